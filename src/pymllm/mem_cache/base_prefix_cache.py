@@ -1,0 +1,284 @@
+"""The interface of every prefix cache, the keys and results it speaks in, and the documented hashes."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pymllm.mem_cache.token_encoding import encode_tokens
+
+__all__ = [
+    "BasePrefixCache",
+    "EvictResult",
+    "InsertResult",
+    "MatchResult",
+    "RadixKey",
+    "hash_bytes",
+    "hash_to_int64",
+    "hash_token_ids",
+]
+
+
+def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
+    """Hash one page of tokens, chained to the pages before it.
+
+    Parameters
+    ----------
+    token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
+        Tokens in ``0 .. 2**32 - 1``, each encoded as 4 bytes, little-endian, unsigned; tuples element by element.
+    prior_hash : str, optional
+        Hex digest of the page before; its raw bytes go first, which makes the result depend on the position.
+
+    Returns
+    -------
+    str
+        SHA-256 as 64 hex digits.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Tokens that are not integers in range, or a ``prior_hash`` that is not hexadecimal.
+
+    Notes
+    -----
+    Cost: O(tokens). Laws: H1.
+    """
+    raw, _ = encode_tokens(token_ids)
+    return hashlib.sha256(_prior_bytes(prior_hash) + raw).hexdigest()
+
+
+def _prior_bytes(prior_hash: str | None) -> bytes:
+    if prior_hash is None:
+        return b""
+    try:
+        return bytes.fromhex(prior_hash)
+    except ValueError:
+        raise ValueError(f"prior_hash is {prior_hash!r}: give the hex digest of the page before") from None
+
+
+def hash_to_int64(hex_str: str) -> int:
+    """Read the first 16 hex digits of a digest as a signed 64-bit integer.
+
+    Parameters
+    ----------
+    hex_str : str
+        A hex digest of at least 16 digits.
+
+    Returns
+    -------
+    int
+        In ``-2**63 .. 2**63 - 1``.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 16 digits, or digits that are not hexadecimal.
+
+    Notes
+    -----
+    Laws: H1.
+    """
+    try:
+        digits = bytes.fromhex(hex_str[:16])
+    except ValueError:
+        digits = b""
+    if len(digits) != 8:
+        raise ValueError(f"hex_str is {hex_str!r}: give at least 16 hexadecimal digits")
+    return int.from_bytes(digits, "big", signed=True)
+
+
+def hash_bytes(data: bytes) -> int:
+    """Hash bytes to an unsigned 64-bit integer, for instance as ``extra_key`` of a multimodal input.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Any content.
+
+    Returns
+    -------
+    int
+        The first 8 bytes of the SHA-256 digest, big-endian, in ``0 .. 2**64 - 1``.
+
+    Notes
+    -----
+    Laws: H1.
+    """
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
+
+
+class RadixKey:
+    """Name a token sequence within a namespace.
+
+    Parameters
+    ----------
+    token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
+        The tokens, ``0 .. 2**32 - 1``; or tuples of one length (bigrams), as a list or as an array of
+        shape ``(n, width)``. Kept as given, neither copied nor changed; a cache reads it during a call and keeps
+        nothing of it (X5). The tokens are checked when a cache first reads them.
+    extra_key : str or int, optional
+        Namespace (adapter, LoRA id, hash of an image). Keys of different namespaces never share a node.
+
+    Raises
+    ------
+    TypeError
+        ``extra_key`` is something else.
+
+    Notes
+    -----
+    Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost no
+    work per token in Python. Laws: K1.
+    """
+
+    __slots__ = ("token_ids", "extra_key")  # noqa: RUF023 - the documented order
+
+    def __init__(self, token_ids: Any, extra_key: str | int | None = None) -> None:
+        if extra_key is not None and (not isinstance(extra_key, (str, int)) or isinstance(extra_key, bool)):
+            raise TypeError(f"extra_key is {extra_key!r}: give None, a str or an int")
+        self.token_ids = token_ids
+        self.extra_key = extra_key
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the tokens as Python integers (tuples of them for wider tokens)."""
+        ids = self.token_ids
+        if isinstance(ids, (np.ndarray, torch.Tensor)):
+            plain = ids.tolist()
+            return iter(plain) if ids.ndim == 1 else map(tuple, plain)
+        return iter(ids)
+
+    def __getitem__(self, idx: int | slice) -> RadixKey:
+        """Take a part of the key, in the same namespace; an integer gives a key of one token."""
+        if isinstance(idx, slice):
+            return RadixKey(self.token_ids[idx], self.extra_key)
+        at = range(len(self))[idx]  # IndexError outside, negative numbers from the end
+        return RadixKey(self.token_ids[at : at + 1], self.extra_key)
+
+    def __repr__(self) -> str:
+        shown = list(self[:8])
+        more = f", ... {len(self) - 8} more" if len(self) > 8 else ""
+        return f"RadixKey({str(shown)[1:-1]}{more}; extra_key={self.extra_key!r})"
+
+
+@dataclass(slots=True, eq=False)
+class MatchResult:
+    """What `BasePrefixCache.match_prefix` found.
+
+    Parameters
+    ----------
+    indices : torch.Tensor
+        KV slots of the prefix in order, shape ``(prefix_len,)``, ``int64``, on the cache's device; a copy.
+    last_node : node
+        The node whose path spells exactly that prefix; the root for an empty one.
+    prefix_len : int
+        Tokens found, whole pages.
+    mamba_branching_seqlen : int, optional
+        Hybrid caches: tokens of KV found, where that is more than ``prefix_len``.
+    """
+
+    indices: torch.Tensor
+    last_node: Any = None
+    prefix_len: int = 0
+    mamba_branching_seqlen: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class InsertResult:
+    """What `BasePrefixCache.insert` did.
+
+    Parameters
+    ----------
+    prefix_len : int
+        Leading tokens whose KV was present before the call, whole pages.
+    last_node : node
+        The node whose path spells the inserted key (windowed caches: see law S7 for a refused insert).
+    mamba_exist : bool
+        Hybrid caches: the node had a state already, so the given one is still the caller's.
+    adopted : tuple of (int, int)
+        Ascending, disjoint, maximal half-open ranges of the key whose incoming slots the cache now owns. All
+        others are still the caller's (R4).
+    """
+
+    prefix_len: int = 0
+    last_node: Any = None
+    mamba_exist: bool = False
+    adopted: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class EvictResult:
+    """What `BasePrefixCache.evict` gave back.
+
+    Parameters
+    ----------
+    full_evicted : int
+        Tokens removed from the cache.
+    swa_evicted : int
+        Tokens whose sliding-window KV was freed, those of removed nodes included.
+    mamba_evicted : int
+        States freed.
+    """
+
+    full_evicted: int = 0
+    swa_evicted: int = 0
+    mamba_evicted: int = 0
+
+
+class BasePrefixCache(ABC):
+    """Share the KV of equal prompt prefixes between requests.
+
+    Implementations: `RadixCache` (a radix tree, with sliding windows), `ChunkCache` (caches nothing) and
+    `MambaRadixCache` (KV and recurrent states). One scheduler thread owns a cache; none is thread-safe.
+    """
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Return everything owned to the pools and start empty; old nodes become stale (X7)."""
+
+    @abstractmethod
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        """Find the longest usable cached prefix of ``key``; ownership does not move (R2)."""
+
+    @abstractmethod
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
+        """Cache the slots ``value`` of the whole pages of ``key``; `InsertResult.adopted` says which were taken."""
+
+    @abstractmethod
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        """Give at least ``num_tokens`` tokens back to the pool, least recently used first, as far as unlocked."""
+
+    @abstractmethod
+    def inc_lock_ref(self, node: Any) -> Any:
+        """Hold ``node`` and its ancestors; returns a token that `dec_lock_ref` needs."""
+
+    @abstractmethod
+    def dec_lock_ref(self, node: Any, **kwargs: Any) -> None:
+        """Release one hold taken at ``node``."""
+
+    def evictable_size(self) -> int:
+        """Count the cached tokens that no hold protects."""
+        return 0
+
+    def swa_evictable_size(self) -> int:
+        """Count the tokens with sliding-window KV that no hold's window protects."""
+        return 0
+
+    def protected_size(self) -> int:
+        """Count the cached tokens under a hold."""
+        return 0
+
+    def swa_protected_size(self) -> int:
+        """Count the tokens inside a hold's window."""
+        return 0
+
+    def total_size(self) -> int:
+        """Count the cached tokens, tombstoned ones included."""
+        return self.evictable_size() + self.protected_size()

@@ -1,0 +1,53 @@
+"""The prefix cache that caches nothing, for servers that run with prefix caching switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, InsertResult, MatchResult, RadixKey
+
+__all__ = ["ChunkCache"]
+
+
+class ChunkCache(BasePrefixCache):
+    """Answer every call of the prefix-cache interface without caching anything.
+
+    Parameters
+    ----------
+    token_to_kv_pool_allocator : allocator, optional
+        Kept as ``pool``, and the source of the device; never called: nothing is ever adopted, so every slot stays
+        the caller's to free.
+    device : str or torch.device
+        Where the empty ``indices`` live when there is no allocator to say so.
+
+    Notes
+    -----
+    Cost: O(1) everywhere. Laws: section 6 of the contract.
+    """
+
+    def __init__(self, token_to_kv_pool_allocator: Any = None, device: str | torch.device = "cpu") -> None:
+        self.pool = token_to_kv_pool_allocator
+        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", device))
+
+    def reset(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        """Find nothing."""
+        return MatchResult(torch.empty(0, dtype=torch.int64, device=self.device))
+
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
+        """Adopt nothing: every incoming slot stays the caller's."""
+        return InsertResult()
+
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        """Evict nothing."""
+        return EvictResult()
+
+    def inc_lock_ref(self, node: Any) -> None:
+        """Hold nothing."""
+
+    def dec_lock_ref(self, node: Any, **kwargs: Any) -> None:
+        """Release nothing."""

@@ -1,0 +1,327 @@
+"""The radix tree under the prefix caches: keys, walking, splitting, holds, sizes and leaves by age.
+
+What is the same for every prefix cache lives here, and nothing that differs: windows are in
+`pymllm.mem_cache.sliding_window` and the public calls in `pymllm.mem_cache.radix_cache`.
+
+A node's children are filed under the bytes of their first page; the root's children under (namespace, token
+width, first page), so that the namespace is looked at once per walk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+
+from pymllm.errors import LockError, StaleNodeError
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens, encode_tokens
+from pymllm.mem_cache.victim_order import VictimOrder
+
+__all__ = ["PagedKey", "RadixNode", "RadixTree", "Walk", "namespace_prior"]
+
+
+class RadixNode(Protocol):
+    """What the tree needs of a node; caches add their own fields."""
+
+    children: dict[Any, Self]
+    parent: Self | None
+    key: RadixKey | None
+    value: torch.Tensor | None
+    lock_ref: int
+    last_access_time: float
+    hit_count: int
+    hash_values: list[str] | None
+    id: int
+    _raw: bytes  # the encoded tokens of the edge into this node
+    _filed_under: Any  # its key in parent.children
+    _length: int  # tokens of the edge
+    _depth: int  # tokens from the root to its end
+    _holds: int  # holds taken at exactly this node
+    _owner: object | None  # the tree's epoch while in it; the tree itself for a root; None once removed
+
+
+NodeT = TypeVar("NodeT", bound=RadixNode)
+_get_value = attrgetter("value")
+
+
+class PagedKey(NamedTuple):
+    """A key as the tree reads it: the whole pages, encoded."""
+
+    raw: bytes
+    namespace: str | int | None
+    width: int
+    length: int  # tokens in raw
+
+    @classmethod
+    def of(cls, key: RadixKey, page_size: int) -> PagedKey:
+        """Encode a caller's key, or raise before anything has changed."""
+        if not isinstance(key, RadixKey):
+            raise TypeError(f"key is a {type(key).__name__}: wrap the tokens in RadixKey(token_ids, extra_key)")
+        raw, width = encode_tokens(key.token_ids, page_size)
+        return cls(raw, key.extra_key, width, len(raw) // (BYTES_PER_ID * width))
+
+
+class Walk(NamedTuple, Generic[NodeT]):
+    """How far a key goes down the tree."""
+
+    path: list[NodeT]  # nodes whose whole edge matches, from below the root
+    partial: NodeT | None  # the next node, where only a part of its edge matches
+    shared: int  # tokens of that part, whole pages
+    length: int  # tokens matched in all
+
+
+def namespace_prior(namespace: str | int | None) -> str | None:
+    """Return the digest that the first page of a namespace is chained to (law H3)."""
+    if namespace is None:
+        return None
+    tagged = f"s:{namespace}" if isinstance(namespace, str) else f"i:{namespace}"
+    return hashlib.sha256(b"\x00" + hashlib.sha256(tagged.encode()).digest()).hexdigest()
+
+
+class RadixTree(Generic[NodeT]):
+    """Nodes and what is true of them in every prefix cache.
+
+    Parameters
+    ----------
+    make_node : callable
+        Makes an empty node.
+    page_size : int
+        Tokens per page.
+    device : torch.device
+        Where the nodes' slots live.
+    """
+
+    def __init__(self, make_node: Callable[[], NodeT], page_size: int, device: torch.device) -> None:
+        self.page_size = page_size
+        self.device = device
+        self._make_node = make_node
+        self._ids = count()
+        self.clear()
+
+    def clear(self) -> None:
+        """Start empty; nodes of before are stale, ids go on counting (X3, X7)."""
+        self.epoch = object()
+        self.clock = 0.0
+        self.evictable_tokens = 0
+        self.protected_tokens = 0
+        self.leaves: VictimOrder[NodeT] = VictimOrder()
+        self.root = self._make_node()
+        self.root.id = next(self._ids)
+        self.root.key = RadixKey([])
+        self.root.value = torch.empty(0, dtype=torch.int64, device=self.device)
+        self.root.lock_ref = 1
+        self.root._owner = self
+
+    # -- walking and growing -------------------------------------------------------------------------
+
+    def walk(self, key: PagedKey) -> Walk[NodeT]:
+        """Follow ``key`` down as far as it is cached.
+
+        ``bytes.startswith`` with an offset is a ``memcmp`` that copies and converts nothing: 12 us for 131,072
+        tokens. The position of the first difference is looked for once, where the walk ends.
+        """
+        raw = key.raw
+        page_bytes = self.page_size * key.width * BYTES_PER_ID
+        path: list[NodeT] = []
+        offset = 0
+        node = self.root.children.get((key.namespace, key.width, raw[:page_bytes]))
+        while node is not None:
+            edge = node._raw
+            if not raw.startswith(edge, offset):
+                shared = _shared_bytes(raw, offset, edge) // page_bytes * self.page_size
+                return Walk(path, node, shared, (path[-1]._depth if path else 0) + shared)
+            path.append(node)
+            offset += len(edge)
+            node = node.children.get(raw[offset : offset + page_bytes])
+        return Walk(path, None, 0, path[-1]._depth if path else 0)
+
+    def append(self, parent: NodeT, key: PagedKey, value: torch.Tensor) -> NodeT:
+        """Add an unlocked leaf below ``parent`` for what ``key`` has beyond it; ``value`` becomes the tree's own.
+
+        The caller stamps it (`stamp`) and then enters it among the leaves (`enter_leaf`).
+        """
+        start = parent._depth
+        token_bytes = key.width * BYTES_PER_ID
+        node = self._make_node()
+        node.id = next(self._ids)
+        node.parent = parent
+        node.value = value
+        node._depth = start + len(value)
+        node._length = len(value)
+        node._owner = self.epoch
+        self._set_edge(node, key.raw[start * token_bytes : node._depth * token_bytes], key.width, key.namespace)
+        first_page = node._raw[: self.page_size * token_bytes]
+        node._filed_under = (key.namespace, key.width, first_page) if parent is self.root else first_page
+        parent.children[node._filed_under] = node
+        self.evictable_tokens += node._length
+        return node
+
+    def split(self, node: NodeT, tokens: int) -> NodeT:
+        """Cut ``node`` after its first ``tokens`` tokens and return the new upper half.
+
+        The lower half keeps object, id and holds; both halves own copies, so neither keeps the whole alive (R10, X5).
+        """
+        assert node.value is not None and node.parent is not None and node.key is not None
+        head, tail = node.value[:tokens].clone(), node.value[tokens:].clone()
+        width = len(node._raw) // (node._length * BYTES_PER_ID)
+        cut = tokens * width * BYTES_PER_ID
+        raw, namespace = node._raw, node.key.extra_key
+        upper = self._make_node()
+        upper.id = next(self._ids)
+        upper.parent, upper.value = node.parent, head
+        upper._length, upper._depth = tokens, node._depth - node._length + tokens
+        upper._owner = self.epoch
+        upper.lock_ref, upper.hit_count = node.lock_ref, node.hit_count
+        upper.last_access_time = node.last_access_time
+        upper._filed_under = node._filed_under
+        self._set_edge(upper, raw[:cut], width, namespace)
+        node.parent, node.value = upper, tail
+        node._length -= tokens
+        self._set_edge(node, raw[cut:], width, namespace)
+        node._filed_under = node._raw[: self.page_size * width * BYTES_PER_ID]
+        upper.children[node._filed_under] = node
+        upper.parent.children[upper._filed_under] = upper
+        if node.hash_values is not None:
+            pages = tokens // self.page_size
+            upper.hash_values, node.hash_values = node.hash_values[:pages], node.hash_values[pages:]
+        return upper
+
+    @staticmethod
+    def _set_edge(node: NodeT, raw: bytes, width: int, namespace: str | int | None) -> None:
+        node._raw = raw
+        node.key = RadixKey(decode_tokens(raw, width), namespace)
+
+    def remove(self, nodes: Iterable[NodeT]) -> None:
+        """Unlink evicted nodes, children before parents; the caller has taken them out of `leaves`."""
+        freed = 0
+        for node in nodes:
+            assert node.parent is not None
+            del node.parent.children[node._filed_under]
+            freed += node._length
+            node.value = node.parent = node._owner = None
+        self.evictable_tokens -= freed
+
+    def nodes(self) -> Iterator[NodeT]:
+        """Visit every node but the root, parents before children."""
+        pending = list(self.root.children.values())
+        while pending:
+            node = pending.pop()
+            yield node
+            pending.extend(node.children.values())
+
+    def path_to(self, node: NodeT) -> list[NodeT]:
+        """List the nodes from below the root down to ``node``."""
+        path = []
+        at: NodeT | None = node
+        while at is not None and at is not self.root:
+            path.append(at)
+            at = at.parent
+        path.reverse()
+        return path
+
+    def gather(self, nodes: list[NodeT]) -> torch.Tensor:
+        """Copy the slots of ``nodes`` into one new tensor, in their order."""
+        values: list[torch.Tensor] = list(map(_get_value, nodes))
+        if len(values) == 1:
+            return values[0].clone()
+        return torch.cat(values) if values else torch.empty(0, dtype=torch.int64, device=self.device)
+
+    # -- recency -------------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Start an access and return its number (R8)."""
+        self.clock += 1.0
+        self.root.last_access_time = self.clock
+        return self.clock
+
+    def is_evictable_leaf(self, node: NodeT) -> bool:
+        """Tell whether ``node`` could be the next victim: no children and no hold."""
+        return not node.children and not node.lock_ref and node is not self.root
+
+    # -- holds ---------------------------------------------------------------------------------------
+
+    def check_node(self, node: Any, node_type: type[NodeT]) -> bool:
+        """Refuse a node that is not in this tree; ``False`` for ``None`` and for a root of this tree, old or new."""
+        if node is None:
+            return False
+        if not isinstance(node, node_type):
+            raise TypeError(f"node is a {type(node).__name__}: give a {node_type.__name__} of this cache")
+        if node._owner is self:
+            return False
+        if node._owner is not self.epoch:
+            raise StaleNodeError(
+                f"node {node.id} is not in this cache: it was evicted, the cache was reset, or it is another's; match again"
+            )
+        return True
+
+    def check_held(self, node: NodeT) -> None:
+        """Refuse to release a hold that was never taken."""
+        if not node._holds:
+            raise LockError(f"node {node.id} has no hold of its own: release a hold at the node it was taken on, once")
+
+    def hold(self, node: NodeT) -> None:
+        """Count one more hold at ``node``, which protects it and its ancestors (R6)."""
+        if self.is_evictable_leaf(node):
+            self.leaves.discard(node)
+        node._holds += 1
+        at: NodeT | None = node
+        while at is not None and at is not self.root:
+            if not at.lock_ref:
+                self.evictable_tokens -= at._length
+                self.protected_tokens += at._length
+            at.lock_ref += 1
+            at = at.parent
+
+    def release(self, node: NodeT) -> None:
+        """Take one hold at ``node`` back."""
+        node._holds -= 1
+        at: NodeT | None = node
+        while at is not None and at is not self.root:
+            at.lock_ref -= 1
+            if not at.lock_ref:
+                self.evictable_tokens += at._length
+                self.protected_tokens -= at._length
+            at = at.parent
+        if self.is_evictable_leaf(node):
+            self.leaves.add(node)
+
+    # -- hashes --------------------------------------------------------------------------------------
+
+    def page_hashes(self, node: NodeT) -> list[str]:
+        """Hash the pages of ``node``, each chained to the page before it, ancestors first (H2)."""
+        missing = []
+        at = node
+        while at is not self.root and at.hash_values is None:
+            missing.append(at)
+            assert at.parent is not None
+            at = at.parent
+        for at in reversed(missing):
+            assert at.parent is not None and at.key is not None
+            above = at.parent.hash_values
+            prior = above[-1] if above else namespace_prior(at.key.extra_key)
+            at.hash_values = _chain(at._raw, len(at._raw) * self.page_size // at._length, prior)
+        return list(node.hash_values or ())
+
+
+def _chain(raw: bytes, page_bytes: int, prior: str | None) -> list[str]:
+    digest = bytes.fromhex(prior) if prior else b""
+    hashes = []
+    for start in range(0, len(raw), page_bytes):
+        digest = hashlib.sha256(digest + raw[start : start + page_bytes]).digest()
+        hashes.append(digest.hex())
+    return hashes
+
+
+def _shared_bytes(raw: bytes, offset: int, edge: bytes) -> int:
+    """Count the leading bytes that ``raw`` from ``offset`` on has in common with ``edge``, in whole ids."""
+    ids = min(len(raw) - offset, len(edge)) // BYTES_PER_ID
+    theirs = np.frombuffer(edge, dtype=np.uint32, count=ids)
+    differs = np.frombuffer(raw, dtype=np.uint32, count=ids, offset=offset) != theirs
+    first = int(differs.argmax())
+    return (first if differs[first] else ids) * BYTES_PER_ID

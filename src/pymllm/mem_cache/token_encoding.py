@@ -1,0 +1,147 @@
+"""Turn any documented container of token ids into one buffer of bytes.
+
+The trees compare, file and hash keys as little-endian 32-bit unsigned integers, the encoding that
+`hash_token_ids` documents. One encoding for all keys means that a list, an ``int64`` array and a
+tensor of the same tokens are the same key, and that comparing two keys is one ``memcmp``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+__all__ = ["BYTES_PER_ID", "decode_tokens", "encode_tokens"]
+
+BYTES_PER_ID: Final = 4
+_MAX_ID: Final = 0xFFFF_FFFF
+_LITTLE_U32: Final = np.dtype("<u4")
+
+
+def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
+    """Encode the whole pages of a key.
+
+    Parameters
+    ----------
+    token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
+        Integers in ``0 .. 2**32 - 1``, shape ``(n,)``; or tuples of ``width`` such integers (an array
+        or tensor of shape ``(n, width)``). Tensors may live on any device.
+    page_size : int
+        Tokens per page; what is left over after the last whole page is checked but not encoded.
+
+    Returns
+    -------
+    raw : bytes
+        ``n // page_size * page_size * width`` little-endian unsigned 32-bit integers, a copy.
+    width : int
+        Integers per token; 1 for plain tokens and for an empty key.
+
+    Raises
+    ------
+    TypeError
+        Not one of the containers above, or elements that are no integers.
+    ValueError
+        A token outside ``0 .. 2**32 - 1``, tuples of unequal length, or more than two dimensions.
+
+    Notes
+    -----
+    Cost: for arrays and CPU tensors a range check and one or two copies, all vectorised; for lists one C loop.
+    ``array("I", list)`` is the fastest conversion of a list that checks the range: 0.7 ms for 131,072
+    tokens, where NumPy takes 2.1 ms and ``struct`` 1.7 ms. A CUDA tensor is copied to the host first.
+    Laws: K1, H1.
+    """
+    if isinstance(token_ids, (list, tuple)):
+        raw, width = _encode_sequence(token_ids)
+        surplus = len(token_ids) % page_size
+        return (raw[: len(raw) - surplus * width * BYTES_PER_ID] if surplus else raw), width
+    if isinstance(token_ids, np.ndarray):
+        return _encode_array(token_ids, page_size)
+    if isinstance(token_ids, torch.Tensor):
+        return _encode_array(token_ids.detach().cpu().numpy(), page_size)
+    if isinstance(token_ids, array):
+        return _encode_array(np.asarray(token_ids), page_size)
+    raise TypeError(
+        f"token_ids is a {type(token_ids).__name__}: give a list, tuple, array.array, NumPy array or tensor of integers"
+    )
+
+
+def decode_tokens(raw: bytes, width: int) -> np.ndarray:
+    """Show encoded tokens as a read-only array over the same bytes.
+
+    Parameters
+    ----------
+    raw : bytes
+        What `encode_tokens` returned, or whole tokens of it.
+    width : int
+        Integers per token.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``uint32``, shape ``(n,)`` for ``width == 1``, else ``(n, width)``; nothing is copied.
+    """
+    ids = np.frombuffer(raw, dtype=_LITTLE_U32)
+    return ids if width == 1 else ids.reshape(-1, width)
+
+
+def _encode_array(ids: np.ndarray, page_size: int) -> tuple[bytes, int]:
+    if ids.dtype.kind not in "iu":
+        if ids.size or ids.dtype.kind == "b":
+            raise TypeError(f"token_ids has dtype {ids.dtype}: tokens are integers")
+        ids = ids.astype(_LITTLE_U32)  # NumPy makes an empty list a float array
+    if ids.ndim not in (1, 2) or (ids.ndim == 2 and ids.shape[1] == 0):
+        raise ValueError(
+            f"token_ids has shape {ids.shape}: give (n,) or, for tokens of several integers, (n, width)"
+        )
+    _check_range(ids)
+    whole = ids[: len(ids) - len(ids) % page_size]
+    return whole.astype(_LITTLE_U32, copy=False).tobytes(), ids.shape[1] if ids.ndim == 2 else 1
+
+
+def _check_range(ids: np.ndarray) -> None:
+    if not ids.size or (ids.dtype.kind == "u" and ids.dtype.itemsize <= BYTES_PER_ID):
+        return
+    if ids.dtype == np.int64 and ids.flags.c_contiguous:
+        # A negative number seen as unsigned is huge, so one pass finds both ends.
+        fits = int(ids.view(np.uint64).max()) <= _MAX_ID
+    else:
+        fits = int(ids.min()) >= 0 and int(ids.max()) <= _MAX_ID
+    if not fits:
+        wrong = ids[(ids < 0) | (ids > _MAX_ID)]
+        raise _out_of_range(wrong.flat[0])
+
+
+def _encode_sequence(token_ids: list[Any] | tuple[Any, ...]) -> tuple[bytes, int]:
+    if not token_ids:
+        return b"", 1
+    if not isinstance(token_ids[0], tuple):
+        return _pack(token_ids), 1
+    widths = {len(token) if isinstance(token, tuple) else 0 for token in token_ids}
+    if len(widths) > 1 or 0 in widths:
+        raise ValueError(
+            "token_ids mixes tuples of different lengths (or tuples and integers): one key has one token width"
+        )
+    return _pack(list(chain.from_iterable(token_ids))), widths.pop()
+
+
+def _pack(ids: list[Any] | tuple[Any, ...]) -> bytes:
+    try:
+        packed = array("I", ids)
+    except OverflowError:
+        raise _out_of_range(next(i for i in ids if not 0 <= i <= _MAX_ID)) from None
+    except TypeError:
+        wrong = next(i for i in ids if not hasattr(i, "__index__"))
+        raise TypeError(
+            f"token_ids holds {wrong!r}: tokens are integers, or tuples of integers of one length"
+        ) from None
+    return packed.tobytes() if _IS_NATIVE else np.asarray(packed).astype(_LITTLE_U32).tobytes()
+
+
+def _out_of_range(token: Any) -> ValueError:
+    return ValueError(f"token {int(token)} is outside 0 .. 2**32 - 1: fold larger ids into 32 bits first")
+
+
+_IS_NATIVE: Final = _LITTLE_U32.isnative and array("I").itemsize == BYTES_PER_ID
