@@ -1,0 +1,106 @@
+"""What an engine is made of: sizes, limits, and how closely it is watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["EngineConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes and switches of one simulated engine.
+
+    Parameters
+    ----------
+    cache : str
+        Name of the prefix cache in `pymllm.workloads.engine_memory.MEMORY_KINDS`: ``"radix"`` or ``"chunk"``.
+    page_size : int
+        Tokens per page.
+    sliding_window_size : int or None
+        Attention window in tokens; ``None`` for full attention only.
+    capacity : int
+        KV slots in tokens; `rounded` cuts it down to whole pages.
+    swa_capacity : int or None
+        Slots of the sliding-window half, cut down likewise; ``None`` takes ``capacity``.
+        Only with a window.
+    max_running : int
+        Most requests that own a row at one time.
+    max_context : int
+        Most tokens with KV in one request; the row table is ``(max_running + 1, max_context)`` int32.
+        A request that needs more is rejected.
+    chunk_tokens : int
+        Prompt tokens computed per iteration, over all requests.
+    iteration_ms : float
+        Virtual milliseconds that an iteration takes.
+    decode_headroom : int
+        Admission leaves room for this many further tokens (or as many as remain) of each running
+        request, which damps a cycle of admitting and retracting.
+    release_window_early : bool
+        With a window: return SWA halves behind the window before a prompt's chunk is cached (less
+        memory, fewer later hits) instead of leaving that to eviction.
+    content_check : bool
+        Write fingerprints into small KV pools and compare whatever is read back (laws E1, E2, E5).
+    check_every : int
+        Check the cache's invariants after every n-th cache operation, and the allocator's and the
+        requests' once per iteration; 0 checks nothing.
+    seed : int
+        Shown with the result; also seeds the garbage that padded writes carry.
+    device : str
+        Device of pools and tables.
+
+    Raises
+    ------
+    ValueError
+        A size is zero or negative, or ``swa_capacity`` comes without a window.
+    """
+
+    cache: str = "radix"
+    page_size: int = 1
+    sliding_window_size: int | None = None
+    capacity: int = 1_000_000
+    swa_capacity: int | None = None
+    max_running: int = 256
+    max_context: int = 131_072
+    chunk_tokens: int = 8192
+    iteration_ms: float = 50.0
+    decode_headroom: int = 16
+    release_window_early: bool = False
+    content_check: bool = False
+    check_every: int = 0
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("page_size", "capacity", "max_running", "max_context", "chunk_tokens", "iteration_ms"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("sliding_window_size", "swa_capacity"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} is {value}; it must be above 0, or None")
+        for name in ("decode_headroom", "check_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.swa_capacity is not None and self.sliding_window_size is None:
+            raise ValueError("swa_capacity is for a sliding window; give sliding_window_size too")
+        for name in ("capacity", "swa_capacity"):
+            value = getattr(self, name)
+            if value is not None and value < self.page_size:
+                raise ValueError(f"{name} is {value}; it must hold at least one page of {self.page_size}")
+
+    def rounded(self) -> EngineConfig:
+        """Cut capacities down to whole pages and fill in what follows from the rest.
+
+        Returns
+        -------
+        EngineConfig
+            The sizes that an engine really uses and reports.
+        """
+        capacity = self.capacity // self.page_size * self.page_size
+        swa_capacity = self.swa_capacity
+        if self.sliding_window_size is not None:
+            swa_capacity = (swa_capacity or capacity) // self.page_size * self.page_size
+        return replace(
+            self, capacity=capacity, swa_capacity=swa_capacity, max_context=min(self.max_context, capacity)
+        )

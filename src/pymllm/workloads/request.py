@@ -1,0 +1,107 @@
+"""One request of a workload: lengths, arrival, and the blocks that its prompt is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["OUTPUT_TOKEN_BASE", "Request"]
+
+#: Prompt tokens are below this number, output tokens at or above it, so that neither is taken for the other.
+OUTPUT_TOKEN_BASE = 1 << 31
+
+# Odd, so that multiplying by it modulo a power of two is a bijection: first output tokens never collide.
+_OUTPUT_STRIDE = 2_654_435_761
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt given as block ids, and how many tokens to produce after it.
+
+    Parameters
+    ----------
+    request_id : int
+        Unique in its workload, ``0 <= request_id < 2**31``.
+    arrival_ms : float
+        Virtual milliseconds since the start of the workload, ``>= 0``.
+    prompt_length : int
+        Tokens of the prompt, ``>= 1``; the last block may be partial.
+    output_length : int
+        Tokens to produce, ``>= 1``.
+    block_ids : tuple of int
+        One id per block of the prompt; equal ids at equal leading positions are a shared prefix.
+    block_tokens : int
+        Tokens of a whole block.
+    namespace : str or int or None
+        Prompts of different namespaces share nothing.
+
+    Raises
+    ------
+    ValueError
+        A length, an id or the number of blocks is outside its bounds.
+    """
+
+    request_id: int
+    arrival_ms: float
+    prompt_length: int
+    output_length: int
+    block_ids: tuple[int, ...]
+    block_tokens: int = 512
+    namespace: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.request_id < OUTPUT_TOKEN_BASE:
+            raise ValueError(f"request_id is {self.request_id}; it must be in 0..{OUTPUT_TOKEN_BASE - 1}")
+        if not self.arrival_ms >= 0:
+            raise ValueError(f"arrival_ms is {self.arrival_ms}; it must be 0 or later")
+        if self.prompt_length < 1 or self.output_length < 1 or self.block_tokens < 1:
+            raise ValueError(
+                f"prompt_length, output_length and block_tokens are {self.prompt_length}, "
+                f"{self.output_length} and {self.block_tokens}; each must be at least 1"
+            )
+        blocks = -(-self.prompt_length // self.block_tokens)
+        if len(self.block_ids) != blocks:
+            raise ValueError(
+                f"block_ids has {len(self.block_ids)} entries; {self.prompt_length} tokens in blocks of "
+                f"{self.block_tokens} take exactly {blocks}"
+            )
+        if min(self.block_ids) < 0 or (max(self.block_ids) + 1) * self.block_tokens > OUTPUT_TOKEN_BASE:
+            raise ValueError(
+                f"block_ids run from {min(self.block_ids)} to {max(self.block_ids)}; with blocks of "
+                f"{self.block_tokens} tokens they must be in 0..{OUTPUT_TOKEN_BASE // self.block_tokens - 1}"
+            )
+
+    def prompt(self) -> np.ndarray:
+        """Expand the prompt's blocks to token ids.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(prompt_length,)``, uint32: block ``b`` is ``b * block_tokens + 0 .. block_tokens - 1``.
+
+        Notes
+        -----
+        Cost: O(prompt_length), no Python per token.
+        """
+        starts = np.asarray(self.block_ids, dtype=np.uint32) * np.uint32(self.block_tokens)
+        tokens = starts[:, None] + np.arange(self.block_tokens, dtype=np.uint32)
+        return tokens.reshape(-1)[: self.prompt_length]
+
+    def output(self) -> np.ndarray:
+        """Name the tokens that this request produces.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(output_length,)``, uint32, all at or above `OUTPUT_TOKEN_BASE`. They depend on
+            ``request_id`` only, and the first one differs between any two requests.
+
+        Notes
+        -----
+        Cost: O(output_length), no Python per token.
+        Source: our choice; as in a recorded trace, nobody else's prompt contains an output token.
+        """
+        steps = np.arange(self.request_id, self.request_id + self.output_length, dtype=np.uint64)
+        scattered = steps * np.uint64(_OUTPUT_STRIDE) + (steps - np.uint64(self.request_id)) * np.uint64(97)
+        return (scattered % np.uint64(OUTPUT_TOKEN_BASE) + np.uint64(OUTPUT_TOKEN_BASE)).astype(np.uint32)

@@ -1,0 +1,186 @@
+"""Where the engine's choices come from: a trace, a seeded generator, or a searcher's draws.
+
+The engine decides nothing that a workload could decide differently. It asks a `Source` for the next
+request, whether to abort one, how long a prefill chunk may be and whom to retract. So a replay, a
+Hypothesis machine and a soak drive one and the same engine.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from pymllm.workloads.request import Request
+
+__all__ = ["RandomSource", "Source", "Stage", "TraceSource"]
+
+
+class Stage(enum.Enum):
+    """A point of a request's life at which it may be aborted (law E3)."""
+
+    QUEUED = "queued"
+    """It waits, for the first time or after a retraction, and owns nothing."""
+    HELD = "held"
+    """Its cached prefix is matched and held, nothing is allocated yet."""
+    PREFILL = "prefill"
+    """It stands between two chunks of its prompt."""
+    DECODE = "decode"
+    """Its prompt is computed and at least one output token is still to come."""
+
+
+class Source(Protocol):
+    """The choices that the engine leaves open.
+
+    Notes
+    -----
+    The engine asks in an order that depends on earlier answers only, so a deterministic source makes
+    a deterministic run.
+    """
+
+    @property
+    def may_abort(self) -> bool:
+        """Tell whether `abort` can ever say yes; if not, the engine does not ask."""
+
+    def next_request(self) -> Request | None:
+        """Give the next request in order of arrival, or ``None`` for ever after the last one."""
+
+    def abort(self, request_id: int, stage: Stage) -> bool:
+        """Decide whether the request ends here without finishing."""
+
+    def chunk_limit(self, request_id: int, limit: int) -> int:
+        """Choose the next prefill chunk's most tokens, ``1 .. limit``."""
+
+    def retract_victim(self, candidates: Sequence[int]) -> int:
+        """Choose whom to retract among live request ids, given in order of arrival, never empty."""
+
+
+class TraceSource:
+    """Recorded or generated requests, replayed as they stand.
+
+    Nothing is aborted, chunks are as long as the engine allows, and the youngest request is retracted.
+
+    Parameters
+    ----------
+    requests : iterable of Request
+        In order of arrival; read lazily, once.
+    """
+
+    may_abort = False
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._requests = iter(requests)
+
+    def next_request(self) -> Request | None:
+        """Give the next request of the trace, or ``None`` after the last one."""
+        return next(self._requests, None)
+
+    def abort(self, request_id: int, stage: Stage) -> bool:
+        """Let every request run to its end."""
+        return False
+
+    def chunk_limit(self, request_id: int, limit: int) -> int:
+        """Allow the whole ``limit``."""
+        return limit
+
+    def retract_victim(self, candidates: Sequence[int]) -> int:
+        """Choose the youngest, so that the oldest always gets on."""
+        return candidates[-1]
+
+
+class RandomSource:
+    """Seeded random requests that share prefixes, are aborted anywhere, and prefill in odd chunks.
+
+    Parameters
+    ----------
+    seed : int
+        Two sources with the same arguments give the same answers to the same questions.
+    requests : int
+        How many requests to make.
+    max_prompt : int
+        Most tokens of a prompt.
+    max_output : int
+        Most tokens of an output.
+    block_tokens : int
+        Tokens per block; prompts diverge at multiples of it.
+    alphabet : int
+        Distinct block ids; few of them make shared prefixes common.
+    namespaces : sequence of str, int or None
+        Each request takes one of these.
+    mean_gap_ms : float
+        Mean virtual milliseconds between two arrivals; bursts arrive at one time.
+    abort_chance : float
+        Chance of an abort at each question, ``0 <= abort_chance <= 1``.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        requests: int = 100,
+        max_prompt: int = 64,
+        max_output: int = 16,
+        block_tokens: int = 3,
+        alphabet: int = 4,
+        namespaces: Sequence[str | int | None] = (None,),
+        mean_gap_ms: float = 50.0,
+        abort_chance: float = 0.02,
+    ) -> None:
+        self._random = random.Random(seed)
+        self._left = requests
+        self._made = 0
+        self._now = 0.0
+        self._max_prompt = max_prompt
+        self._max_output = max_output
+        self._block_tokens = block_tokens
+        self._alphabet = alphabet
+        self._namespaces = tuple(namespaces)
+        self._mean_gap_ms = mean_gap_ms
+        self._abort_chance = abort_chance
+        self._earlier: list[tuple[int, ...]] = []
+
+    @property
+    def may_abort(self) -> bool:
+        """Tell whether the chance of an abort is above zero."""
+        return self._abort_chance > 0
+
+    def next_request(self) -> Request | None:
+        """Make a request that often begins like an earlier one, or ``None`` after the last."""
+        if self._made == self._left:
+            return None
+        draw = self._random
+        prompt_length = draw.randint(1, self._max_prompt)
+        if draw.random() < 0.5:
+            self._now += draw.expovariate(1.0) * 2 * self._mean_gap_ms
+        request = Request(
+            request_id=self._made,
+            arrival_ms=self._now,
+            prompt_length=prompt_length,
+            output_length=draw.randint(1, self._max_output),
+            block_ids=self._block_ids(-(-prompt_length // self._block_tokens)),
+            block_tokens=self._block_tokens,
+            namespace=draw.choice(self._namespaces),
+        )
+        self._made += 1
+        return request
+
+    def _block_ids(self, count: int) -> tuple[int, ...]:
+        draw = self._random
+        shared = draw.choice(self._earlier) if self._earlier else ()
+        kept = shared[: draw.randint(0, count)]
+        ids = kept + tuple(draw.randrange(self._alphabet) for _ in range(count - len(kept)))
+        self._earlier.append(ids)
+        return ids
+
+    def abort(self, request_id: int, stage: Stage) -> bool:
+        """Abort with the given chance, whatever the stage."""
+        return self._random.random() < self._abort_chance
+
+    def chunk_limit(self, request_id: int, limit: int) -> int:
+        """Allow everything or an odd piece, with equal chance."""
+        return limit if self._random.random() < 0.5 else self._random.randint(1, limit)
+
+    def retract_victim(self, candidates: Sequence[int]) -> int:
+        """Choose anybody."""
+        return self._random.choice(candidates)

@@ -1,0 +1,219 @@
+"""Request traces as JSON lines in the Mooncake format, read strictly and written back.
+
+One request per line, as published with *Mooncake: Trading More Storage for Less Computation*
+(USENIX FAST 2025)::
+
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
+
+``timestamp`` is the arrival in milliseconds from the start, the lengths count tokens, and
+``hash_ids`` name the prompt's blocks of ``block_tokens`` tokens (512 in the published files): equal
+ids at the same leading places mean a shared prefix. The last block may be partial.
+
+What is accepted: UTF-8 with or without a byte order mark, plain or gzip, a file or a pipe, blank
+lines (skipped, but counted), fields beyond these four (ignored). What is refused, with a
+`TraceError` that names the line, the value and the bound: everything else, including timestamps
+that go back. A trace is replayed in the order of its lines, so sorting it is the owner's decision.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from pymllm.errors import TraceError
+from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+
+__all__ = ["BLOCK_TOKENS", "read_trace", "write_trace"]
+
+BLOCK_TOKENS = 512
+"""Tokens per block in the published Mooncake traces."""
+
+_LINE_BYTES_MAX = 1 << 24
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
+
+
+class _Line(msgspec.Struct, frozen=True):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+
+
+class _Rejected(Exception):
+    """What is wrong with one line; the reader adds where it stands."""
+
+
+def read_trace(
+    path: str | os.PathLike[str], *, requests: int | None = None, block_tokens: int = BLOCK_TOKENS
+) -> list[Request]:
+    """Read a trace, or its first requests, and check every line.
+
+    Parameters
+    ----------
+    path : path-like
+        A file or a pipe of JSON lines, plain or gzip (told by its first two bytes, not by its name).
+    requests : int, optional
+        Read no further than this many requests (at least 1); all of them if ``None``.
+    block_tokens : int
+        Tokens per block of ``hash_ids``.
+
+    Returns
+    -------
+    list of Request
+        In the order of the lines; ``request_id`` counts from 0. Never empty.
+
+    Raises
+    ------
+    TraceError
+        The file cannot be read, holds no request, or has a line that breaks the format.
+    ValueError
+        ``requests`` or ``block_tokens`` is below 1.
+
+    Notes
+    -----
+    Cost: O(bytes read) on the host.
+    """
+    if requests is not None and requests < 1:
+        raise ValueError(f"requests must be at least 1, got {requests}")
+    if block_tokens < 1:
+        raise ValueError(f"block_tokens must be at least 1, got {block_tokens}")
+    source = os.fspath(path)
+    found = list(itertools.islice(_read_requests(source, block_tokens), requests))
+    if not found:
+        raise TraceError(source, None, "the file holds no request; expected one JSON object per line")
+    return found
+
+
+def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> int:
+    """Write requests as a trace that `read_trace` gives back.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, replaced if it exists; compressed if its name ends in ``.gz``.
+    requests : iterable of Request
+        In order of arrival. The format has no place for a namespace and none for an id: ids are counted anew when read.
+
+    Returns
+    -------
+    int
+        Requests written.
+
+    Raises
+    ------
+    ValueError
+        A request has a namespace, which the format cannot hold. Nothing is written.
+    """
+    lines = []
+    for request in requests:
+        if request.namespace is not None:
+            raise ValueError(
+                f"request {request.request_id} is in namespace {request.namespace!r}; a trace file has no field for it"
+            )
+        line = _Line(request.arrival_ms, request.prompt_length, request.output_length, request.block_ids)
+        lines.append(msgspec.json.encode(line) + b"\n")
+    opener = gzip.open if os.fspath(path).endswith(".gz") else open
+    with opener(path, "wb") as stream:
+        stream.writelines(lines)
+    return len(lines)
+
+
+def _read_requests(source: str, block_tokens: int) -> Iterator[Request]:
+    """Yield the checked requests of a file, each failure as a `TraceError` with its line."""
+    decoder = msgspec.json.Decoder(_Line)
+    arrival_ms, request_id = 0.0, 0
+    for number, text in _numbered_lines(source):
+        try:
+            line = decoder.decode(text)
+            _check_line(line, arrival_ms, block_tokens)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise TraceError(source, number, f"not a request: {error}; got {_excerpt(text)}") from error
+        except _Rejected as error:
+            raise TraceError(source, number, str(error)) from None
+        arrival_ms = line.timestamp
+        yield Request(
+            request_id=request_id,
+            arrival_ms=arrival_ms,
+            prompt_length=line.input_length,
+            output_length=line.output_length,
+            block_ids=line.hash_ids,
+            block_tokens=block_tokens,
+        )
+        request_id += 1
+
+
+def _check_line(line: _Line, earliest_ms: float, block_tokens: int) -> None:
+    """Hold one decoded line against the bounds of the format."""
+    if not (math.isfinite(line.timestamp) and line.timestamp >= 0):
+        raise _Rejected(f"timestamp is {line.timestamp}, must be finite and not negative (milliseconds)")
+    if line.timestamp < earliest_ms:
+        raise _Rejected(
+            f"timestamp {line.timestamp:g} lies before {earliest_ms:g} of the request above it; "
+            "sort the file by timestamp"
+        )
+    for name, length in (("input_length", line.input_length), ("output_length", line.output_length)):
+        if length < 1:
+            raise _Rejected(f"{name} is {length}, must be at least 1 (tokens)")
+    _check_blocks(line, block_tokens)
+
+
+def _check_blocks(line: _Line, block_tokens: int) -> None:
+    blocks = len(line.hash_ids)
+    if not (blocks - 1) * block_tokens < line.input_length <= blocks * block_tokens:
+        bounds = f"{max(blocks - 1, 0) * block_tokens + 1}..{blocks * block_tokens}" if blocks else "none"
+        raise _Rejected(
+            f"input_length {line.input_length} does not fit {blocks} hash_ids of {block_tokens} tokens "
+            f"(possible lengths: {bounds})"
+        )
+    limit = OUTPUT_TOKEN_BASE // block_tokens
+    lowest, highest = min(line.hash_ids), max(line.hash_ids)
+    if lowest < 0 or highest >= limit:
+        wrong = lowest if lowest < 0 else highest
+        raise _Rejected(f"hash_ids has {wrong}, must be in 0..{limit - 1}; number the blocks anew from 0")
+
+
+def _numbered_lines(source: str) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, bytes) of every line that is not blank; failures of the file become `TraceError`."""
+    number = 0
+    try:
+        with _open_bytes(source) as stream:
+            while text := stream.readline(_LINE_BYTES_MAX + 1):
+                number += 1
+                if len(text) > _LINE_BYTES_MAX:
+                    raise TraceError(source, number, f"longer than {_LINE_BYTES_MAX:,} bytes; expected JSON lines")
+                if number == 1:
+                    text = _without_mark(source, text)
+                if text.strip():
+                    yield number, text
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(source, number + 1, f"broken gzip data: {error}") from error
+    except OSError as error:
+        raise TraceError(source, None, f"cannot be read: {error.strerror or error}") from error
+
+
+def _open_bytes(source: str) -> IO[bytes]:
+    stream = Path(source).open("rb")
+    # A pipe cannot be rewound, so the magic number is peeked at rather than read.
+    if stream.peek(2)[:2] == _GZIP_MAGIC:
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=stream, mode="rb"))
+    return stream
+
+
+def _without_mark(source: str, text: bytes) -> bytes:
+    if b"\x00" in text[:4]:
+        raise TraceError(source, 1, "not UTF-8 text (zero bytes, as in UTF-16 or a binary file)")
+    return text.removeprefix(_UTF8_MARK)
+
+
+def _excerpt(text: bytes, length: int = 60) -> str:
+    shown = text.strip().decode("utf-8", errors="replace")
+    return repr(shown if len(shown) <= length else shown[: length - 3] + "...")

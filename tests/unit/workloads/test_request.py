@@ -1,0 +1,65 @@
+"""Requests expand to the tokens that their blocks name, and refuse what cannot be a prompt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+
+
+def make_request(**changes: object) -> Request:
+    """Build a request of ten tokens in blocks of four, changed as wanted."""
+    fields: dict[str, object] = {
+        "request_id": 1,
+        "arrival_ms": 0.0,
+        "prompt_length": 10,
+        "output_length": 3,
+        "block_ids": (5, 0, 7),
+        "block_tokens": 4,
+    }
+    return Request(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_prompt_is_its_blocks_cut_to_length() -> None:
+    """Block b is b * block_tokens onwards, and the last block is cut."""
+    tokens = make_request().prompt()
+    assert tokens.dtype == np.uint32
+    assert tokens.tolist() == [20, 21, 22, 23, 0, 1, 2, 3, 28, 29]
+
+
+def test_output_is_deterministic_and_no_prompt_token() -> None:
+    """Output tokens depend on the request id only and lie above every prompt token."""
+    first, again = make_request().output(), make_request(prompt_length=9).output()
+    assert first.dtype == np.uint32
+    assert first.shape == (3,)
+    assert first.tolist() == again.tolist()
+    assert first.min() >= OUTPUT_TOKEN_BASE
+
+
+def test_no_two_requests_begin_their_output_alike() -> None:
+    """E1: a shared first output token would let one request match another one's output."""
+    firsts = {int(make_request(request_id=number).output()[0]) for number in range(5000)}
+    assert len(firsts) == 5000
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"request_id": -1}, "request_id is -1"),
+        ({"request_id": OUTPUT_TOKEN_BASE}, "request_id is"),
+        ({"arrival_ms": -0.5}, "arrival_ms is -0.5"),
+        ({"arrival_ms": float("nan")}, "arrival_ms is nan"),
+        ({"prompt_length": 0}, "prompt_length"),
+        ({"output_length": 0}, "output_length"),
+        ({"block_tokens": 0}, "block_tokens"),
+        ({"prompt_length": 13}, "take exactly 4"),
+        ({"prompt_length": 8}, "take exactly 2"),
+        ({"block_ids": (0, -1, 2)}, "run from -1"),
+        ({"block_ids": (0, OUTPUT_TOKEN_BASE // 4, 2)}, "must be in 0.."),
+    ],
+)
+def test_impossible_request_is_refused(changes: dict[str, object], named: str) -> None:
+    """X1: the message names the value that is out of bounds."""
+    with pytest.raises(ValueError, match=named):
+        make_request(**changes)
