@@ -26,7 +26,7 @@ def longest_shared_prefix(request: Request, earlier: list[Request], page_size: i
 def test_ceiling_is_the_longest_prefix_shared_with_an_earlier_prompt(page_size: int) -> None:
     """E4: whole pages, within the namespace, and at least one token left to compute."""
     source = RandomSource(11, requests=150, namespaces=(None, "1", 1), max_prompt=20)
-    ceiling, earlier, hits = HitCeiling(page_size), [], 0
+    ceiling, earlier, hits = HitCeiling(page_size, held_back=1), [], 0
     while (request := source.next_request()) is not None:
         expected = longest_shared_prefix(request, earlier, page_size)
         assert ceiling.add(request) == expected
