@@ -1,0 +1,309 @@
+"""Recurrent and convolution states of GDN (gated delta net) layers, one row per request or track slot."""
+
+from __future__ import annotations
+
+import heapq
+from typing import SupportsIndex
+
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.arguments import (
+    IndexLike,
+    as_device,
+    as_dtype,
+    as_index,
+    as_int,
+    as_size,
+    check_range,
+    is_readable,
+)
+
+__all__ = ["GDNPool"]
+
+
+class GDNPool:
+    """Keep the states of all GDN layers, indexed like the rows of `ReqToTokenPool`.
+
+    Rows ``1 .. max_reqs`` are the working states of the requests in those rows, row 0 is padding, and the
+    rows from ``max_reqs + 1`` on are *track slots*: snapshots that a prefix cache keeps.
+
+    Parameters
+    ----------
+    max_reqs : int
+        ``ReqToTokenPool.size``.
+    num_gdn_layers, num_v_heads, head_k_dim, head_v_dim : int
+        Layers, value heads per layer, and the two dimensions of a head's state matrix.
+    conv_dim : int
+        Channels of the convolution.
+    conv_kernel_size : int
+        Its width; the state keeps ``conv_kernel_size - 1`` columns.
+    device : str or torch.device
+        Where the states are. The books of the track slots are on the host.
+    dtype : torch.dtype
+        Storage type of ``conv_state``; ``recurrent_state`` is float32.
+    max_track_slots : int
+        Snapshots that can be kept at a time; 0 for none.
+    check_bounds : bool, optional
+        Look at the values of index tensors before using them. ``None`` means yes for a pool on the CPU and no
+        elsewhere, where looking synchronises and cannot be captured in a graph. Ints and host tensors are
+        always looked at. An unchecked index outside the pool is undefined.
+
+    Attributes
+    ----------
+    recurrent_state : torch.Tensor
+        ``[num_gdn_layers, pool_size, num_v_heads, head_v_dim, head_k_dim]`` float32, where ``pool_size`` is
+        ``max_reqs + 1 + max_track_slots``; zero at first, never replaced.
+    conv_state : torch.Tensor
+        ``[num_gdn_layers, pool_size, conv_dim, conv_kernel_size - 1]`` in ``dtype``; zero at first, never
+        replaced.
+
+    Raises
+    ------
+    TypeError
+        A size is not an int, or ``dtype`` is not a `torch.dtype`.
+    ValueError
+        A size is below 1 (``max_track_slots`` below 0), or torch knows no such device.
+
+    Notes
+    -----
+    Not thread-safe: one scheduler thread owns a pool.
+    Laws: P1, P4, P5, X1, X4, X7.
+    Source: the documented interface gives two layouts, head_k_dim before head_v_dim for the whole tensor and
+    the other way round for `get_layer_state`, which hands out views of it. Only one can be true; the view
+    is what kernels receive and FlashInfer expects, so it decides.
+    """
+
+    def __init__(
+        self,
+        max_reqs: int,
+        num_gdn_layers: int,
+        num_v_heads: int,
+        head_k_dim: int,
+        head_v_dim: int,
+        conv_dim: int,
+        conv_kernel_size: int,
+        device: str | torch.device = "cuda",
+        dtype: torch.dtype = torch.bfloat16,
+        max_track_slots: int = 0,
+        *,
+        check_bounds: bool | None = None,
+    ) -> None:
+        self.max_reqs = as_size("max_reqs", max_reqs)
+        self.num_gdn_layers = as_size("num_gdn_layers", num_gdn_layers)
+        self.num_v_heads = as_size("num_v_heads", num_v_heads)
+        self.head_k_dim = as_size("head_k_dim", head_k_dim)
+        self.head_v_dim = as_size("head_v_dim", head_v_dim)
+        self.conv_dim = as_size("conv_dim", conv_dim)
+        self.conv_kernel_size = as_size("conv_kernel_size", conv_kernel_size)
+        self.max_track_slots = as_size("max_track_slots", max_track_slots, minimum=0)
+        self.dtype = as_dtype(dtype)
+        self.device = as_device(device)
+        self.check_bounds = self.device.type == "cpu" if check_bounds is None else bool(check_bounds)
+        self.pool_size = self.max_reqs + 1 + self.max_track_slots
+
+        recurrent = (self.num_v_heads, self.head_v_dim, self.head_k_dim)
+        conv = (self.conv_dim, self.conv_kernel_size - 1)
+        leading = (self.num_gdn_layers, self.pool_size)
+        with torch.inference_mode(False):
+            self.recurrent_state = torch.zeros(leading + recurrent, dtype=torch.float32, device=self.device)
+            self.conv_state = torch.zeros(leading + conv, dtype=self.dtype, device=self.device)
+        self._free_track_slots: list[int] = []
+        self._held_track_slots: set[int] = set()
+        self.clear_track_slots()
+
+    def __repr__(self) -> str:
+        """Show the shape of the pool and what is free."""
+        return (
+            f"GDNPool(max_reqs={self.max_reqs}, num_gdn_layers={self.num_gdn_layers}, "
+            f"max_track_slots={self.max_track_slots}, dtype={self.dtype}, device='{self.device}', "
+            f"available_track_slots={self.available_track_slots()})"
+        )
+
+    def get_layer_state(self, gdn_layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the states of one layer as views, not copies.
+
+        Parameters
+        ----------
+        gdn_layer_idx : int
+            ``0 <= gdn_layer_idx < num_gdn_layers``, counted over the GDN layers alone.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            ``[pool_size, num_v_heads, head_v_dim, head_k_dim]`` float32 and
+            ``[pool_size, conv_dim, conv_kernel_size - 1]`` in ``dtype``, both contiguous.
+
+        Raises
+        ------
+        IndexError
+            There is no such layer; negative numbers do not count from the end.
+
+        Notes
+        -----
+        Cost: O(1). Laws: P4, X5 (shared by design).
+        """
+        layer = as_int("gdn_layer_idx", gdn_layer_idx)
+        if not 0 <= layer < self.num_gdn_layers:
+            raise IndexError(f"gdn_layer_idx {layer} is outside 0..{self.num_gdn_layers - 1}")
+        return self.recurrent_state[layer], self.conv_state[layer]
+
+    def reset_states(self, req_pool_indices: IndexLike | SupportsIndex) -> None:
+        """Fill exactly the named rows with zeros, in every layer.
+
+        Parameters
+        ----------
+        req_pool_indices : torch.Tensor, numpy.ndarray, sequence of int, or int
+            Rows to reset, any shape, any integer dtype, any device; working rows, track slots or row 0.
+
+        Raises
+        ------
+        IndexError
+            A row is outside the pool.
+        TypeError
+            Something is not an integer.
+
+        Notes
+        -----
+        Cost: O(rows) and two kernels, however many layers. No synchronisation for indices on the pool's
+        device while ``check_bounds`` is off. On an error nothing has changed.
+        Laws: P5, X1.
+        """
+        rows = self._as_rows("req_pool_indices", req_pool_indices)
+        self.recurrent_state.index_fill_(1, rows, 0)
+        self.conv_state.index_fill_(1, rows, 0)
+
+    def copy_states(self, src_index: IndexLike | SupportsIndex, dst_index: IndexLike | SupportsIndex) -> None:
+        """Copy states from rows to rows, bit for bit, in every layer.
+
+        Parameters
+        ----------
+        src_index, dst_index : int, torch.Tensor, numpy.ndarray or sequence of int
+            Rows to read and rows to write, equally many, working rows or track slots. All are read before
+            one is written, so a row may be in both. Naming a destination twice is the caller's error, row 0
+            aside.
+
+        Raises
+        ------
+        IndexError
+            A row is outside the pool.
+        TypeError
+            Something is not an integer.
+        ValueError
+            The two have different lengths.
+
+        Notes
+        -----
+        Cost: O(rows) and four kernels, however many layers; one temporary copy of the rows. No
+        synchronisation for indices on the pool's device while ``check_bounds`` is off. On an error nothing
+        has changed.
+        Laws: P5, X1.
+        """
+        src = self._as_rows("src_index", src_index)
+        dst = self._as_rows("dst_index", dst_index)
+        if src.numel() != dst.numel():
+            raise ValueError(
+                f"{src.numel()} rows to read and {dst.numel()} to write; they must be equally many"
+            )
+        for state in (self.recurrent_state, self.conv_state):
+            state.index_copy_(1, dst, state.index_select(1, src))
+
+    def alloc_track_slot(self) -> int | None:
+        """Take the lowest free track slot.
+
+        Returns
+        -------
+        int or None
+            A row in ``max_reqs + 1 .. pool_size - 1`` that is not handed out until it is freed; its content
+            is whatever was there. None when all are handed out; the pool is then exactly as before.
+
+        Notes
+        -----
+        Cost: O(log max_track_slots) on the host; no device call.
+        Laws: P5, X3, X4.
+        """
+        if not self._free_track_slots:
+            return None
+        slot = heapq.heappop(self._free_track_slots)
+        self._held_track_slots.add(slot)
+        return slot
+
+    def free_track_slot(self, slot: int) -> None:
+        """Give one track slot back; its content stays until somebody writes there.
+
+        Parameters
+        ----------
+        slot : int
+            A track slot that is handed out.
+
+        Raises
+        ------
+        OwnershipError
+            The slot is not handed out, or is no track slot; always checked.
+        TypeError
+            ``slot`` is not an int.
+
+        Notes
+        -----
+        Cost: O(log max_track_slots) on the host; no device call.
+        Laws: P5, X1.
+        """
+        row = as_int("slot", slot)
+        if row not in self._held_track_slots:
+            raise OwnershipError(
+                f"track slot {row} is not handed out; track slots are "
+                f"{self.max_reqs + 1}..{self.pool_size - 1} and each is freed once"
+            )
+        self._held_track_slots.remove(row)
+        heapq.heappush(self._free_track_slots, row)
+
+    def available_track_slots(self) -> int:
+        """Count the track slots that can still be handed out (beyond the documented interface).
+
+        Returns
+        -------
+        int
+            Slots, ``0 .. max_track_slots``.
+        """
+        return len(self._free_track_slots)
+
+    def clear_track_slots(self) -> None:
+        """Take every track slot back (beyond the documented interface).
+
+        Notes
+        -----
+        Cost: O(max_track_slots) on the host; no device call, so states stay as they are.
+        Laws: X7.
+        """
+        # An ascending list already is a heap.
+        self._free_track_slots = list(range(self.max_reqs + 1, self.pool_size))
+        self._held_track_slots.clear()
+
+    def clear(self) -> None:
+        """Take every track slot back and fill all states with zeros (beyond the documented interface).
+
+        Notes
+        -----
+        Cost: one fill of all states; no synchronisation.
+        Laws: X7 (the pool then behaves like a new one).
+        """
+        self.recurrent_state.zero_()
+        self.conv_state.zero_()
+        self.clear_track_slots()
+
+    def mem_bytes(self) -> int:
+        """Count the bytes of all states, padding and track slots included.
+
+        Returns
+        -------
+        int
+            Bytes as requested from torch (its allocator may round up).
+        """
+        return self.recurrent_state.nbytes + self.conv_state.nbytes
+
+    def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> torch.Tensor:
+        is_one = not isinstance(value, torch.Tensor) and hasattr(value, "__index__")
+        rows = as_index(name, [value] if is_one else value)  # type: ignore[arg-type, list-item]
+        if is_readable(rows, self.check_bounds):
+            check_range(name, rows, self.pool_size, "row 0 is padding")
+        return rows.to(self.device)

@@ -1,0 +1,294 @@
+"""The table from (request row, position) to KV slot, and the rows that requests live in."""
+
+from __future__ import annotations
+
+import heapq
+from typing import SupportsIndex, TypeAlias
+
+import numpy as np
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.arguments import (
+    IndexLike,
+    as_device,
+    as_index,
+    as_int,
+    as_size,
+    check_range,
+    is_readable,
+)
+
+__all__ = ["ReqToTokenPool", "TableIndex"]
+
+TableIndex: TypeAlias = "tuple[SupportsIndex, slice | SupportsIndex] | tuple[IndexLike, IndexLike]"
+
+_SLOT_STOP = torch.iinfo(torch.int32).max + 1
+
+
+class ReqToTokenPool:
+    """Hand out one row per live request and keep the slots of its tokens there.
+
+    Parameters
+    ----------
+    max_reqs : int
+        Rows that can be handed out at a time, numbered 1 to ``max_reqs``. Row 0 is padding: padded entries
+        of a batch name it, in this table as in `GDNPool`, and no request ever lives in it.
+    max_context_len : int
+        Positions per row, in tokens.
+    device : str or torch.device
+        Where the table is. The books of who holds which row are on the host.
+    check_bounds : bool, optional
+        Look at the values of index and value tensors before writing. ``None`` means yes for a table on the
+        CPU and no elsewhere, where looking synchronises. Host tensors are always looked at.
+
+    Attributes
+    ----------
+    size : int
+        ``max_reqs``.
+    req_to_token : torch.Tensor
+        ``[max_reqs + 1, max_context_len]`` int32, zero at first. Read it directly; it is never replaced.
+
+    Raises
+    ------
+    TypeError
+        A size is not an int.
+    ValueError
+        A size is below 1, or torch knows no such device.
+
+    Notes
+    -----
+    A pure table: it knows no sequence lengths. Not thread-safe: one scheduler thread owns a pool.
+    Laws: P1, P2, X1, X3, X4, X7.
+
+    Examples
+    --------
+    >>> pool = ReqToTokenPool(max_reqs=4, max_context_len=16, device="cpu")
+    >>> [row] = pool.alloc()
+    >>> pool.write((row, slice(0, 3)), torch.tensor([7, 8, 9]))
+    >>> pool.req_to_token[row, :3].tolist()
+    [7, 8, 9]
+    >>> pool.free(row)
+    """
+
+    def __init__(
+        self,
+        max_reqs: int,
+        max_context_len: int,
+        device: str | torch.device = "cuda",
+        *,
+        check_bounds: bool | None = None,
+    ) -> None:
+        self.size = as_size("max_reqs", max_reqs)
+        self.max_context_len = as_size("max_context_len", max_context_len)
+        self.device = as_device(device)
+        self.check_bounds = self.device.type == "cpu" if check_bounds is None else bool(check_bounds)
+        with torch.inference_mode(False):
+            self.req_to_token = torch.zeros(
+                (self.size + 1, self.max_context_len), dtype=torch.int32, device=self.device
+            )
+        self._free_rows: list[int] = []
+        self._is_held = np.zeros(self.size + 1, dtype=np.bool_)
+        self._forget_rows()
+
+    def __repr__(self) -> str:
+        """Show the shape of the pool and what is free."""
+        return (
+            f"ReqToTokenPool(max_reqs={self.size}, max_context_len={self.max_context_len}, "
+            f"device='{self.device}', available={self.available_size()})"
+        )
+
+    def available_size(self) -> int:
+        """Count the rows that can still be handed out.
+
+        Returns
+        -------
+        int
+            Rows, ``0 .. size``.
+        """
+        return len(self._free_rows)
+
+    def alloc(self, n: int = 1) -> list[int] | None:
+        """Take ``n`` free rows, the lowest first.
+
+        Parameters
+        ----------
+        n : int
+            Rows wanted; 0 is allowed.
+
+        Returns
+        -------
+        list of int or None
+            Distinct rows, ascending, each in ``1 .. size`` and full of zeros. None when fewer are free; the
+            pool is then exactly as before.
+
+        Raises
+        ------
+        TypeError
+            ``n`` is not an int.
+        ValueError
+            ``n`` is negative.
+
+        Notes
+        -----
+        Cost: O(n log size) on the host; no device call.
+        Laws: P1, X3, X4. Source: lowest first makes two runs of one seed agree.
+        """
+        count = as_size("n", n, minimum=0)
+        if count > len(self._free_rows):
+            return None
+        rows = [heapq.heappop(self._free_rows) for _ in range(count)]
+        self._is_held[rows] = True
+        return rows
+
+    def free(self, slot: int) -> None:
+        """Give one row back and fill it with zeros.
+
+        Parameters
+        ----------
+        slot : int
+            A row that is handed out.
+
+        Raises
+        ------
+        OwnershipError
+            The row is not handed out, is row 0, or is outside the table; always checked.
+        TypeError
+            ``slot`` is not an int.
+
+        Notes
+        -----
+        Cost: one fill of ``max_context_len`` int32; no synchronisation.
+        Laws: P2, X1.
+        """
+        row = self._check_held(as_int("slot", slot))
+        self.req_to_token[row].zero_()
+        self._is_held[row] = False
+        heapq.heappush(self._free_rows, row)
+
+    def write(self, index: TableIndex, values: IndexLike | SupportsIndex) -> None:
+        """Write slots into the table.
+
+        Parameters
+        ----------
+        index : tuple
+            ``(row, slice(start, stop))`` writes a stretch of one request's row; an end that is left out is
+            the row's own. ``(rows, positions)``, two index tensors, arrays or lists of equal length, writes
+            one entry each, such as the next token of every running request; padded entries name row 0.
+            ``(row, position)`` writes one entry.
+        values : torch.Tensor, numpy.ndarray, sequence of int, or int
+            As many slots as entries are named: at most one dimension, any integer dtype, any device, each in
+            ``0 .. 2**31 - 1``. They are stored as int32.
+
+        Raises
+        ------
+        IndexError
+            A row or position is outside the table, or a value is no int32 slot.
+        OwnershipError
+            A row is not handed out.
+        TypeError
+            ``index`` has another form, or something is not an integer.
+        ValueError
+            The lengths differ, or the slice has a step or runs backwards.
+
+        Notes
+        -----
+        Cost: O(entries) and one table write. Values of tensors on another device than the host are looked at
+        with ``check_bounds`` only, since that synchronises. Naming an entry twice is the caller's error, row
+        0 aside. On an error nothing has been written.
+        Laws: P2, E2, E5, X1.
+        """
+        if not (isinstance(index, tuple) and len(index) == 2):
+            raise TypeError("index must be (row, slice), (rows, positions) or (row, position)")
+        where, what = index
+        if isinstance(what, slice):
+            row = self._check_held(as_int("row", where))  # type: ignore[arg-type]
+            start, stop = self._check_stretch(what)
+            slots = self._as_slots(values, stop - start)
+            self.req_to_token[row, start:stop] = slots
+        elif _is_one(where) and _is_one(what):
+            self._write_entries([where], [what], values)  # type: ignore[list-item]
+        else:
+            self._write_entries(where, what, values)  # type: ignore[arg-type]
+
+    def _write_entries(
+        self, rows: IndexLike, positions: IndexLike, values: IndexLike | SupportsIndex
+    ) -> None:
+        row_index = as_index("rows", rows)
+        position_index = as_index("positions", positions)
+        if row_index.numel() != position_index.numel():
+            raise ValueError(
+                f"{row_index.numel()} rows with {position_index.numel()} positions; each entry needs both"
+            )
+        slots = self._as_slots(values, row_index.numel())
+        if is_readable(row_index, self.check_bounds):
+            check_range("row", row_index, self.size + 1, "padded entries name row 0")
+            self._check_all_held(row_index)
+        if is_readable(position_index, self.check_bounds):
+            check_range("position", position_index, self.max_context_len, "max_context_len is the bound")
+        self.req_to_token.index_put_((row_index.to(self.device), position_index.to(self.device)), slots)
+
+    def clear(self) -> None:
+        """Take every row back and fill the table with zeros, row 0 included.
+
+        Notes
+        -----
+        Cost: one fill of the whole table; no synchronisation.
+        Laws: X7 (the pool then behaves like a new one).
+        """
+        self.req_to_token.zero_()
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        # An ascending list already is a heap.
+        self._free_rows = list(range(1, self.size + 1))
+        self._is_held[:] = False
+
+    def _check_held(self, row: int) -> int:
+        if not 1 <= row <= self.size:
+            raise OwnershipError(f"row {row} is outside 1..{self.size}, the rows that alloc hands out")
+        if not self._is_held[row]:
+            raise OwnershipError(
+                f"row {row} is not handed out (it was freed, or never allocated); alloc it first"
+            )
+        return row
+
+    def _check_all_held(self, row_index: torch.Tensor) -> None:
+        rows = row_index.cpu().numpy()
+        loose = rows[~self._is_held[rows] & (rows != 0)]
+        if loose.size:
+            self._check_held(int(loose[0]))
+
+    def _check_stretch(self, stretch: slice) -> tuple[int, int]:
+        if stretch.step is not None and as_int("step", stretch.step) != 1:
+            raise ValueError(f"the slice has step {stretch.step}; only whole stretches can be written")
+        start = 0 if stretch.start is None else as_int("start", stretch.start)
+        stop = self.max_context_len if stretch.stop is None else as_int("stop", stretch.stop)
+        if start < 0 or stop > self.max_context_len or stop < 0:
+            raise IndexError(
+                f"positions {start}..{stop} are outside a row of {self.max_context_len}; "
+                "negative ends do not count from the end"
+            )
+        if stop < start:
+            raise ValueError(f"the slice runs backwards, from {start} to {stop}")
+        return start, stop
+
+    def _as_slots(self, values: IndexLike | SupportsIndex, count: int) -> torch.Tensor:
+        """Check the values to write and give them the table's dtype and device."""
+        if _is_one(values):
+            values = [values]  # type: ignore[list-item]
+        elif isinstance(values, (torch.Tensor, np.ndarray)) and values.ndim > 1:
+            raise ValueError(f"values must have at most one dimension, got shape {list(values.shape)}")
+        slots = as_index("values", values)  # type: ignore[arg-type]
+        if slots.numel() != count:
+            raise ValueError(f"{slots.numel()} values for {count} entries of the table; give one for each")
+        if is_readable(slots, self.check_bounds):
+            check_range("value", slots, _SLOT_STOP, "the table holds int32 slots; 0 is the padding slot")
+        return slots.to(self.device, torch.int32)
+
+
+def _is_one(value: object) -> bool:
+    """Tell whether ``value`` is one number and not a run of them."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim == 0
+    return hasattr(value, "__index__")
