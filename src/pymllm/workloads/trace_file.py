@@ -101,7 +101,7 @@ def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> in
     path : path-like
         The file, replaced if it exists; compressed if its name ends in ``.gz``.
     requests : iterable of Request
-        In order of arrival. The format has no place for a namespace and none for an id: ids are counted anew when read.
+        In order of arrival. The format has no field for an id: ids are counted anew when read.
 
     Returns
     -------
@@ -117,7 +117,8 @@ def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> in
     for request in requests:
         if request.namespace is not None:
             raise ValueError(
-                f"request {request.request_id} is in namespace {request.namespace!r}; a trace file has no field for it"
+                f"request {request.request_id} is in namespace {request.namespace!r}; "
+                "a trace file has no field for it"
             )
         line = _Line(request.arrival_ms, request.prompt_length, request.output_length, request.block_ids)
         lines.append(msgspec.json.encode(line) + b"\n")
@@ -130,12 +131,12 @@ def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> in
 def _read_requests(source: str, block_tokens: int) -> Iterator[Request]:
     """Yield the checked requests of a file, each failure as a `TraceError` with its line."""
     decoder = msgspec.json.Decoder(_Line)
-    arrival_ms, request_id = 0.0, 0
-    for number, text in _numbered_lines(source):
+    arrival_ms = 0.0
+    for request_id, (number, text) in enumerate(_numbered_lines(source)):
         try:
             line = decoder.decode(text)
             _check_line(line, arrival_ms, block_tokens)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise TraceError(source, number, f"not a request: {error}; got {_excerpt(text)}") from error
         except _Rejected as error:
             raise TraceError(source, number, str(error)) from None
@@ -148,7 +149,6 @@ def _read_requests(source: str, block_tokens: int) -> Iterator[Request]:
             block_ids=line.hash_ids,
             block_tokens=block_tokens,
         )
-        request_id += 1
 
 
 def _check_line(line: _Line, earliest_ms: float, block_tokens: int) -> None:
@@ -182,14 +182,18 @@ def _check_blocks(line: _Line, block_tokens: int) -> None:
 
 
 def _numbered_lines(source: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, bytes) of every line that is not blank; failures of the file become `TraceError`."""
+    """Yield (line number, bytes) of every line that is not blank; a failing file becomes a `TraceError`."""
     number = 0
     try:
-        with _open_bytes(source) as stream:
+        with Path(source).open("rb") as raw:
+            # A pipe cannot be rewound, so the magic number is peeked at rather than read.
+            packed = raw.peek(2)[:2] == _GZIP_MAGIC
+            stream: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="rb")) if packed else raw
             while text := stream.readline(_LINE_BYTES_MAX + 1):
                 number += 1
                 if len(text) > _LINE_BYTES_MAX:
-                    raise TraceError(source, number, f"longer than {_LINE_BYTES_MAX:,} bytes; expected JSON lines")
+                    message = f"longer than {_LINE_BYTES_MAX:,} bytes; expected JSON lines"
+                    raise TraceError(source, number, message)
                 if number == 1:
                     text = _without_mark(source, text)
                 if text.strip():
@@ -198,14 +202,6 @@ def _numbered_lines(source: str) -> Iterator[tuple[int, bytes]]:
         raise TraceError(source, number + 1, f"broken gzip data: {error}") from error
     except OSError as error:
         raise TraceError(source, None, f"cannot be read: {error.strerror or error}") from error
-
-
-def _open_bytes(source: str) -> IO[bytes]:
-    stream = Path(source).open("rb")
-    # A pipe cannot be rewound, so the magic number is peeked at rather than read.
-    if stream.peek(2)[:2] == _GZIP_MAGIC:
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=stream, mode="rb"))
-    return stream
 
 
 def _without_mark(source: str, text: bytes) -> bytes:
