@@ -1,0 +1,30 @@
+"""The words of tox.ini as nox sessions: each one calls tox, where the commands are."""
+
+from __future__ import annotations
+
+import sys
+
+import nox
+
+WORDS = ("lint", "types", "py", "unit", "properties", "stress", "bench")
+LABELS = ("matrix", "nightly")
+
+nox.options.sessions = ["lint", "types", "py"]
+nox.options.default_venv_backend = "none"
+
+
+def offer(name: str, option: str) -> None:
+    """Register the session ``name``, which is ``tox run <option> <name>``."""
+
+    def run_tox(session: nox.Session) -> None:
+        posargs = ["--", *session.posargs] if session.posargs else []
+        session.run(sys.executable, "-m", "tox", "run", option, name, *posargs, external=True)
+
+    run_tox.__doc__ = f"Run tox {option} {name}."
+    nox.session(name=name)(run_tox)
+
+
+for word in WORDS:
+    offer(word, "-e")
+for label in LABELS:
+    offer(label, "-m")

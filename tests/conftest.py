@@ -1,0 +1,83 @@
+"""What every test shares: the Hypothesis profiles, the device, and what a missing GPU means."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    import torch
+
+# Set before anything imports torch, so that child processes inherit it: tensors in tests are small, and a
+# second thread costs them more than it gives.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No deadlines: a slow machine is not a wrong cache. A machine's test takes its length from the profile, so
+# that one class serves a commit (dev, ci) and a night (deep: at most 100,000 steps for each machine).
+settings.register_profile("dev", deadline=None, max_examples=30, stateful_step_count=30)
+settings.register_profile(
+    "ci", deadline=None, max_examples=60, stateful_step_count=40, derandomize=True, print_blob=True
+)
+settings.register_profile(
+    "deep",
+    deadline=None,
+    max_examples=1000,
+    stateful_step_count=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@functools.cache
+def has_cuda() -> bool:
+    """Whether torch sees a CUDA device; asked only when a test needs to know, since it imports torch."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail gpu tests where no CUDA device is found, instead of skipping them",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Hypothesis would draw a seed of its own and name it only for a failure. One that the header shows can
+    # be given again for any run. A derandomized profile does not look at it.
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = "fixed by each test" if settings.default.derandomize else f"{config.option.hypothesis_seed}"
+    return (
+        f"pymllm {version('pymllm')}, torch {version('torch')}, numpy {version('numpy')}; "
+        f"profile {settings.get_current_profile_name()}, --hypothesis-seed: {seed}"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None or has_cuda():
+        return
+    if item.config.getoption("--require-gpu"):
+        pytest.fail("needs a CUDA device, and --require-gpu forbids a skip", pytrace=False)
+    pytest.skip("needs a CUDA device; torch.cuda.is_available() is False")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Each device that the test is to run on: the CPU always, CUDA as a gpu test."""
+    import torch
+
+    return torch.device(request.param)
