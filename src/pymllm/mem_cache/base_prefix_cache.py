@@ -31,7 +31,8 @@ def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
     Parameters
     ----------
     token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
-        Tokens in ``0 .. 2**32 - 1``, each encoded as 4 bytes, little-endian, unsigned; tuples element by element.
+        Tokens in ``0 .. 2**32 - 1``, each encoded as 4 bytes, little-endian, unsigned; tuples element by
+        element.
     prior_hash : str, optional
         Hex digest of the page before; its raw bytes go first, which makes the result depend on the position.
 
@@ -120,8 +121,8 @@ class RadixKey:
     ----------
     token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
         The tokens, ``0 .. 2**32 - 1``; or tuples of one length (bigrams), as a list or as an array of
-        shape ``(n, width)``. Kept as given, neither copied nor changed; a cache reads it during a call and keeps
-        nothing of it (X5). The tokens are checked when a cache first reads them.
+        shape ``(n, width)``. Kept as given, neither copied nor changed; a cache reads it during a call and
+        keeps nothing of it (X5). The tokens are checked when a cache first reads them.
     extra_key : str or int, optional
         Namespace (adapter, LoRA id, hash of an image). Keys of different namespaces never share a node.
 
@@ -132,8 +133,8 @@ class RadixKey:
 
     Notes
     -----
-    Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost no
-    work per token in Python. Laws: K1.
+    Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost
+    no work per token in Python. Laws: K1.
     """
 
     __slots__ = ("token_ids", "extra_key")  # noqa: RUF023 - the documented order
@@ -249,11 +250,11 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
-        """Cache the slots ``value`` of the whole pages of ``key``; `InsertResult.adopted` says which were taken."""
+        """Cache the slots of the whole pages of ``key``; `InsertResult.adopted` says which were taken."""
 
     @abstractmethod
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
-        """Give at least ``num_tokens`` tokens back to the pool, least recently used first, as far as unlocked."""
+        """Give at least ``num_tokens`` tokens back to the pool, least recent first, as far as unlocked."""
 
     @abstractmethod
     def inc_lock_ref(self, node: Any) -> Any:

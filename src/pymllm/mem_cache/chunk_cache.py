@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 
-from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    RadixKey,
+)
 
 __all__ = ["ChunkCache"]
 
@@ -17,8 +23,8 @@ class ChunkCache(BasePrefixCache):
     Parameters
     ----------
     token_to_kv_pool_allocator : allocator, optional
-        Kept as ``pool``, and the source of the device; never called: nothing is ever adopted, so every slot stays
-        the caller's to free.
+        Kept as ``pool``, and the source of the device; never called: nothing is ever adopted, so every slot
+        stays the caller's to free.
     device : str or torch.device
         Where the empty ``indices`` live when there is no allocator to say so.
 

@@ -1,7 +1,7 @@
 """Choose what an eviction takes, before anything is given back.
 
-Law X2 wants the whole plan first: only then are the pools asked, and what a pool refuses is still in the tree. A plan
-looks at the tree as it will be, with what it has chosen already gone, and can be called off.
+Law X2 wants the whole plan first: only then are the pools asked, and what a pool refuses is still in the
+tree. A plan looks at the tree as it will be, with what it has chosen already gone, and can be called off.
 """
 
 from __future__ import annotations

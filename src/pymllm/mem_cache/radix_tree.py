@@ -62,7 +62,9 @@ class PagedKey(NamedTuple):
     def of(cls, key: RadixKey, page_size: int) -> PagedKey:
         """Encode a caller's key, or raise before anything has changed."""
         if not isinstance(key, RadixKey):
-            raise TypeError(f"key is a {type(key).__name__}: wrap the tokens in RadixKey(token_ids, extra_key)")
+            raise TypeError(
+                f"key is a {type(key).__name__}: wrap the tokens in RadixKey(token_ids, extra_key)"
+            )
         raw, width = encode_tokens(key.token_ids, page_size)
         return cls(raw, key.extra_key, width, len(raw) // (BYTES_PER_ID * width))
 
@@ -101,7 +103,7 @@ class RadixTree(Generic[NodeT]):
         self.page_size = page_size
         self.device = device
         self._make_node = make_node
-        self._ids = count()
+        self._ids = count(1)
         self.clear()
 
     def clear(self) -> None:
@@ -123,8 +125,8 @@ class RadixTree(Generic[NodeT]):
     def walk(self, key: PagedKey) -> Walk[NodeT]:
         """Follow ``key`` down as far as it is cached.
 
-        ``bytes.startswith`` with an offset is a ``memcmp`` that copies and converts nothing: 12 us for 131,072
-        tokens. The position of the first difference is looked for once, where the walk ends.
+        ``bytes.startswith`` with an offset is a ``memcmp`` that copies and converts nothing: 12 us for
+        131,072 tokens. The position of the first difference is looked for once, where the walk ends.
         """
         raw = key.raw
         page_bytes = self.page_size * key.width * BYTES_PER_ID
@@ -142,10 +144,12 @@ class RadixTree(Generic[NodeT]):
         return Walk(path, None, 0, path[-1]._depth if path else 0)
 
     def append(self, parent: NodeT, key: PagedKey, value: torch.Tensor) -> NodeT:
-        """Add an unlocked leaf below ``parent`` for what ``key`` has beyond it; ``value`` becomes the tree's own.
+        """Add an unlocked leaf of the current access below ``parent``; ``value`` becomes the tree's own.
 
-        The caller stamps it (`stamp`) and then enters it among the leaves (`enter_leaf`).
+        Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches.
         """
+        if self.is_evictable_leaf(parent):
+            self.leaves.discard(parent)
         start = parent._depth
         token_bytes = key.width * BYTES_PER_ID
         node = self._make_node()
@@ -155,19 +159,26 @@ class RadixTree(Generic[NodeT]):
         node._depth = start + len(value)
         node._length = len(value)
         node._owner = self.epoch
-        self._set_edge(node, key.raw[start * token_bytes : node._depth * token_bytes], key.width, key.namespace)
+        node.last_access_time = self.clock
+        self._set_edge(
+            node, key.raw[start * token_bytes : node._depth * token_bytes], key.width, key.namespace
+        )
         first_page = node._raw[: self.page_size * token_bytes]
         node._filed_under = (key.namespace, key.width, first_page) if parent is self.root else first_page
         parent.children[node._filed_under] = node
         self.evictable_tokens += node._length
+        self.leaves.add(node)
         return node
 
     def split(self, node: NodeT, tokens: int) -> NodeT:
         """Cut ``node`` after its first ``tokens`` tokens and return the new upper half.
 
-        The lower half keeps object, id and holds; both halves own copies, so neither keeps the whole alive (R10, X5).
+        The lower half keeps object, id and holds; both halves own copies, so neither keeps the whole alive
+        (R10, X5).
         """
-        assert node.value is not None and node.parent is not None and node.key is not None
+        assert node.value is not None
+        assert node.parent is not None
+        assert node.key is not None
         head, tail = node.value[:tokens].clone(), node.value[tokens:].clone()
         width = len(node._raw) // (node._length * BYTES_PER_ID)
         cut = tokens * width * BYTES_PER_ID
@@ -247,7 +258,7 @@ class RadixTree(Generic[NodeT]):
     # -- holds ---------------------------------------------------------------------------------------
 
     def check_node(self, node: Any, node_type: type[NodeT]) -> bool:
-        """Refuse a node that is not in this tree; ``False`` for ``None`` and for a root of this tree, old or new."""
+        """Refuse a node that is not in this tree; ``False`` for ``None`` and the tree's roots, old or new."""
         if node is None:
             return False
         if not isinstance(node, node_type):
@@ -256,14 +267,17 @@ class RadixTree(Generic[NodeT]):
             return False
         if node._owner is not self.epoch:
             raise StaleNodeError(
-                f"node {node.id} is not in this cache: it was evicted, the cache was reset, or it is another's; match again"
+                f"node {node.id} is not in this cache: it was evicted, the cache was reset, "
+                "or it is another's; match again"
             )
         return True
 
     def check_held(self, node: NodeT) -> None:
         """Refuse to release a hold that was never taken."""
         if not node._holds:
-            raise LockError(f"node {node.id} has no hold of its own: release a hold at the node it was taken on, once")
+            raise LockError(
+                f"node {node.id} has no hold of its own: release a hold at the node it was taken on, once"
+            )
 
     def hold(self, node: NodeT) -> None:
         """Count one more hold at ``node``, which protects it and its ancestors (R6)."""
@@ -302,7 +316,8 @@ class RadixTree(Generic[NodeT]):
             assert at.parent is not None
             at = at.parent
         for at in reversed(missing):
-            assert at.parent is not None and at.key is not None
+            assert at.parent is not None
+            assert at.key is not None
             above = at.parent.hash_values
             prior = above[-1] if above else namespace_prior(at.key.extra_key)
             at.hash_values = _chain(at._raw, len(at._raw) * self.page_size // at._length, prior)

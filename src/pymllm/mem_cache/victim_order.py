@@ -31,8 +31,8 @@ class _AccessNumbers:
 
     A bitmap in blocks, with a heap of the blocks in use. Leaves enter with old access numbers when a
     hold is released or a child goes, so neither a queue nor a linked list keeps them sorted; a heap of
-    the leaves themselves costs 3 us a pop at 200,000 leaves and fills with stale entries under locks. Here adding,
-    removing and finding take 0.2-0.4 us each, whatever the number of members.
+    the leaves themselves costs 3 us a pop at 200,000 leaves and fills with stale entries under locks. Here
+    adding, removing and finding take 0.2-0.4 us each, whatever the number of members.
     """
 
     __slots__ = ("_blocks", "_heap")

@@ -1,0 +1,633 @@
+"""The radix tree prefix cache, plain and with sliding windows.
+
+Here are the public calls and the order in which they touch pool and tree. The tree itself is in
+`pymllm.mem_cache.radix_tree`, what a window adds in `pymllm.mem_cache.sliding_window` and
+`pymllm.mem_cache.window_insert`, the choice of victims in `pymllm.mem_cache.eviction`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    RadixKey,
+)
+from pymllm.mem_cache.eviction import LeafPlan
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
+from pymllm.mem_cache.token_encoding import decode_tokens
+from pymllm.mem_cache.window_insert import WindowInsert
+
+__all__ = ["RadixCache", "TreeNode"]
+
+logger = logging.getLogger(__name__)
+
+
+class TreeNode:
+    """One node of a `RadixCache`: the edge into it, its slots, and who uses it.
+
+    Attributes
+    ----------
+    children : dict
+        Child nodes, filed under the bytes of their first page (below the root with namespace and token
+        width).
+    parent : TreeNode or None
+        ``None`` for a root and once evicted.
+    key : RadixKey
+        The tokens of the edge, ``uint32``, read-only.
+    value : torch.Tensor or None
+        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
+    lock_ref : int
+        Holds at or below the node (R6); a root's is 1.
+    swa_lock_ref : int
+        Holds whose window covers the node (S6).
+    swa_tombstone : bool
+        The window KV was freed.
+    swa_boundary_id : int or None
+        Names the node as the edge of a window (S5).
+    last_access_time : float
+        Number of the last match or insert that used it, a logical clock (R8, X3).
+    hit_count : int
+        Matches whose returned path has the node.
+    hash_values : list of str or None
+        One chained SHA-256 per page, once `RadixCache.compute_node_hash` was asked.
+    id : int
+        Counts up per cache, never reused.
+    """
+
+    __slots__ = (  # noqa: RUF023 - the documented order, then what is private
+        "children",
+        "parent",
+        "key",
+        "value",
+        "lock_ref",
+        "swa_lock_ref",
+        "swa_tombstone",
+        "swa_boundary_id",
+        "last_access_time",
+        "hit_count",
+        "hash_values",
+        "id",
+        "_raw",
+        "_filed_under",
+        "_length",
+        "_depth",
+        "_holds",
+        "_owner",
+    )
+
+    def __init__(self) -> None:
+        self.children: dict[Any, TreeNode] = {}
+        self.parent: TreeNode | None = None
+        self.key: RadixKey | None = None
+        self.value: torch.Tensor | None = None
+        self.lock_ref = 0
+        self.swa_lock_ref = 0
+        self.swa_tombstone = False
+        self.swa_boundary_id: int | None = None
+        self.last_access_time = 0.0
+        self.hit_count = 0
+        self.hash_values: list[str] | None = None
+        self.id = 1
+        self._raw = b""
+        self._filed_under: Any = None
+        self._length = 0
+        self._depth = 0
+        self._holds = 0
+        self._owner: object | None = None
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the slots are gone."""
+        return self.value is None
+
+    def __lt__(self, other: TreeNode) -> bool:
+        """Tell whether this node is less recent (R8)."""
+        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
+
+    def __repr__(self) -> str:
+        return f"TreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, lock_ref={self.lock_ref})"
+
+
+class RadixCache(BasePrefixCache):
+    """Share KV between requests with equal prompt prefixes, in a radix tree over whole pages.
+
+    Parameters
+    ----------
+    page_size : int
+        Tokens per KV page; keys and values are cut down to whole pages. Must be the pool's.
+    sliding_window_size : int, optional
+        Tokens that the model's window layers look back (W). With it, nodes may lose their window KV alone
+        (tombstones) and a match must end in a whole window of alive tokens.
+    token_to_kv_pool_allocator : allocator, optional
+        Owner of the slots: ``free(indices)`` is required; ``free_swa``, ``move_swa`` and
+        ``translate_to_swa`` are used where present, ``page_size``, ``device`` and ``check_ownership``
+        honoured. Without one, slots are plain numbers on the CPU and simply forgotten.
+    on_node_evict : callable, optional
+        Called with the id of each evicted node, after the eviction is complete. It may ask for sizes, hashes
+        and `pretty_print`; any other call on the cache from inside it is a ``RuntimeError`` (X6).
+
+    Attributes
+    ----------
+    root_node : TreeNode
+        The empty prefix; another one after each `reset`.
+
+    Raises
+    ------
+    ValueError
+        A page or window of less than one token, or another page size than the pool's.
+
+    Notes
+    -----
+    Not thread-safe: one scheduler thread owns a cache. Tokens outside ``0 .. 2**32 - 1`` are refused,
+    because every key is compared in the encoding that the hashes document. Laws: X, R and S of the contract.
+    """
+
+    def __init__(
+        self,
+        page_size: int = 1,
+        sliding_window_size: int | None = None,
+        token_to_kv_pool_allocator: Any = None,
+        on_node_evict: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.page_size = as_size("page_size", page_size)
+        self.sliding_window_size = (
+            None if sliding_window_size is None else as_size("sliding_window_size", sliding_window_size)
+        )
+        pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
+        if pool_page != self.page_size:
+            raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
+        self.pool = token_to_kv_pool_allocator
+        self.on_node_evict = on_node_evict
+        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
+        self._tree = RadixTree(TreeNode, self.page_size, self.device)
+        self._window: SlidingWindow[TreeNode] | None = None
+        if self.sliding_window_size is not None:
+            self._window = SlidingWindow(self._tree, self.sliding_window_size)
+        self._in_callback = False
+
+    # -- sizes ---------------------------------------------------------------------------------------
+
+    @property
+    def root_node(self) -> TreeNode:
+        """The root: the node of the empty prefix."""
+        return self._tree.root
+
+    @property
+    def supports_swa(self) -> bool:
+        """Whether the cache has a sliding window."""
+        return self._window is not None
+
+    def evictable_size(self) -> int:
+        """Count the tokens of unlocked nodes, O(1) (R7)."""
+        return self._tree.evictable_tokens
+
+    def protected_size(self) -> int:
+        """Count the tokens of locked nodes, O(1) (R7)."""
+        return self._tree.protected_tokens
+
+    def swa_evictable_size(self) -> int:
+        """Count the alive tokens that no hold's window covers, O(1) (S6); 0 without a window."""
+        return self._window.evictable_tokens if self._window is not None else 0
+
+    def swa_protected_size(self) -> int:
+        """Count the alive tokens that some hold's window covers, O(1) (S6); 0 without a window."""
+        return self._window.protected_tokens if self._window is not None else 0
+
+    # -- the calls -----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Return every slot to the pool, whatever is held, and start empty.
+
+        Raises
+        ------
+        Exception
+            What the pool raised; the cache is empty all the same (X7).
+
+        Notes
+        -----
+        Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
+        """
+        self._refuse_reentry("reset")
+        owned = list(self._tree.nodes())
+        try:
+            if owned and self.pool is not None:
+                self.pool.free(self._tree.gather(owned))
+        finally:
+            self._tree.clear()
+            if self._window is not None:
+                self._window.clear()
+
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        """Find the longest usable cached prefix of ``key``.
+
+        Parameters
+        ----------
+        key : RadixKey
+            Tokens and namespace; what is left over after the last whole page is ignored.
+
+        Returns
+        -------
+        MatchResult
+            ``indices`` are a copy. With a window the prefix ends in a whole window of alive tokens, or is all
+            alive (S1).
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``key`` is no `RadixKey`, or its tokens are not integers in ``0 .. 2**32 - 1``.
+
+        Notes
+        -----
+        Refreshes the recency of the returned path only, and splits a node only where the returned prefix ends
+        inside it. Cost: one comparison of the key's bytes, O(nodes) in Python, one copy of the slots.
+        Laws: R2, R8, R10, S1.
+        """
+        self._refuse_reentry("match_prefix")
+        walk = self._tree.walk(PagedKey.of(key, self.page_size))
+        path, into_partial = walk.path, walk.shared > 0
+        if self._window is not None:
+            path, into_partial = self._window.usable_part(walk)
+        if into_partial:
+            assert walk.partial is not None
+            path.append(self._split(walk.partial, walk.shared))
+        self._stamp(path)
+        for node in path:
+            node.hit_count += 1
+        last = path[-1] if path else self._tree.root
+        return MatchResult(self._tree.gather(path), last, last._depth)
+
+    def insert(
+        self,
+        key: RadixKey,
+        value: torch.Tensor | None = None,
+        *,
+        prev_prefix_len: int = 0,
+        swa_evicted_seqlen: int = 0,
+        **kwargs: Any,
+    ) -> InsertResult:
+        """Cache the slots of the whole pages of ``key``.
+
+        Parameters
+        ----------
+        key : RadixKey
+            Tokens and namespace.
+        value : torch.Tensor, optional
+            One KV slot per token, any integer dtype, shape ``(len(key),)``; copied. Each page of the key lies
+            in one page of the pool, in order. Without a pool it may be left out: the token ids then serve as
+            slots.
+        prev_prefix_len : int
+            Windows: tokens before it are not to be revived; their whole pages must be cached. Ignored without
+            a window.
+        swa_evicted_seqlen : int
+            Windows: length, in whole pages, up to which the caller has freed the window halves of ``value``.
+            Ignored without a window.
+        **kwargs
+            Options of other caches, ignored.
+
+        Returns
+        -------
+        InsertResult
+            ``adopted`` names what the cache now owns. Everything else that was passed in, duplicates of
+            ``[.., prefix_len)`` and the tail after the last whole page, is still the caller's to free (R4).
+
+        Raises
+        ------
+        TypeError, ValueError
+            A key or value that does not fit, or a page of slots that is not one page of the pool (checked
+            where the pool checks ownership).
+        OwnershipError
+            Windows, where the pool checks ownership: window halves that are still there before
+            ``swa_evicted_seqlen``, or gone after it.
+
+        Notes
+        -----
+        Slots already cached are not overwritten, but for tombstones that are revived (S7). With a window the
+        insert is refused as a whole, and nothing changes, where the key would not be usable afterwards.
+        Cost: as `match_prefix`, and one copy of what is new. Laws: R1, R3, R4, R8, S7, X2.
+        """
+        self._refuse_reentry("insert")
+        paged = PagedKey.of(key, self.page_size)
+        slots = self._incoming_slots(key, paged, value)
+        if self._window is not None:
+            return self._insert_windowed(key, paged, slots, prev_prefix_len, swa_evicted_seqlen)
+        tree = self._tree
+        walk = tree.walk(paged)
+        new = self._own_copy(slots[walk.length : paged.length])
+        if walk.shared:
+            assert walk.partial is not None
+            walk.path.append(tree.split(walk.partial, walk.shared))
+        self._stamp(walk.path)
+        last = walk.path[-1] if walk.path else tree.root
+        if not len(new):
+            return InsertResult(walk.length, last)
+        leaf = tree.append(last, paged, new)
+        return InsertResult(walk.length, leaf, adopted=((walk.length, paged.length),))
+
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        """Give tokens back to the pool, least recently used first.
+
+        Parameters
+        ----------
+        num_tokens : int
+            Tokens to remove: whole unlocked leaves go until at least so many are gone (R5).
+        swa_num_tokens : int
+            Windows: alive tokens to free, those of removed leaves included. Inner nodes lose their window KV
+            and stay as tombstones; a tombstone that becomes a leaf goes too (S3, S4). Ignored without a
+            window.
+
+        Returns
+        -------
+        EvictResult
+            What really went; less than asked for only when nothing more is unlocked.
+
+        Raises
+        ------
+        Exception
+            What the pool raised; what it has not taken is still cached. Or the first error of
+            ``on_node_evict``, after every callback has run (X2).
+
+        Notes
+        -----
+        Cost: O(1) per node taken, whatever else is cached or locked, and one call each to ``free_swa`` and
+        ``free``.
+        """
+        self._refuse_reentry("evict")
+        wanted, wanted_alive = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
+        if self._window is None:
+            plan: LeafPlan[TreeNode] = LeafPlan(self._tree, must_go=_never)
+            plan.take_leaves(wanted)
+            alive_tokens = 0
+            self._give_back(plan, plan.call_off)
+        else:
+            window_plan = WindowPlan(self._window)
+            plan = window_plan.leaves
+            plan.take_leaves(wanted)
+            window_plan.take_windows(wanted_alive)
+            alive_tokens = window_plan.alive_tokens
+            self._tombstone(window_plan)
+            self._give_back(plan, window_plan.call_off)
+            window_plan.commit_removal()
+        self._tree.remove(plan.removed)
+        self._notify(plan.removed)
+        return EvictResult(plan.tokens, alive_tokens)
+
+    def inc_lock_ref(self, node: TreeNode | None) -> int | None:
+        """Hold ``node`` and its ancestors, so that none of them is evicted.
+
+        Parameters
+        ----------
+        node : TreeNode or None
+            The ``last_node`` of a match or insert; ``None`` and the root are no-ops.
+
+        Returns
+        -------
+        int or None
+            ``swa_boundary_id``, which `dec_lock_ref` needs back; ``None`` without a window, and where the
+            window covers the whole path.
+
+        Raises
+        ------
+        StaleNodeError
+            The node is not in this cache (any more).
+        ValueError
+            Windows: the prefix is not usable.
+
+        Notes
+        -----
+        With a window, the window KV of exactly the pages that cover the last W tokens is protected; the
+        node at the window's edge is split for that. Cost: O(depth). Laws: R6, S5, S6.
+        """
+        self._refuse_reentry("inc_lock_ref")
+        if not self._tree.check_node(node, TreeNode):
+            return None
+        assert node is not None
+        if self._window is not None:
+            return self._window.hold(node)
+        self._tree.hold(node)
+        return None
+
+    def dec_lock_ref(self, node: TreeNode | None, swa_boundary_id: int | None = None, **kwargs: Any) -> None:
+        """Release one hold taken at ``node``.
+
+        Parameters
+        ----------
+        node : TreeNode or None
+            The node that was held; ``None`` and the root, also one from before a `reset`, are no-ops.
+        swa_boundary_id : int or None
+            What `inc_lock_ref` returned; ignored without a window.
+        **kwargs
+            Options of other caches, ignored.
+
+        Raises
+        ------
+        StaleNodeError
+            The node is not in this cache (any more).
+        LockError
+            No hold is outstanding at exactly this node, or the id is not the one of its hold.
+
+        Notes
+        -----
+        Undoes exactly what the hold did, whatever was split, inserted or evicted in between. Cost: O(depth).
+        Laws: R6, S5.
+        """
+        self._refuse_reentry("dec_lock_ref")
+        if not self._tree.check_node(node, TreeNode):
+            return
+        assert node is not None
+        self._tree.check_held(node)
+        if self._window is not None:
+            self._window.check_token(node, swa_boundary_id)
+            self._window.release(node)
+        else:
+            self._tree.release(node)
+
+    def compute_node_hash(self, node: TreeNode) -> list[str]:
+        """Hash the pages of ``node``, each chained to all tokens before it and to the namespace.
+
+        Parameters
+        ----------
+        node : TreeNode
+            A node of this cache; the root has no pages.
+
+        Returns
+        -------
+        list of str
+            One SHA-256 per page, 64 hex digits; also kept in ``node.hash_values``.
+
+        Raises
+        ------
+        TypeError, StaleNodeError
+            ``node`` is not a node of this cache (any more).
+
+        Notes
+        -----
+        Computed once per node, missing ancestors first. Cost: O(tokens hashed). Laws: H2, H3.
+        """
+        if node is None:
+            raise TypeError("node is None: give a TreeNode of this cache")
+        return self._tree.page_hashes(node) if self._tree.check_node(node, TreeNode) else []
+
+    def pretty_print(self) -> None:
+        """Print the tree to standard output, one line per node, children indented below their parent."""
+        sizes = f"{self.total_size()} tokens, {self.evictable_size()} evictable"
+        print(f"RadixCache: {sizes}, page {self.page_size}")
+        pending = [(child, 1) for child in reversed(self._tree.root.children.values())]
+        while pending:
+            node, level = pending.pop()
+            print("  " * level + _line_of(node))
+            pending.extend((child, level + 1) for child in reversed(node.children.values()))
+
+    # -- what the calls share ------------------------------------------------------------------------
+
+    def _split(self, node: TreeNode, tokens: int) -> TreeNode:
+        return (self._window or self._tree).split(node, tokens)
+
+    def _stamp(self, path: list[TreeNode]) -> None:
+        """Make the nodes of a path, and only them, the most recent (R8)."""
+        tree = self._tree
+        now = tree.tick()
+        if not path:
+            return
+        leaf = tree.is_evictable_leaf(path[-1])  # the only one of the path that can be a victim
+        if leaf:
+            tree.leaves.discard(path[-1])
+        if self._window is not None:
+            self._window.stamp(path, now)
+        else:
+            for node in path:
+                node.last_access_time = now
+        if leaf:
+            tree.leaves.add(path[-1])
+
+    def _insert_windowed(
+        self,
+        key: RadixKey,
+        paged: PagedKey,
+        slots: torch.Tensor,
+        prev_prefix_len: int,
+        swa_evicted_seqlen: int,
+    ) -> InsertResult:
+        assert self._window is not None
+        protected, evicted = (
+            as_int("prev_prefix_len", prev_prefix_len),
+            as_int("swa_evicted_seqlen", swa_evicted_seqlen),
+        )
+        walk = self._tree.walk(paged)
+        if not 0 <= protected <= len(key) or protected // self.page_size * self.page_size > walk.length:
+            raise ValueError(
+                f"prev_prefix_len is {protected}: give 0 .. {len(key)}, the length of the key, "
+                f"and no more whole pages than are cached ({walk.length} tokens)"
+            )
+        if not 0 <= evicted <= len(key) or evicted % self.page_size:
+            raise ValueError(
+                f"swa_evicted_seqlen is {evicted}: give 0 .. {len(key)}, the length of the key, "
+                f"in whole pages of {self.page_size}"
+            )
+        if not paged.length:
+            return InsertResult(0, self._tree.root)
+        protected = -(-protected // self.page_size) * self.page_size
+        slots = slots.to(self.device, torch.int64)
+        return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
+
+    def _incoming_slots(self, key: RadixKey, paged: PagedKey, value: torch.Tensor | None) -> torch.Tensor:
+        """Check what an insert brings, before anything changes (R1)."""
+        if value is None:
+            if self.pool is not None or paged.width > 1:
+                raise ValueError(
+                    "value is None: give one slot per token "
+                    "(token ids stand in only for plain tokens without a pool)"
+                )
+            return torch.from_numpy(decode_tokens(paged.raw, 1).astype(np.int64))
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"value is a {type(value).__name__}: give a 1-D integer tensor of slots")
+        if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+            raise TypeError(f"value has dtype {value.dtype}: slots are integers")
+        if value.dim() != 1 or len(value) != len(key):
+            raise ValueError(
+                f"value has shape {tuple(value.shape)} for a key of {len(key)} tokens: "
+                "give one slot per token"
+            )
+        if self.page_size > 1 and getattr(self.pool, "check_ownership", False):
+            self._check_pages(value[: paged.length])
+        return value
+
+    def _check_pages(self, slots: torch.Tensor) -> None:
+        pages = slots.cpu().numpy().reshape(-1, self.page_size)
+        ordered = pages == pages[:, :1] + np.arange(self.page_size)
+        wrong = np.flatnonzero(~ordered.all(axis=1) | (pages[:, 0] % self.page_size != 0))
+        if len(wrong):
+            page = int(wrong[0])
+            raise ValueError(
+                f"page {page} of the key has slots {pages[page].tolist()}: give one page of the pool, "
+                f"in order, starting at a multiple of {self.page_size}"
+            )
+
+    def _own_copy(self, slots: torch.Tensor) -> torch.Tensor:
+        """Copy slots for keeps: trees hold no view of a caller's tensor (X5)."""
+        return slots.to(self.device, torch.int64, copy=True)
+
+    def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
+        nodes = plan.tombstoned
+        if nodes and hasattr(self.pool, "free_swa"):
+            try:
+                self.pool.free_swa(self._tree.gather(nodes))
+            except BaseException:
+                plan.call_off()
+                raise
+        plan.commit_tombstones()
+
+    def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
+        if plan.removed and self.pool is not None:
+            try:
+                self.pool.free(self._tree.gather(plan.removed))
+            except BaseException:
+                call_off()
+                raise
+
+    def _notify(self, removed: list[TreeNode]) -> None:
+        """Run the callback for every removed node, and raise the first error at the end (X2, X6)."""
+        if self.on_node_evict is None:
+            return
+        errors = []
+        self._in_callback = True
+        try:
+            for node in removed:
+                try:
+                    self.on_node_evict(node.id)
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            self._in_callback = False
+        if errors:
+            raise errors[0]
+
+    def _refuse_reentry(self, call: str) -> None:
+        if self._in_callback:
+            raise RuntimeError(
+                f"{call} was called from on_node_evict: only sizes, hashes and pretty_print may be, "
+                "do it after evict has returned"
+            )
+
+
+def _never(node: TreeNode) -> bool:
+    return False
+
+
+def _line_of(node: TreeNode) -> str:
+    marks = f" lock_ref={node.lock_ref}"
+    if node.swa_tombstone:
+        marks += " tombstone"
+    if node.swa_lock_ref:
+        marks += f" swa_lock_ref={node.swa_lock_ref}"
+    return f"#{node.id} {node.key!r} last_access_time={node.last_access_time:g}{marks}"

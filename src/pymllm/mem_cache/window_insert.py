@@ -1,0 +1,247 @@
+"""Insert into a windowed tree: revive tombstones, add dead and alive pages, or refuse (law S7).
+
+The whole call is planned on the untouched tree. Then the pool is asked, window halves first, and only what it
+has done is written into the tree (X2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.base_prefix_cache import InsertResult
+from pymllm.mem_cache.radix_tree import PagedKey, Walk
+from pymllm.mem_cache.sliding_window import SlidingWindow, WindowedNode
+
+__all__ = ["WindowInsert"]
+
+NodeT = TypeVar("NodeT", bound=WindowedNode)
+Run = tuple[int, int]  # half-open range of tokens of the key, whole pages
+
+
+class _Revival(NamedTuple, Generic[NodeT]):
+    """Tombstoned pages of one node that get their window KV back."""
+
+    node: NodeT
+    runs: list[Run]
+    moves: bool  # the locked node keeps its full slots and takes the incoming window halves
+
+
+class WindowInsert(Generic[NodeT]):
+    """One insert into a windowed tree.
+
+    Parameters
+    ----------
+    window : SlidingWindow
+        The windows of the tree.
+    pool : allocator or None
+        Gets back what is displaced; ``move_swa`` is used where it has one.
+    key : PagedKey
+        The whole pages of the key.
+    walk : Walk
+        How far the key is cached.
+    slots : torch.Tensor
+        Incoming slots, ``int64``, on the tree's device, at least ``key.length`` of them; never kept.
+    protected, evicted : int
+        Law S7's p, up to whole pages, and e.
+    """
+
+    def __init__(
+        self,
+        window: SlidingWindow[NodeT],
+        pool: Any,
+        key: PagedKey,
+        walk: Walk[NodeT],
+        slots: torch.Tensor,
+        protected: int,
+        evicted: int,
+    ) -> None:
+        self._window = window
+        self._tree = window.tree
+        self._pool = pool
+        self._key = key
+        self._walk = walk
+        self._slots = slots
+        self._dead_until = min(max(evicted, walk.length), key.length)  # new pages before it are tombstones
+        self._revivals = list(self._plan_revivals(max(protected, evicted)))
+
+    def run(self) -> InsertResult:
+        """Carry the insert out, or change nothing where the key would not be usable afterwards.
+
+        Raises
+        ------
+        OwnershipError
+            Where the pool checks ownership: a window half is still there before e, or gone where it is
+            needed.
+        """
+        walk = self._walk
+        if not self._is_usable_afterwards():
+            usable, _ = self._window.usable_part(walk._replace(partial=None, shared=0))
+            return InsertResult(walk.length, usable[-1] if usable else self._tree.root)
+        if getattr(self._pool, "check_ownership", False) and hasattr(self._pool, "translate_to_swa"):
+            self._check_window_halves()
+        replaced = [revival for revival in self._revivals if not revival.moves]
+        moved = [revival for revival in self._revivals if revival.moves]
+        self._move(moved)
+        self._replace(replaced)
+        last = self._grow()
+        runs = [run for revival in replaced for run in revival.runs]
+        if walk.length < self._key.length:
+            runs.append((walk.length, self._key.length))
+        return InsertResult(walk.length, last, adopted=_merged(runs))
+
+    def _check_window_halves(self) -> None:
+        """Refuse slots whose window halves were not freed before e, or are gone from there on."""
+        halves = self._pool.translate_to_swa(self._slots[: self._key.length]).cpu().numpy()
+        start = self._walk.length
+        if halves[start : self._dead_until].any():
+            at = start + int(np.flatnonzero(halves[start : self._dead_until])[0])
+            raise OwnershipError(
+                f"token {at} is before swa_evicted_seqlen, but slot {int(self._slots[at])} still has its "
+                "window half: free_swa it first"
+            )
+        runs = [run for revival in self._revivals for run in revival.runs]
+        for first, end in (*runs, (self._dead_until, self._key.length)):
+            gone = np.flatnonzero(halves[first:end] == 0)
+            if len(gone):
+                at = first + int(gone[0])
+                raise OwnershipError(
+                    f"token {at} is to have window KV, but slot {int(self._slots[at])} has no window half: "
+                    "pass swa_evicted_seqlen"
+                )
+
+    # -- planning ------------------------------------------------------------------------------------
+
+    def _pieces(self) -> Iterator[tuple[NodeT, int, int]]:
+        """Visit the cached nodes of the key with the range of the key that each covers."""
+        for node in self._walk.path:
+            yield node, node._depth - node._length, node._depth
+        if self._walk.partial is not None and self._walk.shared:
+            yield self._walk.partial, self._walk.length - self._walk.shared, self._walk.length
+
+    def _plan_revivals(self, floor: int) -> Iterator[_Revival[NodeT]]:
+        can_move = hasattr(self._pool, "move_swa")
+        for node, start, end in self._pieces():
+            if not node.swa_tombstone or end <= floor or (node.lock_ref and not can_move):
+                continue
+            runs = self._foreign_runs(node, start, max(start, floor), end)
+            if runs:
+                yield _Revival(node, runs, moves=bool(node.lock_ref))
+
+    def _foreign_runs(self, node: NodeT, node_start: int, start: int, end: int) -> list[Run]:
+        """List the runs of pages whose incoming slots are not the node's own; its own bring no window KV."""
+        assert node.value is not None
+        own = node.value[start - node_start : end - node_start]
+        pages = (own != self._slots[start:end]).view(-1, self._tree.page_size).all(1).cpu().numpy()
+        edges = np.flatnonzero(np.diff(pages, prepend=False, append=False)) * self._tree.page_size + start
+        bounds = edges.tolist()
+        return list(zip(bounds[::2], bounds[1::2], strict=True))
+
+    def _is_usable_afterwards(self) -> bool:
+        run, from_root = 0, True
+        for length, alive in self._pages_afterwards():
+            if length:
+                run = run + length if alive else 0
+                from_root = from_root and alive
+        return from_root or run >= self._window.size
+
+    def _pages_afterwards(self) -> Iterator[tuple[int, bool]]:
+        """Visit the stretches of the key in order: tokens, and whether they will be alive."""
+        runs = {revival.node.id: revival.runs for revival in self._revivals}
+        for node, start, end in self._pieces():
+            if not node.swa_tombstone:
+                yield end - start, True
+                continue
+            for first, last in runs.get(node.id, ()):
+                yield first - start, False
+                yield last - first, True
+                start = last
+            yield end - start, False
+        yield self._dead_until - self._walk.length, False
+        yield self._key.length - self._dead_until, True
+
+    # -- carrying out --------------------------------------------------------------------------------
+
+    def _move(self, moved: list[_Revival[NodeT]]) -> None:
+        """Give locked tombstones the incoming window halves; their full slots never change (R6)."""
+        if not moved:
+            return
+        source = torch.cat([self._slots[first:end] for revival in moved for first, end in revival.runs])
+        self._pool.move_swa(source, torch.cat([own for revival in moved for own in _own_slots(revival)]))
+        for revival in moved:
+            for node, _ in self._carve(revival):
+                self._window.enter(node)
+
+    def _replace(self, replaced: list[_Revival[NodeT]]) -> None:
+        """Give unlocked tombstones the incoming slots, and theirs back to the pool in one call."""
+        if not replaced:
+            return
+        if self._pool is not None:
+            self._pool.free(torch.cat([own for revival in replaced for own in _own_slots(revival)]))
+        for revival in replaced:
+            for node, (first, end) in self._carve(revival):
+                node.value = self._slots[first:end].clone()
+                self._window.enter(node)
+
+    def _carve(self, revival: _Revival[NodeT]) -> Iterator[tuple[NodeT, Run]]:
+        """Split a node so that each run is a node of its own, from the last run up."""
+        rest = revival.node
+        for first, end in reversed(revival.runs):
+            if end < rest._depth:
+                rest = self._window.split(rest, end - (rest._depth - rest._length))
+            piece, above = rest, first - (rest._depth - rest._length)
+            if above:
+                rest = self._window.split(rest, above)
+            yield piece, (first, end)
+
+    def _grow(self) -> NodeT:
+        """Add what is not cached yet, make the path the most recent and return its last node."""
+        tree, walk = self._tree, self._walk
+        last = self._end_of_prefix()
+        now = tree.tick()
+        if walk.length < self._dead_until:
+            last = tree.append(last, self._key, self._slots[walk.length : self._dead_until].clone())
+            last.swa_tombstone = True
+        if self._dead_until < self._key.length:
+            last = tree.append(last, self._key, self._slots[self._dead_until : self._key.length].clone())
+            self._window.enter(last)
+        leaf = tree.is_evictable_leaf(last)
+        if leaf:
+            tree.leaves.discard(last)
+        self._window.stamp(tree.path_to(last), now)
+        if leaf:
+            tree.leaves.add(last)
+        return last
+
+    def _end_of_prefix(self) -> NodeT:
+        """Return the node that ends where the cached prefix does, splitting the partial one."""
+        walk = self._walk
+        if walk.partial is None or not walk.shared:
+            return walk.path[-1] if walk.path else self._tree.root
+        above = walk.length - (walk.partial._depth - walk.partial._length)
+        if above:
+            return self._window.split(walk.partial, above)
+        assert walk.partial.parent is not None  # carving has split it just there
+        return walk.partial.parent
+
+
+def _own_slots(revival: _Revival[NodeT]) -> Iterator[torch.Tensor]:
+    node = revival.node
+    assert node.value is not None
+    start = node._depth - node._length
+    for first, end in revival.runs:
+        yield node.value[first - start : end - start]
+
+
+def _merged(runs: list[Run]) -> tuple[Run, ...]:
+    merged: list[Run] = []
+    for first, end in runs:
+        if merged and merged[-1][1] == first:
+            merged[-1] = merged[-1][0], end
+        else:
+            merged.append((first, end))
+    return tuple(merged)
