@@ -1,0 +1,196 @@
+"""The free list as tensors on the pool's own device: no call waits for the device.
+
+How many pages are free, and how many a call frees, is known on the host from shapes alone; only their
+numbers live on the device. What needs a number (an ownership check, the distinct pages among slots)
+synchronises, and says so.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pymllm.mem_cache.slot_store import SlotStore
+
+__all__ = ["DeviceSlotStore"]
+
+# What `_state` says of a page, where ownership is checked.
+_FREE, _HELD, _PENDING = 0, 1, 2
+
+
+class DeviceSlotStore(SlotStore):
+    """A free list on a device, as two lists: what `take` reads from, and what was freed since.
+
+    Parameters
+    ----------
+    size, page_size, device, need_sort, check_ownership
+        As in `SlotStore`.
+
+    Notes
+    -----
+    ``_main[_main_from:]`` is what `take` reads from, ``_released`` what was freed since the last
+    merge (law A4). A merge with ``need_sort`` marks both in a byte per page and reads the marks in
+    order: five launches and a pass of the device over one byte per page, no sort and no wait of the host.
+
+    Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
+    group that has pages to tell apart, once each. With checks on every `claim` does.
+    Laws: A1-A6, X1, X4. Source: contract, section 1.
+    """
+
+    def __init__(
+        self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
+    ) -> None:
+        super().__init__(size, page_size, device, need_sort, check_ownership)
+        self._offsets = torch.arange(page_size, dtype=torch.int32, device=device)
+        self.clear()
+
+    def clear(self) -> None:
+        """Make every page free, as in a new store, and close the group.
+
+        Notes
+        -----
+        Cost: one pass of the device over the pool. Laws: A6, X7.
+        """
+        self._main = torch.arange(1, self.pages + 1, dtype=torch.int32, device=self.device)
+        self._main_from = 0
+        self._released: list[torch.Tensor] = []
+        self.free_pages = self.pages
+        self.pending_pages = 0
+        self.group_open = False
+        self._pending: list[torch.Tensor] = []
+        self._unread: list[torch.Tensor] = []
+        self._state = torch.zeros(self.pages + 1, dtype=torch.uint8, device=self.device)
+
+    def take(self, count: int) -> torch.Tensor | None:
+        """Hand out the next ``count`` pages, or return ``None`` and change nothing."""
+        if count > self.free_pages:
+            return None
+        if count > self._main.numel() - self._main_from:
+            self.merge()
+        pages = self._main[self._main_from : self._main_from + count]
+        self._main_from += count
+        self.free_pages -= count
+        self._label(pages, _HELD)
+        return pages
+
+    def merge(self) -> None:
+        """Put what was freed since the last merge on a par with what was free before."""
+        if not self._released:
+            return
+        pages = torch.cat([self._main[self._main_from :], *self._released])
+        if self.need_sort:
+            # The count is known, so the marks can be read without asking the device how many there are.
+            marks = torch.zeros(self.pages + 1, dtype=torch.bool, device=self.device)
+            marks.index_fill_(0, pages.long(), True)
+            pages = torch.nonzero_static(marks, size=pages.numel(), fill_value=0).view(-1).int()
+        self._main, self._main_from, self._released = pages, 0, []
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give back the pages that ``indices`` names, or refuse all of them.
+
+        Notes
+        -----
+        Inside a group the unchecked pages are only noted down, and told apart once at its end.
+        """
+        if self.group_open and self.page_size > 1 and not self.check_ownership:
+            self._unread.append(self._read(indices) // self.page_size)
+        else:
+            self.give(self.claim(indices))
+
+    def claim(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return the distinct pages that ``indices`` names, checked where ownership is."""
+        slots = self._read(indices)
+        if self.check_ownership and slots.numel():
+            self._check_held(slots)
+        if self.page_size == 1:
+            return slots.to(torch.int32, copy=True)
+        return self._distinct(slots // self.page_size)
+
+    def give(self, pages: torch.Tensor) -> None:
+        """Append pages to those released, or to those pending inside a group."""
+        if not pages.numel():
+            return
+        if self.group_open:
+            self._label(pages, _PENDING)
+            self._pending.append(pages)
+            self.pending_pages += pages.numel()
+        else:
+            self._label(pages, _FREE)
+            self._released.append(pages)
+            self.free_pages += pages.numel()
+
+    def _release_pending(self) -> None:
+        """Give what is pending, told apart now where it was only noted down."""
+        if self._unread:
+            self._pending.append(self._distinct(torch.cat(self._unread)))
+        pending, self._pending, self._unread, self.pending_pages = self._pending, [], [], 0
+        for pages in pending:
+            self.give(pages)
+
+    def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:
+        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+        if self.page_size == 1:
+            return pages.clone()
+        return (pages[:, None] * self.page_size + self._offsets).view(-1)[:count]
+
+    def locate(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return page and offset in the page for each slot, repeats and all."""
+        slots = self._read(indices)
+        return slots // self.page_size, slots % self.page_size
+
+    def slots_at(self, pages: torch.Tensor, offsets: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
+        return ((pages * self.page_size + offsets) * (pages != 0)).int().reshape(shape)
+
+    def new_table(self) -> torch.Tensor:
+        """Return an int32 zero for each page, page 0 included."""
+        return torch.zeros(self.pages + 1, dtype=torch.int32, device=self.device)
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
+
+        Notes
+        -----
+        Read from the lists alone, which is right with checks off too: a pass over the whole pool.
+        """
+        held = torch.ones(self.pages + 1, dtype=torch.bool, device=self.device)
+        held[0] = False
+        for free in (self._main[self._main_from :], *self._released, *self._pending, *self._unread):
+            held.index_fill_(0, free.long(), False)
+        pages = self._read(indices) // self.page_size
+        inside = (pages >= 1) & (pages <= self.pages)
+        return (inside & held[pages * inside]).reshape(indices.shape)
+
+    def _label(self, pages: torch.Tensor, label: int) -> None:
+        """Write down what became of pages, where somebody will ask."""
+        if self.check_ownership:
+            self._state.index_fill_(0, pages.long(), label)
+
+    def _read(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return ``indices`` as one dimension of int64 on the device, without a copy where they are that."""
+        if not isinstance(indices, torch.Tensor):
+            raise TypeError(f"indices must be a tensor of integers, got {type(indices).__name__}")
+        dtype = indices.dtype
+        if (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool) and indices.numel():
+            raise TypeError(f"indices must be integers, got a tensor of {dtype}")
+        return indices.reshape(-1).to(device=self.device, dtype=torch.int64)
+
+    def _distinct(self, pages: torch.Tensor) -> torch.Tensor:
+        """Return each page once; how many that are is asked of the device."""
+        distinct: torch.Tensor = torch.unique(pages)
+        return distinct.int()
+
+    def _check_held(self, slots: torch.Tensor) -> None:
+        """Refuse slots outside the pool, pages not handed out, and slots named twice."""
+        pages = slots // self.page_size
+        outside = slots[(pages < 1) | (pages > self.pages)]
+        if outside.numel():
+            raise self.outside_error(int(outside[0]))
+        state = self._state[pages]
+        refused = (state != _HELD).nonzero()
+        if refused.numel():
+            first = int(refused[0])
+            raise self.not_held_error(int(slots[first]), int(state[first]) == _PENDING)
+        if self.page_size == 1:
+            values, counts = torch.unique(slots, return_counts=True)
+            if values.numel() != slots.numel():
+                raise self.repeated_error(int(values[counts > 1][0]))

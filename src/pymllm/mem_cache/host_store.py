@@ -1,0 +1,270 @@
+"""The free list in NumPy: what serves pools on the CPU, where a torch call costs more than the work."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.mem_cache.slot_store import SlotStore
+
+__all__ = ["HostSlotStore"]
+
+# What `_state` says of a page. Anything below PENDING is free and names the merge epoch in which it
+# became so; the order matters, since "free and older than this epoch" is then one comparison.
+_RESERVED = 2**31 - 1
+_HELD = 2**31 - 2
+_PENDING = 2**31 - 3
+
+# Pages per chunk of the search for free pages. One chunk costs 2.4 us to search; smaller ones cost
+# more calls when much is taken, larger ones more entries when free pages are rare.
+_CHUNK_BITS = 10
+_CHUNK = 1 << _CHUNK_BITS
+
+_INT64 = np.dtype(np.int64)
+_NOTHING = np.empty(0, _INT64)
+
+
+class HostSlotStore(SlotStore):
+    """A free list that costs what it hands out and takes back, whatever the size of the pool.
+
+    Parameters
+    ----------
+    size, page_size, device, need_sort, check_ownership
+        As in `SlotStore`; ``device`` is the CPU.
+
+    Notes
+    -----
+    ``_state`` holds, per page, either a label (held, pending, reserved) or the epoch in which the
+    page was freed. A merge only begins a new epoch: pages of earlier epochs are *old* and go first,
+    those of the current one are *young* (law A4). So neither a free nor a merge moves a free list,
+    and nothing is ever sorted. Old pages are found lowest first by searching the chunks that may
+    have some; what one search finds is kept in ``_ready`` for the next calls. As order costs nothing
+    here, ``need_sort=False`` changes nothing.
+
+    Cost: no device synchronisation; `take` searches a few chunks per 1024 pages taken, in the worst
+    case (free pages far apart) as many chunks as it takes pages.
+    Laws: A1-A6, X1, X4. Source: our choice.
+    """
+
+    def __init__(
+        self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
+    ) -> None:
+        super().__init__(size, page_size, device, need_sort, check_ownership)
+        chunks = (self.pages >> _CHUNK_BITS) + 1
+        self._state: NDArray[np.int32] = np.empty(chunks << _CHUNK_BITS, np.int32)
+        # Chunks that may hold old (young) pages. A bytearray, because its `find` takes 0.1 us.
+        self._old_chunks, self._young_chunks = bytearray(chunks), bytearray(chunks)
+        self._old_flags = np.frombuffer(self._old_chunks, np.uint8)
+        self._young_flags = np.frombuffer(self._young_chunks, np.uint8)
+        # A shift takes half the time of a division (2.2 against 4.8 us for 4096 slots).
+        self._page_bits = page_size.bit_length() - 1 if page_size & (page_size - 1) == 0 else None
+        self._offsets = np.arange(page_size, dtype=np.int32)
+        self.clear()
+
+    def clear(self) -> None:
+        """Make every page free, as in a new store, and close the group.
+
+        Notes
+        -----
+        Cost: one pass over the pool. Laws: A6, X7.
+        """
+        self._state[:] = 0
+        self._state[0] = _RESERVED
+        self._state[self.pages + 1 :] = _RESERVED
+        self._epoch = 1
+        self._old_flags[:] = 1
+        self._young_flags[:] = 0
+        self._ready = _NOTHING
+        self._ready_from = 0
+        self._next_chunk = 0
+        self._young_pages = 0
+        self.free_pages = self.pages
+        self.pending_pages = 0
+        self.group_open = False
+        self._pending: list[NDArray[np.int64]] = []
+
+    def take(self, count: int) -> NDArray[np.int64] | None:
+        """Hand out the ``count`` lowest of the old pages, or return ``None`` and change nothing."""
+        stop = self._ready_from + count
+        if stop > self._ready.size:
+            if count > self.free_pages:
+                return None
+            self._make_ready(count)
+            stop = self._ready_from + count
+        pages = self._ready[self._ready_from : stop]
+        self._ready_from = stop
+        self._state[pages] = _HELD
+        self.free_pages -= count
+        return pages
+
+    def _make_ready(self, count: int) -> None:
+        """Extend ``_ready`` to at least ``count`` pages, merging if the old ones do not suffice."""
+        if count > self.free_pages - self._young_pages:
+            self.merge()
+        parts = [self._ready[self._ready_from :]]
+        missing = count - parts[0].size
+        chunks = 1 + (missing >> (_CHUNK_BITS - 1))
+        while missing > 0:
+            start = self._old_chunks.find(1, self._next_chunk)
+            self._next_chunk = stop = min(start + chunks, len(self._old_chunks))
+            found = np.flatnonzero(self._state[start << _CHUNK_BITS : stop << _CHUNK_BITS] < self._epoch)
+            self._old_flags[start:stop] = 0
+            parts.append(found + (start << _CHUNK_BITS))
+            missing -= found.size
+            # Growing windows bound the number of calls where free pages are few and far apart.
+            chunks *= 2
+        self._ready = np.concatenate(parts)
+        self._ready_from = 0
+
+    def merge(self) -> None:
+        """Begin an epoch, so that the young pages become old.
+
+        Notes
+        -----
+        Cost: one byte per 1024 pages, no page is moved. Law: A4.
+        """
+        if not self._young_pages:
+            return
+        if self._ready_from < self._ready.size:
+            # What was found but not taken is looked for again, among what is merged.
+            first = int(self._ready[self._ready_from]) >> _CHUNK_BITS
+            self._old_flags[first : self._next_chunk] = 1
+        self._ready, self._ready_from, self._next_chunk = _NOTHING, 0, 0
+        np.bitwise_or(self._old_flags, self._young_flags, out=self._old_flags)
+        self._young_flags[:] = 0
+        self._young_pages = 0
+        self._epoch += 1
+        if self._epoch == _PENDING:
+            # After 2**31 merges (months of serving) the epochs have run out: forget the past ones.
+            self._state[self._state < _PENDING] = 0
+            self._epoch = 1
+
+    def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
+        """Return the distinct pages that ``indices`` names, checked where ownership is."""
+        slots = self._read(indices)
+        if not slots.size:
+            return _NOTHING
+        if self.page_size == 1:
+            if self.check_ownership:
+                self._check_held(slots, slots)
+                self._check_distinct(slots)
+            return slots
+        pages = self._pages_of(slots)
+        if self.check_ownership:
+            self._check_held(slots, pages)
+        return self._distinct(pages)
+
+    def give(self, pages: NDArray[np.int64]) -> None:
+        """Label pages as young, or as pending inside a group."""
+        if self.group_open:
+            self._state[pages] = _PENDING
+            self._pending.append(pages.copy())
+            self.pending_pages += pages.size
+            return
+        self._state[pages] = self._epoch
+        self._young_flags[pages >> _CHUNK_BITS] = 1
+        self._young_pages += pages.size
+        self.free_pages += pages.size
+
+    def _release_pending(self) -> None:
+        """Give what is pending, in one go."""
+        pending, self._pending, self.pending_pages = self._pending, [], 0
+        if pending:
+            self.give(np.concatenate(pending))
+
+    def slots_of(self, pages: NDArray[np.int64], count: int) -> torch.Tensor:
+        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+        numbers = pages.astype(np.int32)
+        if self.page_size == 1:
+            return torch.from_numpy(numbers)
+        numbers *= self.page_size
+        return torch.from_numpy((numbers[:, None] + self._offsets).reshape(-1)[:count])
+
+    def locate(self, indices: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return page and offset in the page for each slot, repeats and all."""
+        slots = self._read(indices)
+        pages = self._pages_of(slots)
+        return pages, slots - pages * self.page_size
+
+    def slots_at(
+        self, pages: NDArray[np.integer], offsets: NDArray[np.int64], shape: torch.Size
+    ) -> torch.Tensor:
+        """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
+        slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)
+        return torch.from_numpy(slots.astype(np.int32)).reshape(shape)
+
+    def new_table(self) -> NDArray[np.int32]:
+        """Return an int32 zero for each page, page 0 included."""
+        return np.zeros(self.pages + 1, np.int32)
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape."""
+        pages = self._pages_of(self._read(indices))
+        inside = (pages >= 1) & (pages <= self.pages)
+        return torch.from_numpy(inside & (self._state[pages * inside] == _HELD)).reshape(indices.shape)
+
+    def _read(self, indices: torch.Tensor) -> NDArray[np.int64]:
+        """Return ``indices`` as one dimension of int64, without a copy where they are that."""
+        try:
+            slots = indices.numpy()
+        except (AttributeError, TypeError, RuntimeError):
+            slots = self._read_other(indices)
+        if slots.dtype is not _INT64:
+            if slots.dtype.kind not in "iu" and slots.size:
+                raise TypeError(f"indices must be integers, got a tensor of {indices.dtype}")
+            slots = slots.astype(_INT64)
+        return slots if slots.ndim == 1 else slots.reshape(-1)
+
+    def _read_other(self, indices: torch.Tensor) -> NDArray[np.generic]:
+        """Read what `torch.Tensor.numpy` refuses, which is fine on another device only."""
+        if not isinstance(indices, torch.Tensor):
+            raise TypeError(f"indices must be a tensor of integers, got {type(indices).__name__}")
+        if indices.dtype.is_floating_point or indices.dtype.is_complex:
+            raise TypeError(f"indices must be integers, got a tensor of {indices.dtype}")
+        return indices.cpu().numpy()  # pragma: needs cuda
+
+    def _pages_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the page of each slot."""
+        if self._page_bits is None:
+            return slots // self.page_size
+        return slots >> self._page_bits
+
+    def _check_held(self, slots: NDArray[np.int64], pages: NDArray[np.int64]) -> None:
+        """Refuse slots outside the pool and pages that are not handed out."""
+        if pages.min() < 1 or pages.max() > self.pages:
+            outside = slots[(pages < 1) | (pages > self.pages)]
+            raise self.outside_error(int(outside[0]))
+        held = self._state[pages] == _HELD
+        if np.count_nonzero(held) != pages.size:
+            first = int(np.argmin(held))
+            raise self.not_held_error(int(slots[first]), bool(self._state[pages[first]] == _PENDING))
+
+    def _check_distinct(self, slots: NDArray[np.int64]) -> None:
+        """Refuse a slot that is named twice."""
+        kept = self._stamped(slots)
+        self._state[slots] = _HELD
+        if np.count_nonzero(kept) != slots.size:
+            raise self.repeated_error(int(slots[np.argmin(kept)]))
+
+    def _distinct(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each of the held ``pages`` once."""
+        starts = np.empty(pages.size, np.bool_)
+        starts[0] = True
+        np.not_equal(pages[1:], pages[:-1], out=starts[1:])
+        # Callers name the slots of a page one after the other, so this leaves few to stamp.
+        pages = pages[starts]
+        kept = self._stamped(pages)
+        self._state[pages] = _HELD
+        return pages[kept]
+
+    def _stamped(self, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mark one place of each distinct page; the caller restores ``_state`` of ``pages``.
+
+        Each place writes its number to its page; one place per page finds its own number there. 15 us
+        for 4096 pages, where a sort takes 83 us and `numpy.unique` 310 us.
+        """
+        places = np.arange(pages.size, dtype=np.int32)
+        self._state[pages] = places
+        kept: NDArray[np.bool_] = self._state[pages] == places
+        return kept

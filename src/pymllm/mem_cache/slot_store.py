@@ -1,0 +1,264 @@
+"""What a slot allocator needs from its free list, whoever keeps it.
+
+A `SlotStore` knows which pages of a pool are free, pending in a free group, or handed out. It counts
+in pages (a page of size 1 is a slot); `TokenToKVPoolAllocator` and `SWATokenToKVPoolAllocator` put
+tokens, slots and argument checks around it. There are two: `HostSlotStore` keeps NumPy arrays and
+serves the CPU, `DeviceSlotStore` keeps tensors on the pool's own device and does not synchronise.
+
+Nothing here knows about KV rows, requests or trees.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from pymllm.errors import OwnershipError
+
+__all__ = ["Pages", "SlotStore", "StoreKind", "make_slot_store", "non_negative", "positive"]
+
+#: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
+#: the host store, a tensor in the device store. The operators that the allocators use on one (index,
+#: assign, compare) are spelled the same for both; no common type says so.
+Pages: TypeAlias = Any
+
+StoreKind: TypeAlias = Literal["auto", "host", "device"]
+
+_LAST_INT32 = 2**31 - 1
+
+
+def non_negative(name: str, value: int) -> int:
+    """Return ``value`` as a plain ``int`` if it is an integer and not negative.
+
+    Raises
+    ------
+    TypeError
+        ``value`` is not an integer.
+    ValueError
+        ``value`` is negative.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if number < 0:
+        raise ValueError(f"{name} must not be negative, got {number}")
+    return number
+
+
+def positive(name: str, value: int) -> int:
+    """Return ``value`` as a plain ``int`` if it is an integer of at least 1.
+
+    Raises
+    ------
+    TypeError
+        ``value`` is not an integer.
+    ValueError
+        ``value`` is zero or negative.
+    """
+    number = non_negative(name, value)
+    if number == 0:
+        raise ValueError(f"{name} must be at least 1, got 0")
+    return number
+
+
+class SlotStore(ABC):
+    """The pages of one pool and which of them are free.
+
+    Page ``p`` (``1 <= p <= pages``) is slots ``[p * page_size, (p + 1) * page_size)``; page 0 is
+    padding and is never handed out (law A1).
+
+    Parameters
+    ----------
+    size : int
+        Slots in the pool, a multiple of ``page_size``, padding not counted.
+    page_size : int
+        Slots per page.
+    device : torch.device
+        Device of the slots handed out.
+    need_sort : bool
+        Whether the lowest pages go first after a merge.
+    check_ownership : bool
+        Whether `claim` verifies that what it is given was handed out.
+    """
+
+    #: Pages that `take` can still deliver, pending ones not counted.
+    free_pages: int
+    #: Pages given back inside the open group; they are neither free nor handed out (law A2).
+    pending_pages: int
+    #: Whether a free group is open.
+    group_open: bool
+
+    def __init__(
+        self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
+    ) -> None:
+        self.size = size
+        self.page_size = page_size
+        self.pages = size // page_size
+        self.device = device
+        self.need_sort = need_sort
+        self.check_ownership = check_ownership
+
+    @property
+    def held_pages(self) -> int:
+        """Pages in the hands of callers."""
+        return self.pages - self.free_pages - self.pending_pages
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give back the pages that ``indices`` names, or refuse all of them."""
+        self.give(self.claim(indices))
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Make every page free, as in a new store, and close the group."""
+
+    @abstractmethod
+    def take(self, count: int) -> Pages | None:
+        """Hand out ``count`` pages, or return ``None`` and change nothing (laws A3, A4, X4)."""
+
+    @abstractmethod
+    def claim(self, indices: torch.Tensor) -> Pages:
+        """Return the distinct pages that a caller names by their slots; change nothing.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+        OwnershipError
+            Ownership is checked and one of them is not handed out, or a slot is named twice where
+            pages have one slot (law A5).
+        """
+
+    @abstractmethod
+    def give(self, pages: Pages) -> None:
+        """Take back distinct pages that are handed out; inside a group they stay pending."""
+
+    @abstractmethod
+    def merge(self) -> None:
+        """Put what was freed since the last merge on a par with what was free before (law A4)."""
+
+    def begin_group(self) -> None:
+        """Let what is given back from now on stay pending until `end_group`.
+
+        Raises
+        ------
+        RuntimeError
+            A group is open already.
+        """
+        if self.group_open:
+            raise RuntimeError("a free group is open already: call free_group_end first, groups do not nest")
+        self.group_open = True
+
+    def end_group(self) -> None:
+        """Make free what was given back since `begin_group`.
+
+        Raises
+        ------
+        RuntimeError
+            No group is open.
+        """
+        if not self.group_open:
+            raise RuntimeError("no free group is open: call free_group_begin first")
+        self.group_open = False
+        self._release_pending()
+
+    @abstractmethod
+    def _release_pending(self) -> None:
+        """Give what is pending, now that the group is closed."""
+
+    @abstractmethod
+    def slots_of(self, pages: Pages, count: int) -> torch.Tensor:
+        """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
+
+    @abstractmethod
+    def locate(self, indices: torch.Tensor) -> tuple[Pages, Pages]:
+        """Return page and offset in the page for each slot, repeats and all; check types only."""
+
+    @abstractmethod
+    def slots_at(self, pages: Pages, offsets: Pages, shape: torch.Size) -> torch.Tensor:
+        """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
+
+    @abstractmethod
+    def new_table(self) -> Pages:
+        """Return an int32 zero for each page, page 0 included."""
+
+    @abstractmethod
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape."""
+
+    def outside_error(self, slot: int) -> OwnershipError:
+        """Word the refusal of a slot that the pool does not have or never hands out."""
+        first, last = self.page_size, self.size + self.page_size - 1
+        reserved = 0 <= slot < first
+        what = "is padding and belongs to nobody" if reserved else "is outside the pool"
+        return OwnershipError(
+            f"slot {slot} {what}: this pool hands out slots {first}..{last}; pass slots that alloc returned"
+        )
+
+    def not_held_error(self, slot: int, pending: bool) -> OwnershipError:
+        """Word the refusal of a slot that is already free, or pending in the open group."""
+        unit = "slot" if self.page_size == 1 else f"page {slot // self.page_size} of slot"
+        state = "already given back inside the open free group" if pending else "not handed out"
+        return OwnershipError(f"{unit} {slot} is {state}: give each one back once, after alloc returned it")
+
+    def repeated_error(self, slot: int) -> OwnershipError:
+        """Word the refusal of a slot that one call names twice."""
+        return OwnershipError(f"slot {slot} is named more than once in one call: name each slot once")
+
+
+def make_slot_store(
+    size: int,
+    device: str | torch.device,
+    page_size: int,
+    need_sort: bool,
+    check_ownership: bool | None,
+    store: StoreKind,
+) -> SlotStore:
+    """Check a pool's dimensions and make the store that fits its device.
+
+    Parameters
+    ----------
+    size, page_size : int
+        Slots in the pool and slots per page; ``size`` is a multiple of ``page_size``.
+    device : str or torch.device
+        Device of the slots handed out.
+    need_sort : bool
+        Whether the lowest pages go first after a merge.
+    check_ownership : bool or None
+        ``None`` checks on CPU only, since on CUDA a check synchronises.
+    store : {"auto", "host", "device"}
+        ``"auto"`` is the host store on CPU and the device store elsewhere.
+
+    Raises
+    ------
+    TypeError
+        A size is not an integer.
+    ValueError
+        A size is not positive, not a multiple of the page size, or too large for int32 slots; an
+        unknown ``store``, or the host store for another device than the CPU.
+
+    Notes
+    -----
+    Laws: A1, A5, X1. Source: contract, section 1.
+    """
+    from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
+    from pymllm.mem_cache.host_store import HostSlotStore
+
+    size, page_size = positive("size", size), positive("page_size", page_size)
+    if size % page_size:
+        raise ValueError(f"size {size} is not a multiple of page_size {page_size}: pools hold whole pages")
+    if size + page_size - 1 > _LAST_INT32:
+        raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {_LAST_INT32})")
+    place = torch.device(device)
+    on_cpu = place.type == "cpu"
+    if store not in ("auto", "host", "device"):
+        raise ValueError(f"store must be 'auto', 'host' or 'device', got {store!r}")
+    if store == "host" and not on_cpu:
+        raise ValueError(f"the host store serves the CPU only, got device {place}: use store='auto'")
+    kind = DeviceSlotStore if store == "device" or not on_cpu else HostSlotStore
+    return kind(
+        size, page_size, place, bool(need_sort), on_cpu if check_ownership is None else check_ownership
+    )

@@ -1,0 +1,341 @@
+"""The allocator of KV slots for models that mix full and sliding-window attention.
+
+Such a model has two KV pools: full layers keep every token, window layers only the last few. A token's
+slot in the full pool is its name; its slot in the window pool, its *SWA half*, can be given back early.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.slot_store import Pages, StoreKind, make_slot_store, non_negative
+
+__all__ = ["SWATokenToKVPoolAllocator"]
+
+
+class SWATokenToKVPoolAllocator:
+    """Hands out slots of a full pool, each with a slot of a window pool behind it.
+
+    Halves go page by page: the slots of one full page have their halves in one SWA page, in order, so
+    `free_swa` and `move_swa` act on whole pages, as `free` does.
+
+    Parameters
+    ----------
+    size : int
+        Slots of the full pool, in tokens; a multiple of ``page_size``.
+    swa_size : int
+        Slots of the window pool, in tokens; a multiple of ``page_size``.
+    device : str or torch.device
+        Where the indices live.
+    page_size : int
+        Slots per page, in both pools.
+    need_sort : bool
+        Whether the lowest slots go first after a merge, in both pools.
+    check_ownership : bool or None
+        Whether what is given back is verified; ``None``: on CPU only.
+    store : {"auto", "host", "device"}
+        Which free lists to use; anything but ``"auto"`` is for tests.
+
+    Attributes
+    ----------
+    size, swa_size, page_size, device, need_sort, check_ownership
+        As given; ``device`` as a `torch.device`, ``check_ownership`` decided.
+
+    Raises
+    ------
+    TypeError
+        A size is not an integer.
+    ValueError
+        A size is not positive or not a multiple of ``page_size``.
+
+    Notes
+    -----
+    Not thread-safe: one scheduler thread owns a pool.
+
+    Laws: A1-A7, X1, X4, X7, for each pool. Source: contract, section 1; our choice: whole pages.
+
+    Examples
+    --------
+    >>> allocator = SWATokenToKVPoolAllocator(size=8, swa_size=4, device="cpu")
+    >>> slots = allocator.alloc(4)
+    >>> allocator.free_swa(slots[:2])
+    >>> allocator.translate_to_swa(slots).tolist()
+    [0, 0, 3, 4]
+    >>> allocator.full_available_size(), allocator.swa_available_size()
+    (4, 2)
+    """
+
+    def __init__(
+        self,
+        size: int,
+        swa_size: int,
+        device: str | torch.device = "cuda",
+        page_size: int = 1,
+        need_sort: bool = True,
+        *,
+        check_ownership: bool | None = None,
+        store: StoreKind = "auto",
+    ) -> None:
+        self._full = make_slot_store(size, device, page_size, need_sort, check_ownership, store)
+        self._swa = make_slot_store(swa_size, device, page_size, need_sort, check_ownership, store)
+        # SWA page by full page, 0 where the half is gone or the page is free.
+        self._half_of = self._full.new_table()
+        self.size = self._full.size
+        self.swa_size = self._swa.size
+        self.page_size = self._full.page_size
+        self.device = self._full.device
+        self.need_sort = self._full.need_sort
+        self.check_ownership = self._full.check_ownership
+
+    def __repr__(self) -> str:
+        """Name the pools' dimensions and what is free of them."""
+        return (
+            f"{type(self).__name__}(size={self.size}, swa_size={self.swa_size}, "
+            f"page_size={self.page_size}, "
+            f"device={str(self.device)!r}, available={self.full_available_size()}+{self.swa_available_size()})"
+        )
+
+    def full_available_size(self) -> int:
+        """Return how many tokens the free pages of the full pool have room for."""
+        return self._full.free_pages * self.page_size
+
+    def swa_available_size(self) -> int:
+        """Return how many tokens the free pages of the window pool have room for."""
+        return self._swa.free_pages * self.page_size
+
+    def available_size(self) -> int:
+        """Return how many tokens `alloc` can still serve: the smaller of the two pools."""
+        return min(self.full_available_size(), self.swa_available_size())
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Hand out ``need_size`` full slots, each with an SWA half, or nothing of either.
+
+        Parameters
+        ----------
+        need_size : int
+            Tokens to make room for, in whole pages as in `TokenToKVPoolAllocator.alloc`.
+
+        Returns
+        -------
+        torch.Tensor or None
+            Full slots, shape ``(need_size,)``, int32, on ``device``. ``None`` when either pool has
+            too few pages; nothing has changed then, in either.
+
+        Raises
+        ------
+        TypeError
+            ``need_size`` is not an integer.
+        ValueError
+            ``need_size`` is negative.
+
+        Notes
+        -----
+        Cost: what it hands out; no synchronisation. Laws: A3, A4, A7, X4.
+        """
+        count = non_negative("need_size", need_size)
+        wanted = -(-count // self.page_size)
+        if wanted > self._full.free_pages or wanted > self._swa.free_pages:
+            return None
+        pages = self._full.take(wanted)
+        self._half_of[pages] = self._swa.take(wanted)
+        return self._full.slots_of(pages, count)
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give full slots back with what is left of their SWA halves, all of them or none.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Full slots, as in `TokenToKVPoolAllocator.free`.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+        OwnershipError
+            As in `TokenToKVPoolAllocator.free`; nothing has changed then.
+
+        Notes
+        -----
+        Cost: what it frees. On a device: as in `TokenToKVPoolAllocator.free`, though inside a group
+        each paged call tells its pages apart, and one more synchronisation to find the halves that
+        are left, where any are gone at all.
+        Laws: A2, A5, A6, A7, X1.
+        """
+        pages = self._full.claim(indices)
+        halves = self._half_of[pages]
+        if self._full.held_pages != self._swa.held_pages:
+            halves = halves[halves != 0]
+        self._half_of[pages] = 0
+        self._full.give(pages)
+        self._swa.give(halves)
+
+    def free_swa(self, indices: torch.Tensor) -> None:
+        """Give the SWA halves of full slots back and keep the full slots.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Full slots whose halves are no longer needed. With pages, naming any slot of a page gives
+            back the half of the whole page, once.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+        OwnershipError
+            Ownership is checked and a slot is not handed out, is named twice (``page_size == 1``),
+            or has no half any more. Nothing has changed then.
+
+        Notes
+        -----
+        Takes part in free groups. Cost: what it frees; synchronises as `TokenToKVPoolAllocator.free`.
+        Laws: A2, A5, A6, A7, X1.
+        """
+        pages = self._full.claim(indices)
+        halves = self._half_of[pages]
+        if self.check_ownership:
+            self._refuse_where(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
+        self._half_of[pages] = 0
+        self._swa.give(halves)
+
+    def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return the slot in the window pool behind each full slot.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Full slots: any integer dtype, shape and device, repeats allowed; 0 is padding.
+
+        Returns
+        -------
+        torch.Tensor
+            Same shape, int32, on ``device``: the SWA slot; 0 for padding, where the half is gone, and
+            where the full slot is not handed out.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+        OwnershipError
+            Ownership is checked and an index is outside the pool.
+
+        Notes
+        -----
+        Cost: one gather; no synchronisation with checks off. Law: A7.
+        """
+        pages, offsets = self._full.locate(indices)
+        if self.check_ownership:
+            outside = (pages < 0) | (pages > self._full.pages)
+            if outside.any():
+                raise self._full.outside_error(int((pages * self.page_size + offsets)[outside][0]))
+        halves = self._half_of[pages]
+        return self._full.slots_at(halves, offsets, indices.shape)
+
+    def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """Give the SWA halves of full slots ``src`` to full slots ``dst``, which have none.
+
+        Parameters
+        ----------
+        src, dst : torch.Tensor
+            Full slots, one to one: the half of ``src[i]`` becomes that of ``dst[i]``. With pages, they
+            pair whole pages: slots of one page go to one page, at the same places.
+
+        Raises
+        ------
+        TypeError
+            One is not a tensor of integers.
+        ValueError
+            Different lengths, or (ownership checked) slots that do not pair page with page.
+        OwnershipError
+            Ownership is checked and a slot is not handed out, named twice (``page_size == 1``), a
+            ``src`` has no half, or a ``dst`` has one. Nothing has changed then.
+
+        Notes
+        -----
+        No slot becomes free or taken in either pool. Cost: what it moves; no synchronisation with
+        checks off. Laws: A5, A7, X1.
+        """
+        source, source_offsets = self._full.locate(src)
+        target, target_offsets = self._full.locate(dst)
+        if len(source) != len(target):
+            raise ValueError(f"move_swa pairs slots one to one, got {len(source)} src and {len(target)} dst")
+        if self.check_ownership and len(source):
+            self._full.claim(src)
+            self._full.claim(dst)
+            self._refuse_where(self._half_of[source] == 0, source, "has no SWA half to move")
+            self._refuse_where(self._half_of[target] != 0, target, "has an SWA half: free_swa it before")
+            self._refuse_unpaired(source, target, source_offsets == target_offsets)
+        halves = self._half_of[source]
+        self._half_of[source] = 0
+        self._half_of[target] = halves
+
+    def _refuse_where(self, wrong: Pages, pages: Pages, why: str) -> None:
+        """Raise for the first page that ``wrong`` marks."""
+        if wrong.any():
+            unit = "slot" if self.page_size == 1 else "page"
+            raise OwnershipError(f"{unit} {int(pages[wrong][0])} {why}")
+
+    def _refuse_unpaired(self, source: Pages, target: Pages, same_place: Pages) -> None:
+        """Raise unless the pages pair one to one and every slot keeps its place in the page."""
+        there, back = self._full.new_table(), self._full.new_table()
+        there[source], back[target] = target, source
+        if not ((there[source] == target) & (back[target] == source) & same_place).all():
+            raise ValueError(
+                f"src and dst do not pair pages of {self.page_size} slots: pass the slots of a page "
+                "together, to one page, in the same places"
+            )
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Answer for each full slot whether it is in the hands of a caller.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Full slots, as in `TokenToKVPoolAllocator.is_handed_out`.
+
+        Returns
+        -------
+        torch.Tensor
+            Bool, same shape, on ``device``.
+        """
+        return self._full.is_handed_out(indices)
+
+    def merge_and_sort_free(self) -> None:
+        """Merge both pools, as `TokenToKVPoolAllocator.merge_and_sort_free` does."""
+        self._full.merge()
+        self._swa.merge()
+
+    def free_group_begin(self) -> None:
+        """Open a group for `free` and `free_swa`.
+
+        Raises
+        ------
+        RuntimeError
+            A group is open already (law A6).
+        """
+        self._full.begin_group()
+        self._swa.begin_group()
+
+    def free_group_end(self) -> None:
+        """Close the group and make free what it collected, in both pools.
+
+        Raises
+        ------
+        RuntimeError
+            No group is open (law A6).
+        """
+        self._full.end_group()
+        self._swa.end_group()
+
+    def clear(self) -> None:
+        """Make all slots of both pools free again, as in a new allocator, and close the group.
+
+        Notes
+        -----
+        Cost: one pass over both pools. Laws: A6, A7, X7.
+        """
+        self._full.clear()
+        self._swa.clear()
+        self._half_of[:] = 0

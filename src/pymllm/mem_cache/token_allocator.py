@@ -1,0 +1,229 @@
+"""The allocator of KV slots for full attention: which rows of a `KVPool` are whose.
+
+It hands out indices and never touches a KV row. Windowed caches use
+`pymllm.mem_cache.swa_allocator.SWATokenToKVPoolAllocator`, which has a second pool behind each slot.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pymllm.mem_cache.slot_store import StoreKind, make_slot_store, non_negative
+
+__all__ = ["TokenToKVPoolAllocator"]
+
+
+class TokenToKVPoolAllocator:
+    """Hands out the slots of a KV pool, in pages, and takes them back.
+
+    Page p (``1 <= p <= size // page_size``) is slots ``[p * page_size, (p + 1) * page_size)``. Page 0
+    holds the padding slot 0 and is never handed out, so a KV buffer needs ``size + page_size`` rows.
+
+    Parameters
+    ----------
+    size : int
+        Slots to hand out, in tokens; a multiple of ``page_size``.
+    device : str or torch.device
+        Where the indices live. On CPU the free list is kept in NumPy, elsewhere in tensors on the
+        device, without synchronising.
+    page_size : int
+        Slots per page (1 = single slots).
+    need_sort : bool
+        Whether the lowest slots go first after a merge, for locality.
+    check_ownership : bool or None
+        Whether `free` verifies that what it is given was handed out. ``None``: on CPU only, since
+        on CUDA it synchronises. Unchecked misuse is undefined.
+    store : {"auto", "host", "device"}
+        Which free list to use; anything but ``"auto"`` is for tests.
+
+    Attributes
+    ----------
+    size, page_size, device, need_sort, check_ownership
+        As given; ``device`` as a `torch.device`, ``check_ownership`` decided.
+
+    Raises
+    ------
+    TypeError
+        ``size`` or ``page_size`` is not an integer.
+    ValueError
+        ``size`` or ``page_size`` is not positive, or ``size`` is not a multiple of ``page_size``.
+
+    Notes
+    -----
+    Not thread-safe: one scheduler thread owns a pool.
+
+    Laws: A1-A6, X1, X4, X7. Source: contract, section 1.
+
+    Examples
+    --------
+    >>> allocator = TokenToKVPoolAllocator(size=8, device="cpu")
+    >>> slots = allocator.alloc(3)
+    >>> slots.tolist()
+    [1, 2, 3]
+    >>> allocator.free(slots[:2])
+    >>> allocator.available_size()
+    7
+    """
+
+    def __init__(
+        self,
+        size: int,
+        device: str | torch.device = "cuda",
+        page_size: int = 1,
+        need_sort: bool = True,
+        *,
+        check_ownership: bool | None = None,
+        store: StoreKind = "auto",
+    ) -> None:
+        self._store = make_slot_store(size, device, page_size, need_sort, check_ownership, store)
+        self.size = self._store.size
+        self.page_size = self._store.page_size
+        self.device = self._store.device
+        self.need_sort = self._store.need_sort
+        self.check_ownership = self._store.check_ownership
+
+    def __repr__(self) -> str:
+        """Name the pool's dimensions and what is free of it."""
+        return (
+            f"{type(self).__name__}(size={self.size}, page_size={self.page_size}, "
+            f"device={str(self.device)!r}, available={self.available_size()})"
+        )
+
+    def available_size(self) -> int:
+        """Return how many tokens the free pages have room for.
+
+        Notes
+        -----
+        Pages pending in an open group do not count. Cost: a counter. Law: A2.
+        """
+        return self._store.free_pages * self.page_size
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Hand out ``need_size`` slots, or nothing.
+
+        Parameters
+        ----------
+        need_size : int
+            Tokens to make room for. With pages, ``ceil(need_size / page_size)`` whole pages are
+            taken; the rest of the last page is the caller's too, its numbers follow on.
+
+        Returns
+        -------
+        torch.Tensor or None
+            Shape ``(need_size,)``, int32, on ``device``, in memory of its own: distinct slots, page
+            by page in order. ``None`` when too few pages are free; nothing has changed then, not
+            even the order of what is handed out next.
+
+        Raises
+        ------
+        TypeError
+            ``need_size`` is not an integer.
+        ValueError
+            ``need_size`` is negative.
+
+        Notes
+        -----
+        Slots freed since the last merge wait while older free ones suffice; need merges them.
+        Cost: what it hands out, plus a search of bounded length; no synchronisation.
+        Laws: A1, A3, A4, X4.
+        """
+        count = non_negative("need_size", need_size)
+        pages = self._store.take(-(-count // self.page_size))
+        return None if pages is None else self._store.slots_of(pages, count)
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give slots back, all of them or none.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Slots that `alloc` returned: any integer dtype, shape and device, read as one dimension.
+            An empty tensor frees nothing. With pages, naming any slot of a page frees the page, once.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+        OwnershipError
+            Ownership is checked and a slot is outside the pool, padding, not handed out, pending in
+            the open group, or (``page_size == 1``) named twice. Nothing has changed then.
+
+        Notes
+        -----
+        Cost: what it frees. On a device: no synchronisation, but one to tell pages apart with
+        ``page_size > 1`` (for a whole group, one at its end), and some where ownership is checked;
+        indices on another device are copied over.
+        Laws: A2, A5, A6, X1.
+        """
+        self._store.free(indices)
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Answer for each slot whether it is in the hands of a caller.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Slots: any integers, any shape. Slots outside the pool are in nobody's hands.
+
+        Returns
+        -------
+        torch.Tensor
+            Bool, same shape, on ``device``. Slots pending in a group are no longer handed out.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+
+        Notes
+        -----
+        Meant for checks. Cost: on the host what is asked, on a device a pass over the pool. Law: A2.
+        """
+        return self._store.is_handed_out(indices)
+
+    def merge_and_sort_free(self) -> None:
+        """Let what was freed since the last merge be handed out again, lowest first if ``need_sort``.
+
+        Notes
+        -----
+        `alloc` does this by itself when older slots do not suffice. Cost: on the host a byte per 1024
+        pages; on a device five launches and no synchronisation. Law: A4.
+        """
+        self._store.merge()
+
+    def free_group_begin(self) -> None:
+        """Open a group: what `free` takes back stays pending until `free_group_end`.
+
+        Raises
+        ------
+        RuntimeError
+            A group is open already.
+
+        Notes
+        -----
+        Each call inside the group is still checked at once. Laws: A2, A5, A6.
+        """
+        self._store.begin_group()
+
+    def free_group_end(self) -> None:
+        """Close the group and make free what it collected.
+
+        Raises
+        ------
+        RuntimeError
+            No group is open.
+
+        Notes
+        -----
+        Cost: what the group frees. Laws: A2, A6.
+        """
+        self._store.end_group()
+
+    def clear(self) -> None:
+        """Make all slots free again, as in a new allocator, whoever holds them, and close the group.
+
+        Notes
+        -----
+        Cost: one pass over the pool. Laws: A6, X7.
+        """
+        self._store.clear()
