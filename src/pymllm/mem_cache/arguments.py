@@ -112,6 +112,35 @@ def as_size(name: str, value: SupportsIndex, minimum: int = 1) -> int:
     return size
 
 
+def as_switch(name: str, value: bool | None) -> bool | None:
+    """Refuse anything that is not on, off, or left to the pool.
+
+    Parameters
+    ----------
+    name : str
+        What the switch is called in the message.
+    value : bool or None
+        The setting.
+
+    Returns
+    -------
+    bool or None
+        The same.
+
+    Raises
+    ------
+    TypeError
+        It is something else; a number or a string is no switch.
+
+    Notes
+    -----
+    Laws: X1.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"{name} must be True, False or None, got {type(value).__name__} {value!r}")
+    return value
+
+
 def as_device(device: str | torch.device) -> torch.device:
     """Resolve a device to the one its tensors will report.
 
@@ -210,22 +239,22 @@ def as_index(name: str, value: IndexLike) -> torch.Tensor:
     return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
 
 
-def is_readable(index: torch.Tensor, check_bounds: bool) -> bool:
-    """Tell whether the values of ``index`` may be looked at.
+def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
+    """Tell whether the values of ``index`` are to be looked at.
 
     Parameters
     ----------
     index : torch.Tensor
         Any tensor.
-    check_bounds : bool
-        The pool's setting.
+    check_bounds : bool or None
+        The pool's setting: always, never, or (None) where looking costs no synchronisation.
 
     Returns
     -------
     bool
-        True for host tensors, which cost no synchronisation, and for all where checks were asked for.
+        The setting, or whether ``index`` is on the host.
     """
-    return check_bounds or index.device.type == "cpu"
+    return index.device.type == "cpu" if check_bounds is None else check_bounds
 
 
 def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:

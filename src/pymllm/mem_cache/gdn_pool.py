@@ -15,9 +15,11 @@ from pymllm.mem_cache.arguments import (
     as_index,
     as_int,
     as_size,
+    as_switch,
     check_range,
     is_readable,
 )
+from pymllm.mem_cache.bit_view import bit_view
 
 __all__ = ["GDNPool"]
 
@@ -45,9 +47,9 @@ class GDNPool:
     max_track_slots : int
         Snapshots that can be kept at a time; 0 for none.
     check_bounds : bool, optional
-        Look at the values of index tensors before using them. ``None`` means yes for a pool on the CPU and no
-        elsewhere, where looking synchronises and cannot be captured in a graph. Ints and host tensors are
-        always looked at. An unchecked index outside the pool is undefined.
+        Look at the values of index tensors before using them: always, never, or (None) those of ints and of
+        tensors on the host, where looking does not synchronise and disturbs no graph capture. What an
+        unchecked index outside the pool does is undefined.
 
     Attributes
     ----------
@@ -99,7 +101,7 @@ class GDNPool:
         self.max_track_slots = as_size("max_track_slots", max_track_slots, minimum=0)
         self.dtype = as_dtype(dtype)
         self.device = as_device(device)
-        self.check_bounds = self.device.type == "cpu" if check_bounds is None else bool(check_bounds)
+        self.check_bounds = as_switch("check_bounds", check_bounds)
         self.pool_size = self.max_reqs + 1 + self.max_track_slots
 
         recurrent = (self.num_v_heads, self.head_v_dim, self.head_k_dim)
@@ -108,9 +110,7 @@ class GDNPool:
         with torch.inference_mode(False):
             self.recurrent_state = torch.zeros(leading + recurrent, dtype=torch.float32, device=self.device)
             self.conv_state = torch.zeros(leading + conv, dtype=self.dtype, device=self.device)
-        self._free_track_slots: list[int] = []
-        self._held_track_slots: set[int] = set()
-        self.clear_track_slots()
+        self._forget_track_slots()
 
     def __repr__(self) -> str:
         """Show the shape of the pool and what is free."""
@@ -166,12 +166,12 @@ class GDNPool:
         Notes
         -----
         Cost: O(rows) and two kernels, however many layers. No synchronisation for indices on the pool's
-        device while ``check_bounds`` is off. On an error nothing has changed.
+        device, unless ``check_bounds`` asks for it. On an error nothing has changed.
         Laws: P5, X1.
         """
         rows = self._as_rows("req_pool_indices", req_pool_indices)
-        self.recurrent_state.index_fill_(1, rows, 0)
-        self.conv_state.index_fill_(1, rows, 0)
+        for state in (bit_view(self.recurrent_state), bit_view(self.conv_state)):
+            state.index_fill_(1, rows, 0)
 
     def copy_states(self, src_index: IndexLike | SupportsIndex, dst_index: IndexLike | SupportsIndex) -> None:
         """Copy states from rows to rows, bit for bit, in every layer.
@@ -195,8 +195,8 @@ class GDNPool:
         Notes
         -----
         Cost: O(rows) and four kernels, however many layers; one temporary copy of the rows. No
-        synchronisation for indices on the pool's device while ``check_bounds`` is off. On an error nothing
-        has changed.
+        synchronisation for indices on the pool's device, unless ``check_bounds`` asks for it. On an error
+        nothing has changed.
         Laws: P5, X1.
         """
         src = self._as_rows("src_index", src_index)
@@ -205,7 +205,7 @@ class GDNPool:
             raise ValueError(
                 f"{src.numel()} rows to read and {dst.numel()} to write; they must be equally many"
             )
-        for state in (self.recurrent_state, self.conv_state):
+        for state in (bit_view(self.recurrent_state), bit_view(self.conv_state)):
             state.index_copy_(1, dst, state.index_select(1, src))
 
     def alloc_track_slot(self) -> int | None:
@@ -267,18 +267,6 @@ class GDNPool:
         """
         return len(self._free_track_slots)
 
-    def clear_track_slots(self) -> None:
-        """Take every track slot back (beyond the documented interface).
-
-        Notes
-        -----
-        Cost: O(max_track_slots) on the host; no device call, so states stay as they are.
-        Laws: X7.
-        """
-        # An ascending list already is a heap.
-        self._free_track_slots = list(range(self.max_reqs + 1, self.pool_size))
-        self._held_track_slots.clear()
-
     def clear(self) -> None:
         """Take every track slot back and fill all states with zeros (beyond the documented interface).
 
@@ -289,7 +277,7 @@ class GDNPool:
         """
         self.recurrent_state.zero_()
         self.conv_state.zero_()
-        self.clear_track_slots()
+        self._forget_track_slots()
 
     def mem_bytes(self) -> int:
         """Count the bytes of all states, padding and track slots included.
@@ -300,6 +288,11 @@ class GDNPool:
             Bytes as requested from torch (its allocator may round up).
         """
         return self.recurrent_state.nbytes + self.conv_state.nbytes
+
+    def _forget_track_slots(self) -> None:
+        # An ascending list already is a heap.
+        self._free_track_slots: list[int] = list(range(self.max_reqs + 1, self.pool_size))
+        self._held_track_slots: set[int] = set()
 
     def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> torch.Tensor:
         is_one = not isinstance(value, torch.Tensor) and hasattr(value, "__index__")

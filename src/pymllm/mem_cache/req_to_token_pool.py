@@ -15,6 +15,7 @@ from pymllm.mem_cache.arguments import (
     as_index,
     as_int,
     as_size,
+    as_switch,
     check_range,
     is_readable,
 )
@@ -39,8 +40,8 @@ class ReqToTokenPool:
     device : str or torch.device
         Where the table is. The books of who holds which row are on the host.
     check_bounds : bool, optional
-        Look at the values of index and value tensors before writing. ``None`` means yes for a table on the
-        CPU and no elsewhere, where looking synchronises. Host tensors are always looked at.
+        Look at the values of index and value tensors before writing: always, never, or (None) those of
+        tensors on the host, where looking does not synchronise. Rows named by an int are always looked at.
 
     Attributes
     ----------
@@ -82,12 +83,11 @@ class ReqToTokenPool:
         self.size = as_size("max_reqs", max_reqs)
         self.max_context_len = as_size("max_context_len", max_context_len)
         self.device = as_device(device)
-        self.check_bounds = self.device.type == "cpu" if check_bounds is None else bool(check_bounds)
+        self.check_bounds = as_switch("check_bounds", check_bounds)
         with torch.inference_mode(False):
             self.req_to_token = torch.zeros(
                 (self.size + 1, self.max_context_len), dtype=torch.int32, device=self.device
             )
-        self._free_rows: list[int] = []
         self._is_held = np.zeros(self.size + 1, dtype=np.bool_)
         self._forget_rows()
 
@@ -193,9 +193,9 @@ class ReqToTokenPool:
 
         Notes
         -----
-        Cost: O(entries) and one table write. Values of tensors on another device than the host are looked at
-        with ``check_bounds`` only, since that synchronises. Naming an entry twice is the caller's error, row
-        0 aside. On an error nothing has been written.
+        Cost: O(entries) and one table write. No synchronisation for tensors on the table's device, unless
+        ``check_bounds`` asks for it. Naming an entry twice is the caller's error, row 0 aside. On an error
+        nothing has been written.
         Laws: P2, E2, E5, X1.
         """
         if not (isinstance(index, tuple) and len(index) == 2):
@@ -241,7 +241,7 @@ class ReqToTokenPool:
 
     def _forget_rows(self) -> None:
         # An ascending list already is a heap.
-        self._free_rows = list(range(1, self.size + 1))
+        self._free_rows: list[int] = list(range(1, self.size + 1))
         self._is_held[:] = False
 
     def _check_held(self, row: int) -> int:
