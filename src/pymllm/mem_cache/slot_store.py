@@ -10,15 +10,15 @@ Nothing here knows about KV rows, requests or trees.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from pymllm.errors import OwnershipError
+from pymllm.mem_cache.arguments import as_device, as_size
 
-__all__ = ["Pages", "SlotStore", "StoreKind", "make_slot_store", "non_negative", "positive"]
+__all__ = ["Pages", "SlotStore", "StoreKind", "make_slot_store"]
 
 #: A one-dimensional list of page numbers (or, as a table, of values by page number): a NumPy array in
 #: the host store, a tensor in the device store. The operators that the allocators use on one (index,
@@ -28,41 +28,6 @@ Pages: TypeAlias = Any
 StoreKind: TypeAlias = Literal["auto", "host", "device"]
 
 _LAST_INT32 = 2**31 - 1
-
-
-def non_negative(name: str, value: int) -> int:
-    """Return ``value`` as a plain ``int`` if it is an integer and not negative.
-
-    Raises
-    ------
-    TypeError
-        ``value`` is not an integer.
-    ValueError
-        ``value`` is negative.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
-    if number < 0:
-        raise ValueError(f"{name} must not be negative, got {number}")
-    return number
-
-
-def positive(name: str, value: int) -> int:
-    """Return ``value`` as a plain ``int`` if it is an integer of at least 1.
-
-    Raises
-    ------
-    TypeError
-        ``value`` is not an integer.
-    ValueError
-        ``value`` is zero or negative.
-    """
-    number = non_negative(name, value)
-    if number == 0:
-        raise ValueError(f"{name} must be at least 1, got 0")
-    return number
 
 
 class SlotStore(ABC):
@@ -247,12 +212,12 @@ def make_slot_store(
     from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
     from pymllm.mem_cache.host_store import HostSlotStore
 
-    size, page_size = positive("size", size), positive("page_size", page_size)
+    size, page_size = as_size("size", size), as_size("page_size", page_size)
     if size % page_size:
         raise ValueError(f"size {size} is not a multiple of page_size {page_size}: pools hold whole pages")
     if size + page_size - 1 > _LAST_INT32:
         raise ValueError(f"slots up to {size + page_size - 1} do not fit int32 (at most {_LAST_INT32})")
-    place = torch.device(device)
+    place = as_device(device)
     on_cpu = place.type == "cpu"
     if store not in ("auto", "host", "device"):
         raise ValueError(f"store must be 'auto', 'host' or 'device', got {store!r}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.slot_store import Pages, StoreKind, make_slot_store, non_negative
+from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.slot_store import Pages, StoreKind, make_slot_store
 
 __all__ = ["SWATokenToKVPoolAllocator"]
 
@@ -92,8 +93,8 @@ class SWATokenToKVPoolAllocator:
         """Name the pools' dimensions and what is free of them."""
         return (
             f"{type(self).__name__}(size={self.size}, swa_size={self.swa_size}, "
-            f"page_size={self.page_size}, "
-            f"device={str(self.device)!r}, available={self.full_available_size()}+{self.swa_available_size()})"
+            f"page_size={self.page_size}, device={str(self.device)!r}, "
+            f"available={self.full_available_size()}+{self.swa_available_size()})"
         )
 
     def full_available_size(self) -> int:
@@ -133,7 +134,7 @@ class SWATokenToKVPoolAllocator:
         -----
         Cost: what it hands out; no synchronisation. Laws: A3, A4, A7, X4.
         """
-        count = non_negative("need_size", need_size)
+        count = as_size("need_size", need_size, minimum=0)
         wanted = -(-count // self.page_size)
         if wanted > self._full.free_pages or wanted > self._swa.free_pages:
             return None

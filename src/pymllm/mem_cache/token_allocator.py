@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from pymllm.mem_cache.slot_store import StoreKind, make_slot_store, non_negative
+from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.slot_store import StoreKind, make_slot_store
 
 __all__ = ["TokenToKVPoolAllocator"]
 
@@ -127,7 +128,7 @@ class TokenToKVPoolAllocator:
         Cost: what it hands out, plus a search of bounded length; no synchronisation.
         Laws: A1, A3, A4, X4.
         """
-        count = non_negative("need_size", need_size)
+        count = as_size("need_size", need_size, minimum=0)
         pages = self._store.take(-(-count // self.page_size))
         return None if pages is None else self._store.slots_of(pages, count)
 
