@@ -104,10 +104,18 @@ class RadixTree(Generic[NodeT]):
         self.device = device
         self._make_node = make_node
         self._ids = count(1)
-        self.clear()
+        self._start()
 
     def clear(self) -> None:
         """Start empty; nodes of before are stale, ids go on counting (X3, X7)."""
+        for node in list(self.nodes()):
+            # Parents and children name each other: cut them apart, or the slots wait for the collector.
+            node.value = node.parent = node._owner = None
+            node.children = {}
+        self.root.children = {}
+        self._start()
+
+    def _start(self) -> None:
         self.epoch = object()
         self.clock = 0.0
         self.evictable_tokens = 0
