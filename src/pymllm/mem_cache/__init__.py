@@ -1,9 +1,46 @@
-"""Prefix caches and the memory pools under them."""
+"""Prefix caches and the memory pools under them.
+
+Every name is also importable from its own module, and the pools from `pymllm.mem_cache.memory_pool`.
+"""
 
 from __future__ import annotations
 
+from pymllm.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    RadixKey,
+    hash_bytes,
+    hash_to_int64,
+    hash_token_ids,
+)
+from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.kv_pool import KVPool
+from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
+from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
-__all__ = ["GDNPool", "KVPool", "ReqToTokenPool"]
+__all__ = [
+    "BasePrefixCache",
+    "ChunkCache",
+    "EvictResult",
+    "GDNPool",
+    "InsertResult",
+    "KVPool",
+    "MatchResult",
+    "RadixCache",
+    "RadixKey",
+    "ReqToTokenPool",
+    "SWATokenToKVPoolAllocator",
+    "TokenToKVPoolAllocator",
+    "TreeNode",
+    "hash_bytes",
+    "hash_to_int64",
+    "hash_token_ids",
+    "make_full_attention_net_mem_pool",
+    "make_req_to_token_pool",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ __all__ = [
     "as_size",
     "check_range",
     "is_readable",
+    "is_single",
 ]
 
 IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
@@ -237,6 +238,24 @@ def as_index(name: str, value: IndexLike) -> torch.Tensor:
             f"{name} must be a tensor, an array or a sequence of ints, got {type(value).__name__}"
         )
     return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
+
+
+def is_single(value: object) -> TypeGuard[SupportsIndex]:
+    """Tell whether ``value`` is meant as one number and not as a run of them.
+
+    Parameters
+    ----------
+    value : object
+        Anything that was given for an index.
+
+    Returns
+    -------
+    bool
+        True for numbers and for tensors and arrays without dimensions; a run of one is a run.
+    """
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim == 0
+    return hasattr(value, "__index__")
 
 
 def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:

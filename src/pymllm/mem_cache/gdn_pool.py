@@ -18,6 +18,7 @@ from pymllm.mem_cache.arguments import (
     as_switch,
     check_range,
     is_readable,
+    is_single,
 )
 from pymllm.mem_cache.bit_view import bit_view
 
@@ -295,8 +296,7 @@ class GDNPool:
         self._held_track_slots: set[int] = set()
 
     def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> torch.Tensor:
-        is_one = not isinstance(value, torch.Tensor) and hasattr(value, "__index__")
-        rows = as_index(name, [value] if is_one else value)  # type: ignore[arg-type, list-item]
+        rows = as_index(name, [as_int(name, value)] if is_single(value) else value)  # type: ignore[arg-type]
         if is_readable(rows, self.check_bounds):
             check_range(name, rows, self.pool_size, "row 0 is padding")
         return rows.to(self.device)

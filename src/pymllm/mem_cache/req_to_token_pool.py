@@ -18,6 +18,7 @@ from pymllm.mem_cache.arguments import (
     as_switch,
     check_range,
     is_readable,
+    is_single,
 )
 
 __all__ = ["ReqToTokenPool", "TableIndex"]
@@ -206,7 +207,7 @@ class ReqToTokenPool:
             start, stop = self._check_stretch(what)
             slots = self._as_slots(values, stop - start)
             self.req_to_token[row, start:stop] = slots
-        elif _is_one(where) and _is_one(what):
+        elif is_single(where) and is_single(what):
             self._write_entries([where], [what], values)  # type: ignore[list-item]
         else:
             self._write_entries(where, what, values)  # type: ignore[arg-type]
@@ -275,7 +276,7 @@ class ReqToTokenPool:
 
     def _as_slots(self, values: IndexLike | SupportsIndex, count: int) -> torch.Tensor:
         """Check the values to write and give them the table's dtype and device."""
-        if _is_one(values):
+        if is_single(values):
             values = [values]  # type: ignore[list-item]
         elif isinstance(values, (torch.Tensor, np.ndarray)) and values.ndim > 1:
             raise ValueError(f"values must have at most one dimension, got shape {list(values.shape)}")
@@ -285,10 +286,3 @@ class ReqToTokenPool:
         if is_readable(slots, self.check_bounds):
             check_range("value", slots, _SLOT_STOP, "the table holds int32 slots; 0 is the padding slot")
         return slots.to(self.device, torch.int32)
-
-
-def _is_one(value: object) -> bool:
-    """Tell whether ``value`` is one number and not a run of them."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.ndim == 0
-    return hasattr(value, "__index__")

@@ -1,0 +1,207 @@
+"""What the pools accept as an int, a size, a device, a dtype and an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.mem_cache import arguments
+
+
+@pytest.mark.parametrize("value", [3, np.int16(3), torch.tensor(3), torch.tensor([3], dtype=torch.uint8)])
+def test_one_integer_of_any_kind_is_an_int(value: Any) -> None:
+    """X1: consumers take any integer dtype."""
+    result = arguments.as_int("row", value)
+    assert (result, type(result)) == (3, int)
+
+
+@pytest.mark.parametrize(
+    "value", [True, np.True_, torch.tensor(True), 1.0, torch.tensor(1.0), torch.tensor([1, 2]), "1", None]
+)
+def test_a_bool_a_float_or_a_run_is_no_int(value: Any) -> None:
+    """X1: a malformed argument is a TypeError that names it."""
+    with pytest.raises(TypeError, match="row must be an int"):
+        arguments.as_int("row", value)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_size_below_its_minimum_is_refused(value: int) -> None:
+    """X1: zero and negative sizes are ValueErrors."""
+    with pytest.raises(ValueError, match=f"size must be at least 1, got {value}"):
+        arguments.as_size("size", value)
+
+
+def test_a_size_may_be_zero_where_zero_makes_sense() -> None:
+    """X1: max_track_slots=0 is no error."""
+    assert arguments.as_size("max_track_slots", 0, minimum=0) == 0
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+def test_a_switch_passes_through(value: bool | None) -> None:
+    """X1: on, off, and left to the pool are the three settings."""
+    assert arguments.as_switch("check_bounds", value) is value
+
+
+@pytest.mark.parametrize("value", [1, 0, "yes"])
+def test_a_number_or_a_string_is_no_switch(value: Any) -> None:
+    """X1: a malformed switch is a TypeError."""
+    with pytest.raises(TypeError, match="check_bounds must be True, False or None"):
+        arguments.as_switch("check_bounds", value)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:0", torch.device("cpu")])
+def test_a_device_equals_that_of_its_tensors(name: str | torch.device) -> None:
+    """P3: a device comparison must not fail over a missing or needless number."""
+    assert arguments.as_device(name) == torch.zeros(1).device
+
+
+@pytest.mark.gpu
+def test_cuda_without_a_number_is_the_current_card() -> None:
+    """P3: "cuda" resolves to the card that tensors report."""
+    assert arguments.as_device("cuda") == torch.zeros(1, device="cuda").device
+
+
+def test_an_unknown_device_is_refused() -> None:
+    """X1: a device that torch does not know is a ValueError that names it."""
+    with pytest.raises(ValueError, match="'abacus' is not one that torch knows"):
+        arguments.as_device("abacus")
+
+
+def test_a_dtype_passes_through() -> None:
+    """X1: a torch.dtype is what buffers are made of."""
+    assert arguments.as_dtype(torch.bfloat16) is torch.bfloat16
+
+
+@pytest.mark.parametrize("value", ["float16", np.float16, float])
+def test_a_dtype_of_somebody_else_is_refused(value: Any) -> None:
+    """X1: no guessing which torch dtype was meant."""
+    with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype"):
+        arguments.as_dtype(value)
+
+
+INTEGER_DTYPES = sorted(arguments.INTEGER_DTYPES, key=str)
+
+
+@pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
+def test_indices_of_any_integer_dtype_and_shape_become_flat(dtype: torch.dtype) -> None:
+    """P3: every consumer takes any integer dtype; uint8 is a number, not a mask."""
+    index = arguments.as_index("slot", torch.tensor([[1, 0], [2, 1]], dtype=torch.int64).to(dtype))
+    assert index.dtype is torch.int64
+    assert index.tolist() == [1, 0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2],
+        (1, np.int32(2)),
+        range(1, 3),
+        np.array([1, 2], dtype=np.uint16),
+        np.array([0, 1, 0, 2])[1::2],
+        np.array([[1], [2]], dtype=np.uint64),
+    ],
+)
+def test_arrays_and_sequences_are_indices_too(value: Any) -> None:
+    """X1: what names rows need not be a tensor."""
+    index = arguments.as_index("rows", value)
+    assert index.dtype is torch.int64
+    assert index.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [[], (), np.array([], dtype=np.int32), torch.empty(0, dtype=torch.int32)])
+def test_no_index_at_all_is_an_empty_index(value: Any) -> None:
+    """X1: an empty sequence has no dtype to complain about."""
+    index = arguments.as_index("rows", value)
+    assert (index.dtype, index.shape) == (torch.int64, (0,))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([True, False]),
+        torch.tensor([1.0]),
+        np.array([True]),
+        np.array([1.0]),
+        [1, True],
+        [1.0],
+        "12",
+        b"12",
+        None,
+        5,
+        {1: 2},
+    ],
+)
+def test_what_is_no_run_of_integers_is_refused(value: Any) -> None:
+    """X1: bools, floats and text never become indices."""
+    with pytest.raises(TypeError, match="rows must"):
+        arguments.as_index("rows", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, True),
+        (np.int8(3), True),
+        (np.array(3), True),
+        (torch.tensor(3), True),
+        (torch.tensor([3]), False),
+        (np.array([3]), False),
+        ([3], False),
+        (range(1), False),
+        (3.0, False),
+    ],
+)
+def test_a_run_of_one_is_not_a_single_number(value: Any, expected: bool) -> None:
+    """X1: one index and a batch of one take different forms."""
+    assert arguments.is_single(value) is expected
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, True), (True, True), (False, False)])
+def test_host_indices_are_looked_at_unless_switched_off(setting: bool | None, expected: bool) -> None:
+    """P3: looking at a host tensor costs no synchronisation."""
+    assert arguments.is_readable(torch.zeros(1), setting) is expected
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, False), (True, True), (False, False)])
+def test_device_indices_are_looked_at_only_on_request(setting: bool | None, expected: bool) -> None:
+    """P3: looking at a device tensor synchronises; a meta tensor stands for one here."""
+    assert arguments.is_readable(torch.zeros(1, device="meta"), setting) is expected
+
+
+@pytest.mark.parametrize("values", [[], [0], [0, 4, 2]])
+def test_indices_inside_the_range_pass(values: list[int]) -> None:
+    """P3: both ends of the range belong to it."""
+    index = torch.tensor(values, dtype=torch.int64)
+    arguments.check_range("slot", index, 5, "advice")
+    assert index.tolist() == values
+
+
+@pytest.mark.parametrize(("values", "first"), [([1, 5, -1], 5), ([-1, 7], -1), ([2**63 - 1], 2**63 - 1)])
+def test_indices_outside_the_range_are_counted_and_named(values: list[int], first: int) -> None:
+    """X1: the message names the value, the bound and what to do."""
+    wrong = sum(not 0 <= value < 5 for value in values)
+    with pytest.raises(
+        IndexError, match=rf"slot {first} is outside 0\.\.4 \({wrong} of {len(values)} are\); advice"
+    ):
+        arguments.check_range("slot", torch.tensor(values), 5, "advice")
+
+
+def test_an_index_too_large_for_int64_is_still_outside() -> None:
+    """X1: a uint64 that wraps around in int64 must not land inside a buffer."""
+    index = arguments.as_index("slot", torch.tensor([2**64 - 1], dtype=torch.uint64))
+    with pytest.raises(IndexError, match="slot -1 is outside"):
+        arguments.check_range("slot", index, 5, "advice")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda: arguments.as_int("n", "x" * 3), lambda: arguments.as_size("n", [])],  # type: ignore[arg-type]
+)
+def test_the_message_shows_what_was_given(read: Callable[[], object]) -> None:
+    """X1: a message says which type came instead of an int."""
+    with pytest.raises(TypeError, match=r"got (str 'xxx'|list \[\])"):
+        read()

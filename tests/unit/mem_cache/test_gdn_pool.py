@@ -1,0 +1,365 @@
+"""States of `GDNPool`: layout, copies, resets and track slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.gdn_pool import GDNPool
+from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+
+LAYERS, V_HEADS, K_DIM, V_DIM, CONV, KERNEL = 3, 2, 4, 5, 6, 4
+
+
+def make_pool(
+    max_reqs: int = 4,
+    max_track_slots: int = 3,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    kernel: int = KERNEL,
+    check_bounds: bool | None = None,
+) -> GDNPool:
+    return GDNPool(
+        max_reqs,
+        LAYERS,
+        V_HEADS,
+        K_DIM,
+        V_DIM,
+        CONV,
+        kernel,
+        device,
+        dtype,
+        max_track_slots,
+        check_bounds=check_bounds,
+    )
+
+
+def fill_with_random_bits(pool: GDNPool) -> None:
+    """Any bit pattern may stand in a state, the many kinds of NaN included."""
+    generator = torch.Generator().manual_seed(5)
+    for state in (pool.recurrent_state, pool.conv_state):
+        count = state.nbytes
+        bits = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+        state.copy_(bits.view(state.dtype).view(state.shape).to(state.device))
+
+
+def read_bits(pool: GDNPool) -> list[torch.Tensor]:
+    """Both states as integers, layer and row first, on the host."""
+    return [
+        state.cpu().contiguous().view(torch.uint8).clone().view(LAYERS, pool.pool_size, -1)
+        for state in (pool.recurrent_state, pool.conv_state)
+    ]
+
+
+def test_states_have_the_layout_of_the_layer_view(device: torch.device) -> None:
+    """P4: head_v_dim before head_k_dim, float32; conv in dtype with kernel_size - 1 columns."""
+    pool = make_pool(device=device, dtype=torch.float16)
+    assert pool.recurrent_state.shape == (LAYERS, 8, V_HEADS, V_DIM, K_DIM)
+    assert pool.recurrent_state.dtype is torch.float32
+    assert pool.conv_state.shape == (LAYERS, 8, CONV, KERNEL - 1)
+    assert pool.conv_state.dtype is torch.float16
+    assert not pool.recurrent_state.any()
+    assert not pool.conv_state.any()
+
+
+def test_a_layer_is_a_view_of_the_pool() -> None:
+    """P4, X5: [pool_size, num_v_heads, head_v_dim, head_k_dim], shared by design."""
+    pool = make_pool()
+    for layer in range(LAYERS):
+        recurrent, conv = pool.get_layer_state(layer)
+        assert recurrent.shape == (8, V_HEADS, V_DIM, K_DIM)
+        assert conv.shape == (8, CONV, KERNEL - 1)
+        assert recurrent.is_contiguous()
+        assert conv.is_contiguous()
+        recurrent[2] = layer + 1
+        conv[2] = layer + 1
+    assert pool.recurrent_state[:, 2, 0, 0, 0].tolist() == [1, 2, 3]
+    assert pool.conv_state[:, 2, 0, 0].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("layer", [-1, LAYERS])
+def test_a_layer_outside_the_pool_has_no_state(layer: int) -> None:
+    """X1: negative layers do not count from the end."""
+    with pytest.raises(IndexError, match=rf"gdn_layer_idx {layer} is outside 0\.\.2"):
+        make_pool().get_layer_state(layer)
+
+
+def test_every_request_row_has_a_state_and_none_shares_the_padding() -> None:
+    """P1: rows of ReqToTokenPool index this pool, and its row 0 is nobody's."""
+    rows = ReqToTokenPool(4, 2, "cpu").alloc(4)
+    pool = make_pool(max_reqs=4)
+    assert rows is not None
+    assert min(rows) == 1
+    assert max(rows) == pool.max_reqs < pool.pool_size
+    assert pool.alloc_track_slot() == max(rows) + 1
+
+
+INDEX_KINDS = [
+    lambda rows, device: rows,
+    lambda rows, device: np.array(rows, dtype=np.int16),
+    lambda rows, device: torch.tensor(rows, dtype=torch.int64),
+    lambda rows, device: torch.tensor(rows, dtype=torch.uint8),
+    lambda rows, device: torch.tensor(rows, dtype=torch.int32, device=device),
+]
+
+
+@pytest.mark.parametrize("kind", INDEX_KINDS)
+@pytest.mark.parametrize("rows", [[2], [1, 7, 4], [0], []])
+def test_reset_zeroes_exactly_the_named_rows(device: torch.device, kind: Any, rows: list[int]) -> None:
+    """P5: every layer of those rows is zero, bit for bit, and no other row changes."""
+    pool = make_pool(device=device)
+    fill_with_random_bits(pool)
+    expected = read_bits(pool)
+    for bits in expected:
+        bits[:, rows] = 0
+    pool.reset_states(kind(rows, device))
+    for found, bits in zip(read_bits(pool), expected, strict=True):
+        assert torch.equal(found, bits)
+
+
+def test_reset_takes_one_row_or_a_batch_of_any_shape() -> None:
+    """P5: an int names one row; indices are flattened."""
+    pool = make_pool()
+    fill_with_random_bits(pool)
+    pool.reset_states(3)
+    pool.reset_states(torch.tensor(4))
+    pool.reset_states(torch.tensor([[1, 2]]))
+    assert not pool.recurrent_state[:, 1:5].view(torch.int32).any()
+    assert pool.recurrent_state[:, 5:].view(torch.int32).any(dim=-1).all()
+
+
+@pytest.mark.parametrize("kind", INDEX_KINDS)
+@pytest.mark.parametrize(
+    ("src", "dst"),
+    [
+        ([1], [5]),
+        ([6, 7, 1], [2, 3, 4]),
+        ([1, 2, 3], [2, 3, 1]),
+        ([4, 4], [1, 2]),
+        ([3], [3]),
+        ([0], [2]),
+        ([2], [0]),
+        ([], []),
+    ],
+)
+def test_a_copy_is_bit_exact_and_reads_before_it_writes(
+    device: torch.device, kind: Any, src: list[int], dst: list[int]
+) -> None:
+    """P5: all layers, any NaN payload, and rows that are both source and destination."""
+    pool = make_pool(device=device)
+    fill_with_random_bits(pool)
+    expected = read_bits(pool)
+    for bits in expected:
+        bits[:, dst] = bits[:, src].clone()
+    pool.copy_states(kind(src, device), kind(dst, device))
+    for found, bits in zip(read_bits(pool), expected, strict=True):
+        assert torch.equal(found, bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float8_e4m3fn], ids=str)
+def test_a_copy_keeps_the_bits_of_every_conv_dtype(dtype: torch.dtype) -> None:
+    """P5: what the convolution is stored in makes no difference."""
+    pool = make_pool(dtype=dtype)
+    fill_with_random_bits(pool)
+    expected = read_bits(pool)[1]
+    pool.copy_states(torch.tensor([1]), 6)
+    pool.reset_states([2])
+    expected[:, 6] = expected[:, 1]
+    expected[:, 2] = 0
+    assert torch.equal(read_bits(pool)[1], expected)
+
+
+def test_a_signalling_nan_survives_a_snapshot() -> None:
+    """P5: floating-point moves may quieten a NaN; a copy must not."""
+    pool = make_pool()
+    signalling = torch.tensor([0x7F800001], dtype=torch.int32)
+    pool.recurrent_state[:, 1].view(torch.int32).fill_(int(signalling))
+    slot = pool.alloc_track_slot()
+    assert slot is not None
+    pool.copy_states(1, slot)
+    assert (pool.recurrent_state[:, slot].view(torch.int32) == signalling).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda pool: pool.reset_states([1, 8]), IndexError, r"req_pool_indices 8 is outside 0\.\.7"),
+        (lambda pool: pool.reset_states(-1), IndexError, "req_pool_indices -1"),
+        (lambda pool: pool.reset_states(torch.tensor([1.0])), TypeError, "integer dtype"),
+        (lambda pool: pool.reset_states(torch.ones(8, dtype=torch.bool)), TypeError, "integer dtype"),
+        (lambda pool: pool.reset_states(True), TypeError, "must be an int"),
+        (lambda pool: pool.reset_states(None), TypeError, "sequence of ints"),
+        (lambda pool: pool.copy_states(8, 1), IndexError, "src_index 8"),
+        (lambda pool: pool.copy_states(1, 8), IndexError, "dst_index 8"),
+        (lambda pool: pool.copy_states([1, -1], [2, 3]), IndexError, "src_index -1"),
+        (lambda pool: pool.copy_states([1, 2], [3]), ValueError, "2 rows to read and 1 to write"),
+        (lambda pool: pool.copy_states(1, [2, 3]), ValueError, "equally many"),
+        (lambda pool: pool.copy_states(1, 2.0), TypeError, "dst_index must be"),
+        (lambda pool: pool.get_layer_state(0.0), TypeError, "gdn_layer_idx must be an int"),
+    ],
+)
+def test_a_refused_call_changes_no_state(call: Any, error: type[Exception], message: str) -> None:
+    """X1, P5: rows outside the pool and other lengths are errors before anything is written."""
+    pool = make_pool()
+    fill_with_random_bits(pool)
+    before = read_bits(pool)
+    with pytest.raises(error, match=message):
+        call(pool)
+    for found, bits in zip(read_bits(pool), before, strict=True):
+        assert torch.equal(found, bits)
+
+
+@pytest.mark.gpu
+def test_device_indices_are_looked_at_on_request() -> None:
+    """P5: check_bounds=True refuses a device index before the write."""
+    pool = make_pool(device="cuda", check_bounds=True)
+    with pytest.raises(IndexError, match="req_pool_indices 8"):
+        pool.reset_states(torch.tensor([8], device="cuda"))
+
+
+def test_switched_off_checks_still_copy_what_is_named() -> None:
+    """P5: check_bounds=False changes what is refused, not what is copied."""
+    pool = make_pool(check_bounds=False)
+    pool.recurrent_state[:, 1] = 7
+    pool.copy_states(1, 2)
+    assert (pool.recurrent_state[:, 2] == 7).all()
+
+
+def test_track_slots_follow_the_rows_and_are_handed_out_once() -> None:
+    """P5, X4: max_reqs + 1 and up, each once until freed; then None, which changes nothing."""
+    pool = make_pool()
+    assert [pool.alloc_track_slot() for _ in range(3)] == [5, 6, 7]
+    assert pool.alloc_track_slot() is None
+    assert pool.available_track_slots() == 0
+    pool.free_track_slot(7)
+    pool.free_track_slot(5)
+    assert pool.available_track_slots() == 2
+    assert [pool.alloc_track_slot() for _ in range(3)] == [5, 7, None]
+
+
+@pytest.mark.parametrize("slot", [0, 1, 4, 6, 7, 8, -1])
+def test_a_track_slot_that_is_not_held_cannot_be_freed(slot: int) -> None:
+    """P5, X1: working rows, row 0, free slots and numbers outside are OwnershipErrors."""
+    pool = make_pool()
+    assert pool.alloc_track_slot() == 5
+    assert pool.alloc_track_slot() == 6
+    pool.free_track_slot(6)
+    with pytest.raises(OwnershipError, match=rf"track slot {slot} is not handed out; track slots are 5\.\.7"):
+        pool.free_track_slot(slot)
+    assert pool.available_track_slots() == 2
+    assert pool.alloc_track_slot() == 6
+
+
+@pytest.mark.parametrize("slot", [True, 5.0, None])
+def test_a_track_slot_to_free_is_one_integer(slot: Any) -> None:
+    """X1: a malformed argument frees nothing."""
+    pool = make_pool()
+    pool.alloc_track_slot()
+    with pytest.raises(TypeError, match="slot must be an int"):
+        pool.free_track_slot(slot)
+    assert pool.available_track_slots() == 2
+
+
+def test_a_track_slot_may_come_back_as_a_tensor() -> None:
+    """P5, M1: a cache keeps its states as tensors of one slot."""
+    pool = make_pool()
+    slot = pool.alloc_track_slot()
+    pool.free_track_slot(torch.tensor([slot]))  # type: ignore[arg-type]
+    assert pool.available_track_slots() == 3
+
+
+def test_a_pool_without_track_slots_has_none() -> None:
+    """X1: max_track_slots=0 is legal."""
+    pool = make_pool(max_track_slots=0)
+    assert pool.pool_size == 5
+    assert pool.alloc_track_slot() is None
+    with pytest.raises(OwnershipError, match="track slot 5"):
+        pool.free_track_slot(5)
+
+
+def test_a_convolution_of_width_1_has_an_empty_state() -> None:
+    """P4: kernel_size - 1 columns may be none, and resets and copies still work."""
+    pool = make_pool(kernel=1)
+    assert pool.conv_state.shape == (LAYERS, 8, CONV, 0)
+    pool.recurrent_state[:, 1] = 3
+    pool.copy_states(1, 2)
+    pool.reset_states(1)
+    assert not pool.recurrent_state[:, 1].any()
+    assert (pool.recurrent_state[:, 2] == 3).all()
+
+
+def test_clear_leaves_a_pool_like_a_new_one() -> None:
+    """X7: zero states in the same tensors, and every track slot free in the first order."""
+    pool = make_pool()
+    fill_with_random_bits(pool)
+    recurrent, conv = pool.recurrent_state, pool.conv_state
+    pool.alloc_track_slot()
+    pool.alloc_track_slot()
+    pool.free_track_slot(5)
+    pool.clear()
+    assert pool.recurrent_state is recurrent
+    assert pool.conv_state is conv
+    assert not recurrent.view(torch.int32).any()
+    assert not conv.view(torch.int16).any()
+    with pytest.raises(OwnershipError, match="track slot 6"):
+        pool.free_track_slot(6)
+    assert [pool.alloc_track_slot() for _ in range(4)] == [5, 6, 7, None]
+
+
+def test_the_bytes_of_padding_and_track_slots_count() -> None:
+    """P4: what is allocated is what is reported."""
+    pool = make_pool(dtype=torch.float16)
+    assert pool.mem_bytes() == LAYERS * 8 * (V_HEADS * K_DIM * V_DIM * 4 + CONV * (KERNEL - 1) * 2)
+
+
+SIZES = [
+    "max_reqs",
+    "num_gdn_layers",
+    "num_v_heads",
+    "head_k_dim",
+    "head_v_dim",
+    "conv_dim",
+    "conv_kernel_size",
+    "max_track_slots",
+]
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_a_wrong_size_is_refused(name: str, value: Any, error: type[Exception]) -> None:
+    """X1: negative sizes are ValueErrors, bools and floats TypeErrors."""
+    sizes: dict[str, Any] = dict.fromkeys(SIZES, 1) | {name: value}
+    with pytest.raises(error, match=name):
+        GDNPool(**sizes, device="cpu")
+
+
+@pytest.mark.parametrize("name", SIZES[:-1])
+def test_a_size_of_zero_is_refused(name: str) -> None:
+    """X1: only max_track_slots may be zero."""
+    sizes: dict[str, Any] = dict.fromkeys(SIZES, 1) | {name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+        GDNPool(**sizes, device="cpu")
+
+
+def test_states_from_inference_mode_are_writable_outside() -> None:
+    """P5: where the pool was built does not decide where it can be written."""
+    with torch.inference_mode():
+        pool = make_pool()
+    pool.recurrent_state[:, 1] = 2
+    pool.reset_states(1)
+    assert not pool.recurrent_state.any()
+
+
+def test_the_pool_shows_its_shape() -> None:
+    """P4: a log line says what was built and what is free."""
+    pool = make_pool()
+    pool.alloc_track_slot()
+    assert repr(pool) == (
+        "GDNPool(max_reqs=4, num_gdn_layers=3, max_track_slots=3, dtype=torch.bfloat16, device='cpu', "
+        "available_track_slots=2)"
+    )

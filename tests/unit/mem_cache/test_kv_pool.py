@@ -1,0 +1,424 @@
+"""What `KVPool` writes, where, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.mem_cache.kv_pool import KVPool
+
+LAYERS, K_HEADS, K_DIM, V_HEADS, V_DIM = 2, 2, 4, 3, 2
+
+
+def make_pool(
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    page_size: int = 1,
+    check_bounds: bool | None = None,
+) -> KVPool:
+    return KVPool(
+        8,
+        LAYERS,
+        K_HEADS,
+        K_DIM,
+        device,
+        dtype,
+        V_HEADS,
+        V_DIM,
+        page_size=page_size,
+        check_bounds=check_bounds,
+    )
+
+
+def make_rows(pool: KVPool, count: int, start: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of consecutive numbers, V counting on where K ends."""
+    k_end = start + count * K_HEADS * K_DIM
+    v_end = k_end + count * V_HEADS * V_DIM
+    k = torch.arange(start, k_end, device=pool.device).view(count, K_HEADS, K_DIM).to(pool.dtype)
+    v = torch.arange(k_end, v_end, device=pool.device).view(count, V_HEADS, V_DIM).to(pool.dtype)
+    return k, v
+
+
+def snapshot(pool: KVPool) -> list[torch.Tensor]:
+    return [buffer.clone() for buffer in (*pool.k_buffer, *pool.v_buffer)]
+
+
+def assert_unchanged(pool: KVPool, before: list[torch.Tensor]) -> None:
+    for buffer, old in zip((*pool.k_buffer, *pool.v_buffer), before, strict=True):
+        assert torch.equal(buffer, old)
+
+
+def assert_only_rows(pool: KVPool, layer: int, slots: list[int], k: torch.Tensor, v: torch.Tensor) -> None:
+    """Those rows hold k and v, every other row of every layer is zero."""
+    for number in range(pool.layer_num):
+        expected_k = torch.zeros_like(pool.k_buffer[number])
+        expected_v = torch.zeros_like(pool.v_buffer[number])
+        if number == layer:
+            expected_k[slots] = k.reshape(-1, K_HEADS, K_DIM)
+            expected_v[slots] = v.reshape(-1, V_HEADS, V_DIM)
+        assert torch.equal(pool.k_buffer[number], expected_k)
+        assert torch.equal(pool.v_buffer[number], expected_v)
+
+
+def test_buffers_are_contiguous_and_start_as_zeros(device: torch.device) -> None:
+    """P3: every layer has its own [rows, heads, dim] pair, and a padding row never holds garbage."""
+    pool = make_pool(device)
+    assert len(pool.k_buffer) == len(pool.v_buffer) == LAYERS
+    for layer in range(LAYERS):
+        k, v = pool.get_kv_buffer(layer)
+        assert k.shape == (9, K_HEADS, K_DIM)
+        assert v.shape == (9, V_HEADS, V_DIM)
+        assert k.is_contiguous()
+        assert v.is_contiguous()
+        assert k.device == v.device == pool.device
+        assert not k.any()
+        assert not v.any()
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4, 8])
+def test_the_last_slot_of_the_last_page_is_a_row(page_size: int) -> None:
+    """A1: pages count from 1, so exactly size + page_size rows are needed."""
+    pool = make_pool(page_size=page_size)
+    assert all(buffer.shape[0] == 8 + page_size for buffer in (*pool.k_buffer, *pool.v_buffer))
+    k, v = make_rows(pool, 1)
+    pool.set_kv_buffer(0, torch.tensor([8 + page_size - 1]), k, v)
+    assert_only_rows(pool, 0, [8 + page_size - 1], k, v)
+
+
+def test_values_have_the_shape_of_keys_unless_told_otherwise() -> None:
+    """P3: v_head_num and v_head_dim default to the keys' each on its own."""
+    pool = KVPool(4, 1, 2, 3, device="cpu", v_head_dim=5)
+    assert (pool.v_head_num, pool.v_head_dim) == (2, 5)
+    pool = KVPool(4, 1, 2, 3, device="cpu", v_head_num=1)
+    assert (pool.v_head_num, pool.v_head_dim) == (1, 3)
+
+
+def test_buffers_are_shared_not_copied() -> None:
+    """X5: buffers are shared by design."""
+    pool = make_pool()
+    for layer in range(LAYERS):
+        k, v = pool.get_kv_buffer(layer)
+        assert k is pool.k_buffer[layer] is pool.get_key_buffer(layer)
+        assert v is pool.v_buffer[layer] is pool.get_value_buffer(layer)
+
+
+SHAPES = {
+    "tokens, heads, dim": ((6,), (6, K_HEADS, K_DIM), (6, V_HEADS, V_DIM)),
+    "batch, seq, heads, dim": ((2, 3), (2, 3, K_HEADS, K_DIM), (2, 3, V_HEADS, V_DIM)),
+    "tokens, row": ((6,), (6, K_HEADS * K_DIM), (6, V_HEADS * V_DIM)),
+    "batch, seq, row": ((2, 3), (2, 3, K_HEADS * K_DIM), (2, 3, V_HEADS * V_DIM)),
+    "flat tokens, batched indices": ((2, 3), (6, K_HEADS, K_DIM), (6, V_HEADS * V_DIM)),
+    "batched tokens, flat indices": ((6,), (3, 2, K_HEADS, K_DIM), (2, 3, V_HEADS, V_DIM)),
+    "row cut into other pieces": ((6,), (6, 2, 2, 2), (6, 2, V_HEADS * V_DIM // 2)),
+    "column of indices": ((6, 1), (6, 1, K_HEADS, K_DIM), (6, V_HEADS, V_DIM)),
+}
+
+
+@pytest.mark.parametrize(("index_shape", "k_shape", "v_shape"), SHAPES.values(), ids=SHAPES.keys())
+def test_every_documented_shape_writes_the_same_rows(
+    device: torch.device, index_shape: tuple[int, ...], k_shape: tuple[int, ...], v_shape: tuple[int, ...]
+) -> None:
+    """P3: exactly the named rows of both buffers, whatever the shape on the way in."""
+    pool = make_pool(device)
+    slots = [5, 1, 8, 2, 7, 3]
+    k, v = make_rows(pool, 6)
+    pool.set_kv_buffer(
+        1, torch.tensor(slots, device=device).view(index_shape), k.view(k_shape), v.view(v_shape)
+    )
+    assert_only_rows(pool, 1, slots, k, v)
+
+
+def test_one_token_needs_no_batch_dimension() -> None:
+    """P3: the leading dimensions may be none."""
+    pool = make_pool()
+    k, v = make_rows(pool, 1)
+    pool.set_kv_buffer(0, torch.tensor(4), k[0], v[0])
+    assert_only_rows(pool, 0, [4], k, v)
+
+
+def test_rows_of_one_element_need_no_row_dimension() -> None:
+    """P3: with one head of one element the trailing dimensions may be none too."""
+    pool = KVPool(4, 1, 1, 1, device="cpu", dtype=torch.int64)
+    pool.set_kv_buffer(0, torch.tensor([2, 3]), torch.tensor([20, 30]), torch.tensor([[2], [3]]))
+    assert pool.k_buffer[0].flatten().tolist() == [0, 0, 20, 30, 0]
+    assert pool.v_buffer[0].flatten().tolist() == [0, 0, 2, 3, 0]
+
+
+def test_writing_no_rows_writes_nothing() -> None:
+    """P3: an empty batch is legal and changes nothing."""
+    pool = make_pool()
+    pool.set_kv_buffer(
+        0, torch.empty(0, dtype=torch.int32), torch.empty(0, K_HEADS, K_DIM), torch.empty(0, V_HEADS, V_DIM)
+    )
+    assert_unchanged(pool, [torch.zeros_like(buffer) for buffer in (*pool.k_buffer, *pool.v_buffer)])
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    ],
+    ids=str,
+)
+def test_indices_of_any_integer_dtype_name_the_same_rows(device: torch.device, dtype: torch.dtype) -> None:
+    """P3: uint8 indices are numbers, never a mask, and no width changes the rows."""
+    pool = make_pool(device)
+    k, v = make_rows(pool, 3)
+    pool.set_kv_buffer(0, torch.tensor([1, 0, 6]).to(dtype).to(device), k, v)
+    assert_only_rows(pool, 0, [1, 0, 6], k, v)
+
+
+def test_host_indices_work_on_every_device(device: torch.device) -> None:
+    """P3: the scheduler's host copy of the slots is as good as the device's."""
+    pool = make_pool(device)
+    k, v = make_rows(pool, 2)
+    pool.set_kv_buffer(0, torch.tensor([4, 2]), k, v)
+    assert_only_rows(pool, 0, [4, 2], k, v)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.int8,
+        torch.int64,
+    ],
+    ids=str,
+)
+def test_every_storage_dtype_keeps_its_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """P3, E1: whatever a cache is stored in, a row reads back as it was written."""
+    pool = make_pool(device, dtype)
+    width = dtype.itemsize
+    bits = torch.randint(0, 256, (2, K_HEADS * K_DIM * width), dtype=torch.uint8, device=device)
+    k = bits.view(dtype).view(2, K_HEADS, K_DIM)
+    v = bits[:, : V_HEADS * V_DIM * width].contiguous().view(dtype).view(2, V_HEADS, V_DIM)
+    pool.set_kv_buffer(1, torch.tensor([3, 8], device=device), k, v)
+    assert torch.equal(pool.k_buffer[1][[3, 8]].contiguous().view(torch.uint8).flatten(), bits.flatten())
+    assert torch.equal(
+        pool.v_buffer[1][[3, 8]].contiguous().view(torch.uint8).flatten(), v.view(torch.uint8).flatten()
+    )
+
+
+def test_strided_rows_are_written_as_they_read() -> None:
+    """P3: k and v are often slices of one projection."""
+    pool = make_pool()
+    qkv = torch.arange(3 * 20, dtype=torch.float32).view(3, 20)
+    k, v = qkv[:, 2:10], qkv[:, 10:16]
+    pool.set_kv_buffer(0, torch.tensor([2, 4, 6]), k, v)
+    assert_only_rows(pool, 0, [2, 4, 6], k, v)
+
+
+def test_padded_tokens_all_land_in_slot_0(device: torch.device) -> None:
+    """E5: padding writes land in slot 0 and nowhere else."""
+    pool = make_pool(device)
+    k, v = make_rows(pool, 4)
+    pool.set_kv_buffer(0, torch.tensor([0, 3, 0, 0], device=device), k, v)
+    assert any(torch.equal(pool.k_buffer[0][0], k[row]) for row in (0, 2, 3))
+    pool.k_buffer[0][0] = 0
+    pool.v_buffer[0][0] = 0
+    assert_only_rows(pool, 0, [3], k[1:2], v[1:2])
+
+
+def test_rows_can_be_moved_inside_the_pool() -> None:
+    """P3: a view of the pool's own buffers is read before anything is written."""
+    pool = KVPool(6, 1, 1, 1, device="cpu", dtype=torch.int64)
+    numbers = torch.arange(7).view(7, 1, 1)
+    pool.set_kv_buffer(0, torch.arange(7), numbers, numbers * 10)
+    k, v = pool.get_kv_buffer(0)
+    pool.set_kv_buffer(0, torch.tensor([2, 3, 4, 5]), k[1:5], v[1:5])
+    assert k.flatten().tolist() == [0, 1, 1, 2, 3, 4, 6]
+    assert v.flatten().tolist() == [0, 10, 10, 20, 30, 40, 60]
+    pool.set_kv_buffer(0, torch.tensor([1, 2]), v[5:7], k[5:7])
+    assert k.flatten().tolist()[1:3] == [40, 60]
+    assert v.flatten().tolist()[1:3] == [4, 6]
+
+
+def test_rows_that_want_a_gradient_leave_none_behind() -> None:
+    """P3: a cache is storage; it must not grow a graph that keeps every step alive."""
+    pool = make_pool()
+    k, v = make_rows(pool, 1)
+    pool.set_kv_buffer(0, torch.tensor([1]), k.requires_grad_(), v)
+    assert not pool.k_buffer[0].requires_grad
+    assert torch.equal(pool.k_buffer[0][1], k[0])
+
+
+def test_a_pool_from_inference_mode_is_writable_outside() -> None:
+    """P3: where the pool was built does not decide where it can be written."""
+    with torch.inference_mode():
+        pool = make_pool()
+    k, v = make_rows(pool, 1)
+    pool.set_kv_buffer(0, torch.tensor([1]), k, v)
+    assert_only_rows(pool, 0, [1], k, v)
+
+
+REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
+    "k misses a row": (ValueError, r"k of shape \[1, 2, 4\]", {"k": torch.ones(1, K_HEADS, K_DIM)}),
+    "v misses a row": (ValueError, r"v of shape \[1, 3, 2\]", {"v": torch.ones(1, V_HEADS, V_DIM)}),
+    "k has a row too many": (ValueError, "does not hold 2 rows", {"k": torch.ones(3, K_HEADS, K_DIM)}),
+    "k is one number": (ValueError, r"k of shape \[\]", {"k": torch.tensor(1.0)}),
+    "v is one row for all": (ValueError, "v of shape", {"v": torch.ones(V_HEADS * V_DIM)}),
+    "k is flat": (ValueError, r"k of shape \[16\]", {"k": torch.ones(2 * K_HEADS * K_DIM)}),
+    "k has the width of v": (ValueError, r"2 \* 4 elements", {"k": torch.ones(2, V_HEADS, V_DIM)}),
+    "v has the width of k": (ValueError, r"3 \* 2 elements", {"v": torch.ones(2, K_HEADS, K_DIM)}),
+    "k has one head for all": (ValueError, "k of shape", {"k": torch.ones(2, 1, K_DIM)}),
+    "no trailing dimensions make a row": (ValueError, "k of shape", {"k": torch.ones(4, 2, 2)}),
+    "k in another dtype": (
+        TypeError,
+        "k has dtype torch.float16",
+        {"k": torch.ones(2, K_HEADS, K_DIM).half()},
+    ),
+    "v in another dtype": (TypeError, "v has dtype torch.int64", {"v": torch.ones(2, V_HEADS, V_DIM).long()}),
+    "k is a list": (TypeError, "k must be a tensor, got list", {"k": [[1.0]]}),
+    "v is None": (TypeError, "v must be a tensor, got NoneType", {"v": None}),
+    "k is elsewhere": (ValueError, "k is on meta", {"k": torch.ones(2, K_HEADS, K_DIM, device="meta")}),
+    "v is elsewhere": (ValueError, "v is on meta", {"v": torch.ones(2, V_HEADS, V_DIM, device="meta")}),
+    "an index too many": (ValueError, "does not hold 3 rows", {"indices": torch.tensor([1, 2, 3])}),
+    "a row past the end": (IndexError, r"slot 9 is outside 0\.\.8", {"indices": torch.tensor([1, 9])}),
+    "a negative row": (IndexError, "slot -1 is outside", {"indices": torch.tensor([-1, 1])}),
+    "indices are floats": (TypeError, "integer dtype", {"indices": torch.tensor([1.0, 2.0])}),
+    "indices are a mask": (TypeError, "integer dtype", {"indices": torch.tensor([True, False])}),
+    "indices are a list": (TypeError, "indices must be a tensor", {"indices": [1, 2]}),
+    "no such layer": (IndexError, r"layer_id 2 is outside 0\.\.1", {"layer_id": 2}),
+    "a layer from the end": (IndexError, "layer_id -1 is outside", {"layer_id": -1}),
+    "a layer that is no int": (TypeError, "layer_id must be an int", {"layer_id": 0.0}),
+    "a layer that is a bool": (TypeError, "layer_id must be an int", {"layer_id": True}),
+}
+
+
+@pytest.mark.parametrize(("error", "message", "change"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_refused_write_changes_neither_buffer(
+    error: type[Exception], message: str, change: dict[str, Any]
+) -> None:
+    """X1, P3: wrong shape, dtype, device, layer or row is an error before anything is written."""
+    pool = make_pool()
+    k, v = make_rows(pool, 2)
+    pool.set_kv_buffer(0, torch.tensor([1, 2]), k, v)
+    before = snapshot(pool)
+    new_k, new_v = make_rows(pool, 2, start=100)
+    call: dict[str, Any] = {"layer_id": 0, "indices": torch.tensor([3, 4]), "k": new_k, "v": new_v}
+    with pytest.raises(error, match=message):
+        pool.set_kv_buffer(**(call | change))
+    assert_unchanged(pool, before)
+
+
+@pytest.mark.gpu
+def test_a_host_index_outside_is_refused_on_cuda_too() -> None:
+    """P3: values of host tensors cost no synchronisation, so they are always looked at."""
+    pool = make_pool("cuda")
+    k, v = make_rows(pool, 1)
+    with pytest.raises(IndexError, match="slot 9 is outside"):
+        pool.set_kv_buffer(0, torch.tensor([9]), k, v)
+    assert not pool.k_buffer[0].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("slot", [9, -1])
+def test_a_device_index_outside_is_refused_on_request(slot: int) -> None:
+    """P3: check_bounds=True looks at device indices and refuses before the write."""
+    pool = make_pool("cuda", check_bounds=True)
+    k, v = make_rows(pool, 1)
+    with pytest.raises(IndexError, match="is outside"):
+        pool.set_kv_buffer(0, torch.tensor([slot], device="cuda"), k, v)
+    assert not pool.k_buffer[0].any()
+
+
+@pytest.mark.gpu
+def test_host_rows_are_refused_on_cuda() -> None:
+    """P3: k and v are never copied across devices behind the caller's back."""
+    pool = make_pool("cuda")
+    k, v = make_rows(make_pool("cpu"), 1)
+    with pytest.raises(ValueError, match="k is on cpu, the pool on cuda"):
+        pool.set_kv_buffer(0, torch.tensor([1]), k, v)
+
+
+def test_unchecked_writes_still_reach_their_rows() -> None:
+    """P3: check_bounds=False changes what is refused, not what is written."""
+    pool = make_pool(check_bounds=False)
+    k, v = make_rows(pool, 2)
+    pool.set_kv_buffer(1, torch.tensor([8, 1]), k, v)
+    assert_only_rows(pool, 1, [8, 1], k, v)
+
+
+@pytest.mark.parametrize("getter", ["get_key_buffer", "get_value_buffer", "get_kv_buffer"])
+@pytest.mark.parametrize("layer", [-1, LAYERS])
+def test_a_layer_outside_the_pool_is_no_buffer(getter: str, layer: int) -> None:
+    """X1: negative layers do not count from the end."""
+    with pytest.raises(IndexError, match=rf"layer_id {layer} is outside 0\.\.1; layers count from 0"):
+        getattr(make_pool(), getter)(layer)
+
+
+SIZES = ["size", "layer_num", "k_head_num", "k_head_dim", "v_head_num", "v_head_dim", "page_size"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (-4, ValueError), (2.0, TypeError), (True, TypeError)]
+)
+def test_a_wrong_size_is_refused(name: str, value: Any, error: type[Exception]) -> None:
+    """X1: zero and negative sizes are ValueErrors, bools and floats TypeErrors."""
+    sizes: dict[str, Any] = dict.fromkeys(SIZES, 1) | {name: value}
+    with pytest.raises(error, match=name):
+        KVPool(**sizes, device="cpu")
+
+
+@pytest.mark.parametrize(("size", "page_size", "advice"), [(10, 4, 8), (3, 4, 4)])
+def test_a_size_that_is_no_whole_number_of_pages_is_refused(size: int, page_size: int, advice: int) -> None:
+    """A1: size is a multiple of page_size, and the message offers one that is."""
+    with pytest.raises(
+        ValueError, match=f"size {size} is not a multiple of page_size {page_size}; use {advice}"
+    ):
+        KVPool(size, 1, 1, 1, device="cpu", page_size=page_size)
+
+
+def test_a_wrong_dtype_device_or_switch_is_refused() -> None:
+    """X1: the constructor checks everything it is given."""
+    with pytest.raises(TypeError, match="dtype"):
+        KVPool(4, 1, 1, 1, device="cpu", dtype="float16")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="device"):
+        KVPool(4, 1, 1, 1, device="abacus")
+    with pytest.raises(TypeError, match="check_bounds"):
+        KVPool(4, 1, 1, 1, device="cpu", check_bounds=1)  # type: ignore[arg-type]
+
+
+def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3: pin_memory applies only where an accelerator exists."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    pool = KVPool(4, 1, 1, 1, device="cpu", pin_memory=True)
+    assert pool.k_buffer[0].device.type == "cpu"
+    assert not any(buffer.is_pinned() for buffer in pool.k_buffer)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_host_buffers_are_pinned_where_it_helps(pin_memory: bool) -> None:
+    """P3: with an accelerator, buffers on the CPU are page-locked on request."""
+    pool = KVPool(4, 1, 1, 1, device="cpu", pin_memory=pin_memory)
+    assert pool.k_buffer[0].is_pinned() is pin_memory
+    assert not pool.k_buffer[0].any()
+
+
+def test_the_bytes_of_both_halves_are_counted() -> None:
+    """P3: padding rows take memory like any other."""
+    pool = make_pool(dtype=torch.float16, page_size=4)
+    assert pool.mem_bytes() == 2 * (8 + 4) * LAYERS * (K_HEADS * K_DIM + V_HEADS * V_DIM)
+
+
+def test_the_pool_shows_its_shape() -> None:
+    """P3: a log line says what was built."""
+    assert repr(make_pool(page_size=4)) == (
+        "KVPool(size=8, layer_num=2, k=2x4, v=3x2, dtype=torch.float32, device='cpu', page_size=4)"
+    )

@@ -1,0 +1,357 @@
+"""Rows of `ReqToTokenPool`: who has them, and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+
+CONTEXT = 8
+
+
+def make_pool(max_reqs: int = 4, device: torch.device | str = "cpu") -> ReqToTokenPool:
+    return ReqToTokenPool(max_reqs, CONTEXT, device)
+
+
+def alloc(pool: ReqToTokenPool, n: int = 1) -> list[int]:
+    rows = pool.alloc(n)
+    assert rows is not None
+    return rows
+
+
+def test_the_table_has_a_padding_row_and_starts_as_zeros(device: torch.device) -> None:
+    """P1: max_reqs + 1 rows, size max_reqs, int32, zero."""
+    pool = make_pool(device=device)
+    assert pool.size == pool.available_size() == 4
+    assert pool.req_to_token.shape == (5, CONTEXT)
+    assert pool.req_to_token.dtype is torch.int32
+    assert pool.req_to_token.device == pool.device
+    assert not pool.req_to_token.any()
+
+
+def test_rows_count_from_1_lowest_first() -> None:
+    """P1, X3: row 0 is never handed out, and what comes next is determined."""
+    pool = make_pool()
+    assert pool.alloc() == [1]
+    assert pool.alloc(2) == [2, 3]
+    pool.free(2)
+    pool.free(1)
+    assert pool.alloc(3) == [1, 2, 4]
+    assert pool.available_size() == 0
+
+
+def test_no_rows_wanted_are_no_rows() -> None:
+    """X4: alloc(0) is met by an empty list, even when nothing is free."""
+    pool = make_pool(max_reqs=1)
+    assert pool.alloc(0) == []
+    assert pool.alloc(1) == [1]
+    assert pool.alloc(0) == []
+
+
+def test_an_alloc_that_cannot_be_met_takes_nothing() -> None:
+    """X4: a batch gets all its rows or none, and the order of what follows stays."""
+    pool = make_pool()
+    alloc(pool, 3)
+    pool.free(2)
+    assert pool.alloc(3) is None
+    assert pool.available_size() == 2
+    assert pool.alloc(2) == [2, 4]
+    assert pool.alloc() is None
+
+
+@pytest.mark.parametrize(
+    ("n", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError)]
+)
+def test_a_wrong_number_of_rows_is_refused(n: Any, error: type[Exception]) -> None:
+    """X1: malformed arguments take no row."""
+    pool = make_pool()
+    with pytest.raises(error, match="n must be"):
+        pool.alloc(n)
+    assert pool.available_size() == 4
+
+
+def test_a_freed_row_carries_nothing_over(device: torch.device) -> None:
+    """P2, E2: the next request in the row finds zeros, and other rows are left alone."""
+    pool = make_pool(device=device)
+    first, second = alloc(pool, 2)
+    pool.write((first, slice(0, CONTEXT)), torch.arange(1, 9, device=device))
+    pool.write((second, slice(0, 2)), torch.tensor([9, 9], device=device))
+    pool.free(first)
+    assert not pool.req_to_token[first].any()
+    assert pool.req_to_token[second, :2].tolist() == [9, 9]
+    assert alloc(pool) == [first]
+
+
+@pytest.mark.parametrize(
+    ("slot", "message"),
+    [
+        (0, r"row 0 is outside 1\.\.4"),
+        (-1, "row -1 is outside"),
+        (5, "row 5 is outside"),
+        (2, "row 2 is not handed out"),
+        (3, "row 3 is not handed out"),
+    ],
+)
+def test_a_row_that_is_not_held_cannot_be_freed(slot: int, message: str) -> None:
+    """P2, X1: a double free, row 0 and rows outside are OwnershipErrors, and nothing changes."""
+    pool = make_pool()
+    alloc(pool, 2)
+    pool.write((1, slice(0, 1)), [7])
+    pool.free(2)
+    with pytest.raises(OwnershipError, match=message):
+        pool.free(slot)
+    assert pool.available_size() == 3
+    assert pool.req_to_token[1, 0] == 7
+    assert pool.alloc(3) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("slot", [True, 1.0, None, [1]])
+def test_a_row_to_free_is_one_integer(slot: Any) -> None:
+    """X1: bools are not rows."""
+    pool = make_pool()
+    alloc(pool)
+    with pytest.raises(TypeError, match="slot must be an int"):
+        pool.free(slot)
+    assert pool.available_size() == 3
+
+
+@pytest.mark.parametrize("slot", [np.int64(1), torch.tensor(1), torch.tensor([1], dtype=torch.int32)])
+def test_a_row_to_free_may_be_any_integer_kind(slot: Any) -> None:
+    """X1: consumers take any integer dtype."""
+    pool = make_pool()
+    alloc(pool)
+    pool.free(slot)
+    assert pool.available_size() == 4
+
+
+@pytest.mark.parametrize(
+    ("stretch", "columns"),
+    [
+        (slice(0, 3), [0, 1, 2]),
+        (slice(5, 8), [5, 6, 7]),
+        (slice(None, 2), [0, 1]),
+        (slice(6, None), [6, 7]),
+        (slice(None), list(range(8))),
+        (slice(2, 4, 1), [2, 3]),
+        (slice(4, 4), []),
+        (slice(8, 8), []),
+        (slice(np.int32(1), torch.tensor(3)), [1, 2]),
+    ],
+)
+def test_a_stretch_is_written_and_nothing_beside_it(
+    device: torch.device, stretch: slice, columns: list[int]
+) -> None:
+    """P2: one write names one stretch of one row."""
+    pool = make_pool(device=device)
+    row = alloc(pool, 2)[1]
+    pool.write((row, stretch), torch.arange(11, 11 + len(columns), device=device))
+    expected = torch.zeros_like(pool.req_to_token)
+    expected[row, columns] = torch.arange(11, 11 + len(columns), dtype=torch.int32, device=device)
+    assert torch.equal(pool.req_to_token, expected)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor([5, 6], dtype=torch.uint8),
+        torch.tensor([5, 6], dtype=torch.int32),
+        torch.tensor([5, 6], dtype=torch.int64),
+        np.array([5, 6], dtype=np.uint64),
+        np.array([5, 0, 6])[::2],
+        [5, 6],
+        (np.int8(5), 6),
+        range(5, 7),
+    ],
+)
+def test_slots_of_any_integer_kind_are_stored_alike(device: torch.device, values: Any) -> None:
+    """P2: a tree gives int64, an allocator int32; the table holds int32."""
+    pool = make_pool(device=device)
+    [row] = alloc(pool)
+    pool.write((row, slice(3, 5)), values)
+    assert pool.req_to_token.dtype is torch.int32
+    assert pool.req_to_token[row].tolist() == [0, 0, 0, 5, 6, 0, 0, 0]
+
+
+@pytest.mark.parametrize("value", [5, np.int32(5), torch.tensor(5), torch.tensor([5]), [5]])
+def test_one_entry_takes_one_slot(value: Any) -> None:
+    """P2: (row, position) writes exactly one entry."""
+    pool = make_pool()
+    [row] = alloc(pool)
+    pool.write((row, 2), value)
+    pool.write((row, slice(6, 7)), value)
+    assert pool.req_to_token[row].tolist() == [0, 0, 5, 0, 0, 0, 5, 0]
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda v: torch.tensor(v, dtype=torch.uint8)])
+def test_one_write_serves_every_running_request(device: torch.device, kind: Any) -> None:
+    """P2: a decode step writes one position of each row in one call."""
+    pool = make_pool(device=device)
+    rows = alloc(pool, 4)
+    pool.write((kind(rows), kind([0, 3, 7, 3])), kind([21, 22, 23, 24]))
+    expected = torch.zeros_like(pool.req_to_token)
+    expected[rows, [0, 3, 7, 3]] = torch.tensor([21, 22, 23, 24], dtype=torch.int32, device=device)
+    assert torch.equal(pool.req_to_token, expected)
+
+
+def test_indices_on_the_table_device_need_no_copy(device: torch.device) -> None:
+    """P2: rows, positions and values may live where the table does."""
+    pool = make_pool(device=device)
+    rows = torch.tensor(alloc(pool, 2), device=device)
+    pool.write((rows, torch.tensor([1, 2], device=device)), torch.tensor([8, 9], device=device))
+    assert pool.req_to_token[1:3, 1:3].tolist() == [[8, 0], [0, 9]]
+
+
+def test_padded_entries_land_in_row_0() -> None:
+    """E5, P1: a padded batch names row 0, which belongs to nobody."""
+    pool = make_pool()
+    rows = alloc(pool, 2)
+    pool.write(([*rows, 0, 0], [4, 5, 0, 0]), [31, 32, 0, 0])
+    pool.write(([0], [6]), [33])
+    pool.write((0, 7), 34)
+    expected = torch.zeros_like(pool.req_to_token)
+    expected[1, 4], expected[2, 5], expected[0, 6], expected[0, 7] = 31, 32, 33, 34
+    assert torch.equal(pool.req_to_token, expected)
+
+
+REFUSED: dict[str, tuple[type[Exception], str, Any, Any]] = {
+    "stretch past the end": (IndexError, r"0\.\.9 are outside a row of 8", (1, slice(0, 9)), list(range(9))),
+    "stretch from the end": (IndexError, "negative ends", (1, slice(-2, 8)), [1, 2]),
+    "stretch to the end": (IndexError, "negative ends", (1, slice(0, -1)), list(range(7))),
+    "stretch wholly outside": (IndexError, "outside a row", (1, slice(9, 9)), []),
+    "stretch backwards": (ValueError, "backwards, from 3 to 2", (1, slice(3, 2)), []),
+    "stretch with a step": (ValueError, "step 2", (1, slice(0, 4, 2)), [1, 2]),
+    "stretch with a float": (TypeError, "start must be an int", (1, slice(0.0, 4)), [1, 2, 3, 4]),
+    "stretch of row 0": (OwnershipError, r"row 0 is outside 1\.\.4", (0, slice(0, 1)), [1]),
+    "stretch of a free row": (OwnershipError, "row 3 is not handed out", (3, slice(0, 1)), [1]),
+    "stretch of a negative row": (OwnershipError, "row -1 is outside", (-1, slice(0, 1)), [1]),
+    "stretch of a row past the end": (OwnershipError, "row 5 is outside", (5, slice(0, 1)), [1]),
+    "stretch of a bool": (TypeError, "row must be an int", (True, slice(0, 1)), [1]),
+    "stretch of many rows": (TypeError, "row must be an int", ([1, 2], slice(0, 1)), [1]),
+    "too few values": (ValueError, "2 values for 3 entries", (1, slice(0, 3)), [1, 2]),
+    "too many values": (ValueError, "3 values for 2 entries", (1, slice(0, 2)), [1, 2, 3]),
+    "one value for many": (ValueError, "1 values for 2 entries", (1, slice(0, 2)), 5),
+    "one value in a list for many": (ValueError, "1 values for 2", (1, slice(0, 2)), torch.tensor([5])),
+    "values in two dimensions": (
+        ValueError,
+        "at most one dimension",
+        (1, slice(0, 2)),
+        torch.ones(1, 2).int(),
+    ),
+    "array in two dimensions": (ValueError, "at most one dimension", (1, slice(0, 2)), np.ones((2, 1), int)),
+    "float values": (TypeError, "integer dtype", (1, slice(0, 2)), torch.tensor([1.0, 2.0])),
+    "bool values": (TypeError, "integer dtype", (1, slice(0, 2)), torch.tensor([True, False])),
+    "no values": (TypeError, "values must be", (1, slice(0, 2)), None),
+    "a bool value": (TypeError, "values must be an int", (1, 2), True),
+    "a negative value": (IndexError, r"value -1 is outside 0\.\.2147483647", (1, slice(0, 2)), [1, -1]),
+    "a value beyond int32": (IndexError, "value 2147483648", (1, slice(0, 2)), [1, 2**31]),
+    "a row past the end": (IndexError, r"row 5 is outside 0\.\.4", ([1, 5], [0, 0]), [1, 2]),
+    "a negative row": (IndexError, "row -1 is outside", ([1, -1], [0, 0]), [1, 2]),
+    "a free row": (OwnershipError, "row 4 is not handed out", ([1, 4], [0, 0]), [1, 2]),
+    "a position past the end": (IndexError, r"position 8 is outside 0\.\.7", ([1, 2], [0, 8]), [1, 2]),
+    "a negative position": (IndexError, "position -1 is outside", ([1, 2], [-1, 0]), [1, 2]),
+    "fewer positions": (ValueError, "2 rows with 1 positions", ([1, 2], [0]), [1, 2]),
+    "one value for two entries": (ValueError, "1 values for 2 entries", ([1, 2], [0, 0]), [1]),
+    "rows without positions": (TypeError, "positions must be", ([1, 2], 0), [1, 2]),
+    "positions without rows": (TypeError, "rows must be", (1, [0, 1]), [1, 2]),
+    "rows as a mask": (TypeError, "integer dtype", (torch.tensor([False, True]), [0, 1]), [1, 2]),
+    "positions as floats": (TypeError, "positions must be an int", ([1, 2], [0.0, 1.0]), [1, 2]),
+    "no pair": (TypeError, "index must be", 1, [1]),
+    "three of them": (TypeError, "index must be", (1, 2, 3), [1]),
+    "a list for the pair": (TypeError, "index must be", [1, 2], [1]),
+}
+
+
+@pytest.mark.parametrize(("error", "message", "index", "values"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_refused_write_changes_no_entry(
+    error: type[Exception], message: str, index: Any, values: Any
+) -> None:
+    """X1, P2: writing outside a row, with another length, or to a row not handed out is an error."""
+    pool = make_pool()
+    alloc(pool, 3)
+    pool.write((slice_row := 1, slice(0, 4)), [41, 42, 43, 44])
+    pool.write(([2, 3], [5, 6]), [51, 52])
+    pool.free(3)
+    before = pool.req_to_token.clone()
+    with pytest.raises(error, match=message):
+        pool.write(index, values)
+    assert torch.equal(pool.req_to_token, before)
+    assert pool.available_size() == 2
+    pool.free(slice_row)
+
+
+def test_switched_off_checks_still_write_where_told() -> None:
+    """P2: check_bounds=False looks at no values; a row named by an int is still looked at."""
+    pool = ReqToTokenPool(2, CONTEXT, "cpu", check_bounds=False)
+    [row] = alloc(pool)
+    pool.write(([row], [3]), [7])
+    assert pool.req_to_token[row].tolist() == [0, 0, 0, 7, 0, 0, 0, 0]
+    with pytest.raises(OwnershipError, match="row 2 is not handed out"):
+        pool.write((2, slice(0, 1)), [1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("rows", "positions", "values", "error"),
+    [([1, 3], [0, 0], [1, 1], OwnershipError), ([1], [8], [1], IndexError), ([1], [0], [-1], IndexError)],
+)
+def test_device_tensors_are_looked_at_on_request(
+    rows: list[int], positions: list[int], values: list[int], error: type[Exception]
+) -> None:
+    """P3: check_bounds=True reads device indices and values before the write."""
+    pool = ReqToTokenPool(4, CONTEXT, "cuda", check_bounds=True)
+    alloc(pool, 2)
+    with pytest.raises(error):
+        pool.write(
+            (torch.tensor(rows, device="cuda"), torch.tensor(positions, device="cuda")),
+            torch.tensor(values, device="cuda"),
+        )
+    assert not pool.req_to_token.any()
+
+
+def test_a_table_from_inference_mode_is_writable_outside() -> None:
+    """P2: where the pool was built does not decide where it can be written."""
+    with torch.inference_mode():
+        pool = make_pool()
+    [row] = alloc(pool)
+    pool.write((row, slice(0, 1)), [3])
+    pool.free(row)
+    assert not pool.req_to_token.any()
+
+
+def test_clear_leaves_a_pool_like_a_new_one() -> None:
+    """X7: every row is free again in the first order, and every entry is zero, row 0 included."""
+    pool = make_pool()
+    alloc(pool, 4)
+    pool.free(3)
+    pool.write(([0, 1], [1, 1]), [1, 2])
+    table = pool.req_to_token
+    pool.clear()
+    assert pool.req_to_token is table
+    assert not table.any()
+    assert pool.available_size() == 4
+    with pytest.raises(OwnershipError, match="row 1 is not handed out"):
+        pool.free(1)
+    assert pool.alloc(4) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["max_reqs", "max_context_len"])
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_a_wrong_size_is_refused(name: str, value: Any, error: type[Exception]) -> None:
+    """X1: zero and negative sizes are ValueErrors, bools and floats TypeErrors."""
+    sizes: dict[str, Any] = {"max_reqs": 2, "max_context_len": 2, name: value}
+    with pytest.raises(error, match=name):
+        ReqToTokenPool(**sizes, device="cpu")
+
+
+def test_the_pool_shows_its_shape() -> None:
+    """P1: a log line says what was built and what is free."""
+    pool = make_pool()
+    alloc(pool)
+    assert repr(pool) == "ReqToTokenPool(max_reqs=4, max_context_len=8, device='cpu', available=3)"
