@@ -1,0 +1,47 @@
+"""What the wheel carries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Build the wheel with the hatchling that is installed here, so that no network is needed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    (path,) = folder.glob("pymllm-*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_carries_every_module_types_and_licence(wheel: zipfile.ZipFile) -> None:
+    """A user of the wheel gets what the tree has: all modules, py.typed and the licence, and no tests."""
+    files = set(wheel.namelist())
+    source = ROOT / "src"
+    assert {str(path.relative_to(source)) for path in source.rglob("*.py")} <= files
+    assert "pymllm/py.typed" in files
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)
+    assert not any(name.startswith(("tests/", "benchmarks/")) for name in files)
+
+
+def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
+    """Version, licence and command come from the tree."""
+    (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    text = wheel.read(metadata).decode()
+    version = (ROOT / "src" / "pymllm" / "__init__.py").read_text(encoding="utf-8").split('"')[-2]
+    assert f"\nVersion: {version}\n" in text
+    assert "\nLicense-Expression: Apache-2.0\n" in text
+    (scripts,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    assert "pymllm = pymllm.cli:main" in wheel.read(scripts).decode()
