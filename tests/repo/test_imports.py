@@ -1,0 +1,102 @@
+"""The arrows between the rooms, and what importing a room loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "pymllm"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Room -> what its modules may import: other rooms, and what is neither ours nor the standard library's.
+# A new room gets a line here.
+ROOMS: dict[str, tuple[set[str], set[str]]] = {
+    "errors": (set(), set()),
+    "mem_cache": ({"errors"}, {"numpy", "torch"}),
+    "invariants": ({"errors", "mem_cache"}, {"numpy", "torch"}),
+    "workloads": ({"errors", "mem_cache", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
+    "cli": (
+        {"errors", "mem_cache", "invariants", "workloads"},
+        {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
+    ),
+}
+# The two files that belong to no room.
+ROOMS["__init__"] = (set(), set())
+ROOMS["__main__"] = ({"cli"}, set())
+
+HEAVY = ["torch", "numpy", "hypothesis", "pynvml", "pytest"]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_names(path: Path) -> set[str]:
+    """Full names that the module imports, wherever in it the import stands."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: imports are absolute here"
+            if node.module == "pymllm":
+                names |= {f"pymllm.{alias.name}" for alias in node.names if alias.name != "__version__"}
+            else:
+                names.add(str(node.module))
+    return names
+
+
+def forbidden_imports(path: Path) -> list[str]:
+    """What the module imports although no line of ``ROOMS`` lets it."""
+    rooms, packages = ROOMS[room_of(path)]
+    ours = {*rooms, room_of(path)}
+    forbidden = []
+    for name in sorted(imported_names(path)):
+        top, _, rest = name.partition(".")
+        allowed = rest.split(".")[0] in ours if top == "pymllm" else top in packages | sys.stdlib_module_names
+        if not allowed:
+            forbidden.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    return forbidden
+
+
+def test_a_room_imports_only_what_its_line_allows() -> None:
+    """An arrow between rooms that nobody drew is a change of design."""
+    assert [line for path in MODULES for line in forbidden_imports(path)] == []
+
+
+def test_a_forbidden_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at the arrows can fail: without its line, the caches may not import torch."""
+    monkeypatch.setitem(ROOMS, "mem_cache", (set(), set()))
+    lines = forbidden_imports(PACKAGE / "mem_cache" / "base_prefix_cache.py")
+    assert "mem_cache/base_prefix_cache.py imports torch" in lines
+
+
+def loaded_by(module: str, *watched: str) -> set[str]:
+    """Which of ``watched`` a fresh interpreter has loaded after importing ``module``."""
+    code = f"import sys, {module}; print(*[name for name in sys.argv[1:] if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *watched], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["pymllm", "pymllm.errors"])
+def test_importing_the_package_is_light(module: str) -> None:
+    """Somebody who wants the version or an error class does not pay for torch."""
+    assert loaded_by(module, *HEAVY) == set()
+
+
+def test_taking_a_cache_does_not_load_the_examiners() -> None:
+    """A server that takes the caches gets neither the checks nor the test libraries."""
+    # Not pynvml: torch loads that itself where it is installed.
+    watched = ["hypothesis", "pytest", "pymllm.invariants", "pymllm.workloads", "pymllm.cli"]
+    assert loaded_by("pymllm.mem_cache", *watched) == set()
+
+
+def test_the_look_at_loaded_modules_sees_a_loaded_one() -> None:
+    """The two tests above can fail."""
+    assert loaded_by("json", "json", "torch") == {"json"}

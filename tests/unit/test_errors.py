@@ -1,0 +1,66 @@
+"""The tree of errors: what a caller may catch, and what the messages say."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pymllm import errors
+
+BUILT_IN = {
+    errors.UsageError: ValueError,
+    errors.CapacityError: RuntimeError,
+    errors.TraceError: ValueError,
+}
+
+
+def test_every_public_error_is_a_pymllm_error() -> None:
+    """X1: one except clause catches whatever the package raises by its own name."""
+    classes = [getattr(errors, name) for name in errors.__all__]
+    assert len(classes) == 8
+    assert all(issubclass(cls, errors.PymllmError) for cls in classes)
+
+
+@pytest.mark.parametrize(("error", "built_in"), BUILT_IN.items())
+def test_errors_are_also_the_built_in_kind(error: type[Exception], built_in: type[Exception]) -> None:
+    """X1: a caller that knows only Python's own errors catches them too."""
+    assert issubclass(error, built_in)
+
+
+@pytest.mark.parametrize("error", [errors.OwnershipError, errors.LockError, errors.StaleNodeError])
+def test_each_kind_of_misuse_is_a_usage_error(error: type[Exception]) -> None:
+    """X1: misuse can be caught as a whole."""
+    assert issubclass(error, errors.UsageError)
+
+
+def test_only_an_invariant_violation_says_that_an_implementation_is_wrong() -> None:
+    """A broken law is neither misuse nor load, and nobody catches it by accident."""
+    assert not issubclass(errors.InvariantViolation, (ValueError, RuntimeError))
+
+
+def test_an_invariant_violation_names_its_law_first() -> None:
+    """The law's id leads the text and is a field."""
+    violation = errors.InvariantViolation("R7", "lock_ref is 2, recounted 1")
+    assert (violation.law, violation.message) == ("R7", "lock_ref is 2, recounted 1")
+    assert str(violation) == "R7: lock_ref is 2, recounted 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"), [(3, "trace.jsonl:3: no timestamp"), (None, "trace.jsonl: no timestamp")]
+)
+def test_a_trace_error_says_where(line: int | None, text: str) -> None:
+    """File and line are in the text, and the line is left out where the whole file is meant."""
+    error = errors.TraceError("trace.jsonl", line, "no timestamp")
+    assert str(error) == text
+    assert (error.source, error.line, error.message) == ("trace.jsonl", line, "no timestamp")
+
+
+@pytest.mark.parametrize(
+    "error", [errors.InvariantViolation("A2", "lost a page"), errors.TraceError("x", 1, "empty")]
+)
+def test_errors_with_fields_survive_a_process_boundary(error: Exception) -> None:
+    """A worker process can hand its error to the one that waits for it."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert vars(again) == vars(error)
