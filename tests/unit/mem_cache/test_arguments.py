@@ -199,7 +199,7 @@ def test_an_index_too_large_for_int64_is_still_outside() -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [lambda: arguments.as_int("n", "x" * 3), lambda: arguments.as_size("n", [])],  # type: ignore[arg-type]
+    [lambda: arguments.as_int("n", "x" * 3), lambda: arguments.as_size("n", [])],
 )
 def test_the_message_shows_what_was_given(read: Callable[[], object]) -> None:
     """X1: a message says which type came instead of an int."""

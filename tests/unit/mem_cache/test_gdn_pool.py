@@ -269,7 +269,7 @@ def test_a_track_slot_may_come_back_as_a_tensor() -> None:
     """P5, M1: a cache keeps its states as tensors of one slot."""
     pool = make_pool()
     slot = pool.alloc_track_slot()
-    pool.free_track_slot(torch.tensor([slot]))  # type: ignore[arg-type]
+    pool.free_track_slot(torch.tensor([slot]))
     assert pool.available_track_slots() == 3
 
 

@@ -387,11 +387,11 @@ def test_a_size_that_is_no_whole_number_of_pages_is_refused(size: int, page_size
 def test_a_wrong_dtype_device_or_switch_is_refused() -> None:
     """X1: the constructor checks everything it is given."""
     with pytest.raises(TypeError, match="dtype"):
-        KVPool(4, 1, 1, 1, device="cpu", dtype="float16")  # type: ignore[arg-type]
+        KVPool(4, 1, 1, 1, device="cpu", dtype="float16")
     with pytest.raises(ValueError, match="device"):
         KVPool(4, 1, 1, 1, device="abacus")
     with pytest.raises(TypeError, match="check_bounds"):
-        KVPool(4, 1, 1, 1, device="cpu", check_bounds=1)  # type: ignore[arg-type]
+        KVPool(4, 1, 1, 1, device="cpu", check_bounds=1)
 
 
 def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
