@@ -19,7 +19,7 @@ _PENDING = 2**31 - 3
 # Pages per chunk of the search for free pages. One chunk costs 2.4 us to search; smaller ones cost
 # more calls when much is taken, larger ones more entries when free pages are rare.
 _CHUNK_BITS = 10
-_CHUNK = 1 << _CHUNK_BITS
+_WINDOW = 64
 
 _INT64 = np.dtype(np.int64)
 _NOTHING = np.empty(0, _INT64)
@@ -53,10 +53,9 @@ class HostSlotStore(SlotStore):
         super().__init__(size, page_size, device, need_sort, check_ownership)
         chunks = (self.pages >> _CHUNK_BITS) + 1
         self._state: NDArray[np.int32] = np.empty(chunks << _CHUNK_BITS, np.int32)
-        # Chunks that may hold old (young) pages. A bytearray, because its `find` takes 0.1 us.
-        self._old_chunks, self._young_chunks = bytearray(chunks), bytearray(chunks)
-        self._old_flags = np.frombuffer(self._old_chunks, np.uint8)
-        self._young_flags = np.frombuffer(self._young_chunks, np.uint8)
+        # Chunks that may hold old, and young, pages. A flag too many only costs a search.
+        self._old_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
+        self._young_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
         # A shift takes half the time of a division (2.2 against 4.8 us for 4096 slots).
         self._page_bits = page_size.bit_length() - 1 if page_size & (page_size - 1) == 0 else None
         self._offsets = np.arange(page_size, dtype=np.int32)
@@ -73,8 +72,8 @@ class HostSlotStore(SlotStore):
         self._state[0] = _RESERVED
         self._state[self.pages + 1 :] = _RESERVED
         self._epoch = 1
-        self._old_flags[:] = 1
-        self._young_flags[:] = 0
+        self._old_chunks[:] = True
+        self._young_chunks[:] = False
         self._ready = _NOTHING
         self._ready_from = 0
         self._next_chunk = 0
@@ -104,16 +103,17 @@ class HostSlotStore(SlotStore):
             self.merge()
         parts = [self._ready[self._ready_from :]]
         missing = count - parts[0].size
-        chunks = 1 + (missing >> (_CHUNK_BITS - 1))
+        chunks = min(1 + (missing >> (_CHUNK_BITS - 1)), _WINDOW)
         while missing > 0:
-            start = self._old_chunks.find(1, self._next_chunk)
-            self._next_chunk = stop = min(start + chunks, len(self._old_chunks))
+            start = self._next_chunk + int(self._old_chunks[self._next_chunk :].argmax())
+            self._next_chunk = stop = min(start + chunks, self._old_chunks.size)
             found = np.flatnonzero(self._state[start << _CHUNK_BITS : stop << _CHUNK_BITS] < self._epoch)
-            self._old_flags[start:stop] = 0
+            self._old_chunks[start:stop] = False
             parts.append(found + (start << _CHUNK_BITS))
             missing -= found.size
-            # Growing windows bound the number of calls where free pages are few and far apart.
-            chunks *= 2
+            # Growing windows bound the number of calls where free pages are few and far apart; beyond
+            # 64 chunks their temporaries would be mapped afresh each time (1.1 ms against 0.3).
+            chunks = min(2 * chunks, _WINDOW)
         self._ready = np.concatenate(parts)
         self._ready_from = 0
 
@@ -129,10 +129,10 @@ class HostSlotStore(SlotStore):
         if self._ready_from < self._ready.size:
             # What was found but not taken is looked for again, among what is merged.
             first = int(self._ready[self._ready_from]) >> _CHUNK_BITS
-            self._old_flags[first : self._next_chunk] = 1
+            self._old_chunks[first : self._next_chunk] = True
         self._ready, self._ready_from, self._next_chunk = _NOTHING, 0, 0
-        np.bitwise_or(self._old_flags, self._young_flags, out=self._old_flags)
-        self._young_flags[:] = 0
+        np.bitwise_or(self._old_chunks, self._young_chunks, out=self._old_chunks)
+        self._young_chunks[:] = False
         self._young_pages = 0
         self._epoch += 1
         if self._epoch == _PENDING:
@@ -163,7 +163,7 @@ class HostSlotStore(SlotStore):
             self.pending_pages += pages.size
             return
         self._state[pages] = self._epoch
-        self._young_flags[pages >> _CHUNK_BITS] = 1
+        self._young_chunks[pages >> _CHUNK_BITS] = True
         self._young_pages += pages.size
         self.free_pages += pages.size
 
