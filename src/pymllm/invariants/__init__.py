@@ -1,0 +1,23 @@
+"""White-box checks of this package's own classes: each takes an object and walks everything it keeps.
+
+They raise `pymllm.errors.InvariantViolation` with the id of the law, change nothing, and ask nothing of
+the code that they check but its fields.
+"""
+
+from __future__ import annotations
+
+from pymllm.invariants.gdn_pool import check_gdn_pool
+from pymllm.invariants.kv_pool import check_kv_pool
+from pymllm.invariants.radix_cache import check_radix_cache
+from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
+from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.invariants.token_allocator import check_token_allocator
+
+__all__ = [
+    "check_gdn_pool",
+    "check_kv_pool",
+    "check_radix_cache",
+    "check_req_to_token_pool",
+    "check_swa_allocator",
+    "check_token_allocator",
+]

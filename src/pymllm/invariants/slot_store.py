@@ -1,0 +1,155 @@
+"""White-box walk of the free lists behind the slot allocators, host and device.
+
+`check_token_allocator` and `check_swa_allocator` are built on it; it knows nothing of SWA halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.errors import InvariantViolation
+from pymllm.mem_cache import device_store, host_store
+from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.host_store import HostSlotStore
+from pymllm.mem_cache.slot_store import SlotStore
+
+__all__ = ["check_slot_store", "some_repeated"]
+
+
+def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
+    """Recount the pages of a store and compare all that it keeps about them.
+
+    Parameters
+    ----------
+    store : SlotStore
+        Either of the two kinds; it is only read.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(pages + 1,)``, bool: whether each page is handed out, page 0 (never) included.
+
+    Raises
+    ------
+    InvariantViolation
+        Naming the law: A1 (padding), A2 (the partition and its counters), A4 (the order of what is handed
+        out next), A5 (what ownership checks look at), A6 (pending pages outside a group).
+    TypeError
+        There is no walk for this kind of store.
+
+    Notes
+    -----
+    Cost: a few NumPy passes over the pool, after a copy to the host where it is on a device.
+    Laws: A1, A2, A4-A6.
+    """
+    if isinstance(store, HostSlotStore):
+        return _check_host_store(store)
+    if isinstance(store, DeviceSlotStore):
+        return _check_device_store(store)
+    raise TypeError(f"there is no walk for a {type(store).__name__}")
+
+
+def some_repeated(pages: NDArray[np.int32]) -> list[int]:
+    """Return the first few pages that are listed more than once, for a message."""
+    values, counts = np.unique(pages, return_counts=True)
+    return [int(page) for page in values[counts > 1][:8]]
+
+
+def _check_host_store(store: HostSlotStore) -> NDArray[np.bool_]:
+    """Walk the labels of all pages, and what is kept to find the free ones."""
+    state, padding = store._state[: store.pages + 1], store._state[store.pages + 1 :]
+    if state[0] != host_store._RESERVED or (padding != host_store._RESERVED).any():
+        raise InvariantViolation("A1", "padding is not marked as reserved")
+    old, young = state < store._epoch, state == store._epoch
+    pending: NDArray[np.bool_] = state == host_store._PENDING
+    held: NDArray[np.bool_] = state == host_store._HELD
+    old_count, young_count, pending_count, held_count = map(np.count_nonzero, (old, young, pending, held))
+    known = old_count + young_count + pending_count + held_count
+    if known != store.pages or state.min() < 0:
+        raise InvariantViolation("A2", f"{known} of {store.pages} pages are free, pending or handed out")
+    _check_counters(store, int(old_count + young_count), int(pending_count))
+    if store._young_pages != young_count:
+        raise InvariantViolation(
+            "A4", f"{young_count} pages were freed since the last merge, counted {store._young_pages}"
+        )
+    listed = np.sort(np.concatenate([np.empty(0, np.int64), *store._pending]))
+    if not np.array_equal(listed, np.flatnonzero(pending)):
+        raise InvariantViolation(
+            "A2", f"pages {listed[:8]} are listed as pending, {np.flatnonzero(pending)[:8]} are marked so"
+        )
+    _check_search(store, old, young)
+    return held
+
+
+def _check_search(store: HostSlotStore, old: NDArray[np.bool_], young: NDArray[np.bool_]) -> None:
+    """Compare what is ready to be taken, and the flags of the search, with the labels."""
+    ready = store._ready[store._ready_from :]
+    searched = store._next_chunk << host_store._CHUNK_BITS
+    if not np.array_equal(ready, np.flatnonzero(old[:searched])):
+        raise InvariantViolation(
+            "A4", f"ready pages {ready[:8]} are not the old free pages below {searched}, in ascending order"
+        )
+    _check_flags("old", old[searched:], store._old_chunks[store._next_chunk :])
+    _check_flags("young", young, store._young_chunks)
+
+
+def _check_flags(name: str, free: NDArray[np.bool_], flags: NDArray[np.bool_]) -> None:
+    """Refuse a free page in a chunk without a flag: no search would find it."""
+    padded = np.zeros(flags.size << host_store._CHUNK_BITS, np.bool_)
+    padded[: free.size] = free
+    lost = padded.reshape(flags.size, -1).any(axis=1) & ~flags
+    if lost.any():
+        raise InvariantViolation("A2", f"no search finds the {name} free pages of chunk {int(lost.argmax())}")
+
+
+def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
+    """Walk the lists of free and pending pages, and the labels where ownership is checked."""
+    main = _numbers([store._main[store._main_from :]])
+    released, pending, unread = map(_numbers, (store._released, store._pending, store._unread))
+    unread = np.unique(unread)
+    listed = np.concatenate([main, released, pending, unread])
+    outside = listed[(listed < 1) | (listed > store.pages)]
+    if outside.size:
+        raise InvariantViolation("A1", f"pages {outside[:8]} are listed, the pool has 1..{store.pages}")
+    held = np.ones(store.pages + 1, np.bool_)
+    held[0] = False
+    held[listed] = False
+    if np.count_nonzero(held) != store.pages - listed.size:
+        raise InvariantViolation("A2", f"pages {some_repeated(listed)} are free or pending more than once")
+    _check_counters(store, main.size + released.size, pending.size)
+    if unread.size and not store.group_open:
+        raise InvariantViolation("A6", f"pages {unread[:8]} are pending and no group is open")
+    if store.need_sort and not (main[1:] > main[:-1]).all():
+        raise InvariantViolation("A4", "the pages to hand out next are not in ascending order")
+    if store.check_ownership:
+        _check_labels(store, held, pending)
+    return held
+
+
+def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDArray[np.int32]) -> None:
+    """Compare what ownership checks look at with the lists."""
+    labels = np.full(store.pages + 1, device_store._FREE, np.uint8)
+    labels[held] = device_store._HELD
+    labels[pending] = device_store._PENDING
+    wrong = np.flatnonzero(labels != store._state.cpu().numpy())
+    if wrong.size:
+        raise InvariantViolation("A5", f"pages {wrong[:8]} carry another label than the lists give them")
+
+
+def _check_counters(store: SlotStore, free_count: int, pending_count: int) -> None:
+    """Compare the counters of a store with a recount."""
+    if store.free_pages != free_count:
+        raise InvariantViolation("A2", f"{free_count} pages are free, counted {store.free_pages}")
+    if store.pending_pages != pending_count:
+        raise InvariantViolation("A2", f"{pending_count} pages are pending, counted {store.pending_pages}")
+    if pending_count and not store.group_open:
+        raise InvariantViolation("A6", f"{pending_count} pages are pending and no group is open")
+
+
+def _numbers(parts: Sequence[torch.Tensor]) -> NDArray[np.int32]:
+    """Return lists of pages as one array on the host."""
+    return np.concatenate([np.empty(0, np.int32), *(part.cpu().numpy().astype(np.int32) for part in parts)])
