@@ -99,9 +99,9 @@ def _check_search(store: HostSlotStore, old: NDArray[np.bool_], young: NDArray[n
 
 def _check_flags(name: str, free: NDArray[np.bool_], flags: NDArray[np.bool_]) -> None:
     """Refuse a free page in a chunk without a flag: no search would find it."""
-    padded = np.zeros(flags.size << host_store._CHUNK_BITS, np.bool_)
-    padded[: free.size] = free
-    lost = padded.reshape(flags.size, -1).any(axis=1) & ~flags
+    padded = np.zeros((flags.size, 1 << host_store._CHUNK_BITS), np.bool_)
+    padded.reshape(-1)[: free.size] = free
+    lost = padded.any(axis=1) & ~flags
     if lost.any():
         raise InvariantViolation("A2", f"no search finds the {name} free pages of chunk {int(lost.argmax())}")
 

@@ -280,9 +280,9 @@ class SWATokenToKVPoolAllocator:
 
     def _refuse_unpaired(self, source: Pages, target: Pages, same_place: Pages) -> None:
         """Raise unless the pages pair one to one and every slot keeps its place in the page."""
-        there, back = self._full.new_table(), self._full.new_table()
-        there[source], back[target] = target, source
-        if not ((there[source] == target) & (back[target] == source) & same_place).all():
+        pairs = set(zip(source.tolist(), target.tolist(), strict=True))
+        sources, targets = {page for page, _ in pairs}, {page for _, page in pairs}
+        if not (len(pairs) == len(sources) == len(targets) and same_place.all()):
             raise ValueError(
                 f"src and dst do not pair pages of {self.page_size} slots: pass the slots of a page "
                 "together, to one page, in the same places"
