@@ -14,7 +14,7 @@ class EngineConfig:
     Parameters
     ----------
     cache : str
-        Name of the prefix cache in `pymllm.workloads.engine_memory.MEMORY_KINDS`: ``"radix"`` or ``"chunk"``.
+        Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`: ``"radix"`` or ``"chunk"``.
     page_size : int
         Tokens per page.
     sliding_window_size : int or None

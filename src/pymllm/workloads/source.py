@@ -44,7 +44,7 @@ class Source(Protocol):
         """Tell whether `abort` can ever say yes; if not, the engine does not ask."""
 
     def next_request(self) -> Request | None:
-        """Give the next request in order of arrival, or ``None`` for ever after the last one."""
+        """Give the next request in order of arrival, or ``None`` where there is none (now)."""
 
     def abort(self, request_id: int, stage: Stage) -> bool:
         """Decide whether the request ends here without finishing."""

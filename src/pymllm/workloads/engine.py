@@ -1,0 +1,406 @@
+"""The simulated engine: a scheduler in virtual time over the real pools and caches.
+
+It admits, prefills in chunks, decodes token by token, retracts when memory runs out, aborts and
+finishes. What a request does with memory is in `pymllm.workloads.engine_memory`, what the simulated
+model writes in `pymllm.workloads.engine_forward`, and every open choice in `pymllm.workloads.source`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from pymllm.errors import InvariantViolation, UsageError
+from pymllm.workloads import engine_audit
+from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.engine_admission import AdmissionRule
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_decode import DecodeBatch
+from pymllm.workloads.engine_forward import SimulatedForward, padded
+from pymllm.workloads.engine_memory import EngineMemory
+from pymllm.workloads.engine_pools import check_allocator, make_engine_pools
+from pymllm.workloads.engine_report import EngineReport
+from pymllm.workloads.engine_tally import EngineTally
+from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.request import Request
+from pymllm.workloads.source import Source, Stage
+
+__all__ = ["Engine", "EngineConfig", "EngineReport"]
+
+
+class Engine:
+    """One engine and one run of it.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Sizes and switches; capacities are rounded down to whole pages.
+    source : Source
+        Requests and every other choice.
+    progress : callable, optional
+        Called with the number of requests that have ended, after each iteration in which one did.
+
+    Attributes
+    ----------
+    config : EngineConfig
+        As used.
+    memory : EngineMemory
+        Cache and pools, for those who look inside.
+    queue : deque of LiveRequest
+        Waiting, in order of arrival, retracted ones first.
+    prefilling : list of LiveRequest
+        Admitted, with a part of the prompt still to compute; in order of admission.
+    decoding : DecodeBatch
+        Producing tokens.
+
+    Raises
+    ------
+    ValueError
+        The configuration names an unknown cache.
+
+    Notes
+    -----
+    An iteration is: arrivals, aborts, one token for every decoding request (one ``alloc`` and one table
+    write for all), then prompt chunks of prefilling requests and admissions, oldest first, under a token
+    budget. Not thread-safe. Laws: E1-E5.
+
+    Examples
+    --------
+    >>> from pymllm.workloads.source import RandomSource
+    >>> report = Engine(EngineConfig(capacity=256, content_check=True), RandomSource(seed=1)).run()
+    >>> report.finished + report.aborted + report.rejected == report.requests == 100
+    True
+    """
+
+    def __init__(
+        self, config: EngineConfig, source: Source, *, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.config = config.rounded()
+        self._pools = make_engine_pools(self.config)
+        self.memory = EngineMemory(self.config, self._pools)
+        self.queue: deque[LiveRequest] = deque()
+        self.prefilling: list[LiveRequest] = []
+        self.decoding = DecodeBatch(self.config.page_size)
+        self._source = source
+        self._progress = progress
+        self._admission = AdmissionRule(self.config, self.memory)
+        self._forward: SimulatedForward | None = None
+        if config.content_check:
+            self._forward = SimulatedForward(self.config, self._pools.swa_allocator)
+        self._tally = EngineTally()
+        self._ceiling = HitCeiling(self.config.page_size, held_back=1)
+        self._coming: Request | None = None
+        self._is_closed = False
+        self._now_ms = 0.0
+        self._started_ms = 0.0
+        # `EngineMemory.changes` when the queue's head was last refused: it is futile to ask again before.
+        self._refused_at = -1
+        self._has_retracted = False
+
+    # -- running ---------------------------------------------------------------------------------------
+
+    def run(self) -> EngineReport:
+        """Run to the end, check that everything was given back, and report.
+
+        Returns
+        -------
+        EngineReport
+            Counts and times; the final emptying of the cache is not in them.
+
+        Raises
+        ------
+        InvariantViolation
+            A law is broken: by a check during the run, or by what is left at the end.
+        """
+        while self.step():
+            pass
+        self.check_quiescent()
+        report = self.report()
+        self.evict_everything()
+        return report
+
+    def step(self) -> bool:
+        """Carry out one iteration, after jumping over the time in which nothing happens.
+
+        Returns
+        -------
+        bool
+            False when nothing is left to do; nothing was done then. A source that has another request
+            later may be stepped on.
+        """
+        if self._coming is None and not self._is_closed:
+            self._coming = self._source.next_request()
+        if self._is_idle():
+            if self._coming is None:
+                return False
+            self._now_ms = max(self._now_ms, self._coming.arrival_ms)
+        if self._tally.iterations == 0:
+            self._started_ms = self._now_ms
+        began, settled = perf_counter(), self._tally.settled
+        self._iterate()
+        self._tally.iterations += 1
+        self._tally.virtual_ms = self._now_ms - self._started_ms
+        self._tally.count_memory(self.config, self.memory)
+        if self.config.check_every:
+            self._check_books()
+        self._tally.wall_seconds += perf_counter() - began
+        if self._progress is not None and self._tally.settled != settled:
+            self._progress(self._tally.settled)
+        return True
+
+    def _iterate(self) -> None:
+        self._has_retracted = False
+        self._take_arrivals()
+        if self._source.may_abort:
+            self._abort_where_asked()
+        self._decode()
+        self._prefill()
+        self._now_ms += self.config.iteration_ms
+
+    def report(self) -> EngineReport:
+        """Report everything up to now."""
+        content_tokens = self._forward.checked_tokens if self._forward is not None else 0
+        return self._tally.report(self.config, self.memory, content_tokens)
+
+    def drain(self) -> None:
+        """Abort whatever waits or lives, and take nothing more from the source."""
+        self._coming, self._is_closed = None, True
+        for live in [*self.queue, *self.prefilling, *self.decoding.requests]:
+            self._abort(live)
+
+    def _is_idle(self) -> bool:
+        return not (self.queue or self.prefilling or self.decoding)
+
+    # -- checks ----------------------------------------------------------------------------------------
+
+    def check_quiescent(self) -> None:
+        """Check that pools and cache own everything now that no request lives.
+
+        Raises
+        ------
+        UsageError
+            Requests wait or live; `run` or `drain` first.
+        InvariantViolation
+            E3: something was not given back. E2: a free row is not empty. E5: a padded write went astray.
+        """
+        if not self._is_idle():
+            raise UsageError("requests wait or live: run or drain the engine before checking what is left")
+        engine_audit.check_quiescent(self.config, self._pools)
+        if self._forward is not None:
+            self._forward.check_untouched()
+
+    def evict_everything(self) -> None:
+        """Empty the cache and check that the pools own everything (law E3).
+
+        Raises
+        ------
+        UsageError
+            Requests wait or live.
+        InvariantViolation
+            E3: something stays cached, or was lost.
+        """
+        self.check_quiescent()
+        cache = self._pools.kind.cache
+        cache.evict(cache.total_size(), cache.swa_evictable_size())
+        engine_audit.check_emptied(self.config, self._pools)
+
+    def _check_books(self) -> None:
+        check_allocator(self._pools.allocator)
+        self.decoding.write_back()
+        lives = [*self.prefilling, *self.decoding.requests]
+        engine_audit.check_ownership(self.config, self._pools, lives)
+
+    def _check_row(self, live: LiveRequest) -> None:
+        if self._forward is not None:
+            row = self._pools.rows.req_to_token[live.row, : live.length]
+            self._forward.check_row(live.request_id, row, live.fingerprints[: live.length])
+
+    # -- arrivals and aborts -----------------------------------------------------------------------------
+
+    def _take_arrivals(self) -> None:
+        while self._coming is not None and self._coming.arrival_ms <= self._now_ms:
+            self._arrive(self._coming)
+            self._coming = self._source.next_request()
+
+    def _arrive(self, request: Request) -> None:
+        self._tally.requests += 1
+        live = LiveRequest(request, place=self._tally.requests)
+        if not self._admission.can_ever_fit(live):
+            self._tally.rejected += 1
+            return
+        live.ceiling_tokens = self._ceiling.add(request)
+        self.queue.append(live)
+
+    def _abort_where_asked(self) -> None:
+        for stage, lives in (
+            (Stage.QUEUED, list(self.queue)),
+            (Stage.PREFILL, list(self.prefilling)),
+            (Stage.DECODE, self.decoding.requests),
+        ):
+            for live in lives:
+                if self._source.abort(live.request_id, stage):
+                    self._abort(live)
+
+    def _abort(self, live: LiveRequest) -> None:
+        if live.row:
+            self._leave(live)
+            self.memory.give_back(live)
+        else:
+            self.queue.remove(live)
+            self._refused_at = -1
+        self._tally.aborted += 1
+
+    def _leave(self, live: LiveRequest) -> None:
+        if live in self.prefilling:
+            self.prefilling.remove(live)
+        else:
+            self.decoding.remove([live])
+
+    # -- decode ----------------------------------------------------------------------------------------
+
+    def _decode(self) -> None:
+        slots = self._allocate_for_decode()
+        if slots is None:
+            return
+        batch = self.decoding
+        positions = batch.lengths.copy()
+        new = batch.step(slots)
+        self._pools.rows.write(
+            (torch.from_numpy(padded(batch.rows)), torch.from_numpy(padded(positions))),
+            torch.from_numpy(padded(new)),
+        )
+        if self._forward is not None:
+            pairs = zip(batch.requests, positions.tolist(), strict=True)
+            self._forward.write(
+                torch.from_numpy(new), np.array([live.fingerprints[at] for live, at in pairs])
+            )
+        self.memory.release_windows(batch)
+        self._finish_those_done()
+
+    def _allocate_for_decode(self) -> np.ndarray | None:
+        """Allocate the next page of each request that begins one; ``None`` when nobody decodes."""
+        page_size = self.config.page_size
+        while self.decoding:
+            crossing = self.decoding.crossing().tolist()
+            payers = [self.decoding.requests[at].times for at in crossing]
+            slots = self.memory.allocate(len(crossing) * page_size, payers)
+            if slots is not None:
+                return slots.cpu().numpy()[::page_size]
+            self._retract()
+        return None
+
+    def _finish_those_done(self) -> None:
+        done = [self.decoding.requests[at] for at in np.flatnonzero(self.decoding.remaining == 0).tolist()]
+        if done:
+            self.decoding.remove(done)
+        for live in done:
+            self._finish(live)
+
+    def _finish(self, live: LiveRequest) -> None:
+        self._check_row(live)
+        self.memory.finish(live)
+        self._tally.count_finish(live)
+
+    # -- prefill and admission -------------------------------------------------------------------------
+
+    def _prefill(self) -> None:
+        budget = self.config.chunk_tokens
+        for live in list(self.prefilling):
+            if budget and live.row:
+                budget -= self._prefill_chunk(live, budget)
+        # A request just retracted must not push itself back in within the same iteration.
+        while budget and not self._has_retracted and (admitted := self._admit_next()) is not None:
+            budget -= self._prefill_chunk(admitted, budget)
+
+    def _prefill_chunk(self, live: LiveRequest, budget: int) -> int:
+        """Compute the next tokens of a prompt; returns how many, 0 where the request was retracted."""
+        most = min(budget, live.prompt_length - live.length)
+        limit = self._source.chunk_limit(live.request_id, most)
+        if not 1 <= limit <= most:
+            raise UsageError(f"chunk_limit gave {limit} tokens; it must be in 1..{most}")
+        slots = None
+        while slots is None:
+            slots = self.memory.extend(live, limit)
+            if slots is None:
+                self._retract()
+                if not live.row:
+                    return 0
+        start, live.length = live.length, live.length + len(slots)
+        self._tally.computed_tokens += len(slots)
+        if self._forward is not None:
+            self._forward.write(slots, live.fingerprints[start : live.length])
+            self._check_row(live)
+        self.memory.share(live)
+        if live.length == live.prompt_length:
+            self._end_prefill(live)
+        return len(slots)
+
+    def _end_prefill(self, live: LiveRequest) -> None:
+        self.prefilling.remove(live)
+        if live.length == live.final_length:
+            self._finish(live)
+        else:
+            self.decoding.add(live)
+
+    def _admit_next(self) -> LiveRequest | None:
+        """Admit the oldest waiting request, if memory suffices for it (law E4)."""
+        while self.queue and self._refused_at != self.memory.changes:
+            live = self.queue[0]
+            prefix = self.memory.match_and_hold(live)
+            if self._source.may_abort and self._source.abort(live.request_id, Stage.HELD):
+                self.memory.give_back(live)
+                self._abort(live)
+                continue
+            headroom = self.decoding.headroom(self.config.decode_headroom)
+            suffices = self._admission.suffices(live, self.prefilling, headroom)
+            if not suffices or not self.memory.take_row(live, prefix):
+                self._refuse(live)
+                return None
+            return self._admit(self.queue.popleft())
+        return None
+
+    def _admit(self, live: LiveRequest) -> LiveRequest:
+        self.prefilling.append(live)
+        self._tally.count_admission(live)
+        self._check_row(live)
+        if self.config.check_every:
+            engine_audit.check_fresh_row(self._pools, live)
+        return live
+
+    def _refuse(self, live: LiveRequest) -> None:
+        self.memory.give_back(live)
+        self._refused_at = self.memory.changes
+        if not (self.prefilling or self.decoding):
+            raise InvariantViolation(
+                "E4",
+                f"request {live.request_id} fits and is alone, but of its {live.prompt_length} tokens only "
+                f"{self.memory.room()} are free or evictable (full, SWA)",
+            )
+
+    # -- retraction ------------------------------------------------------------------------------------
+
+    def _retract(self) -> None:
+        """Throw one live request back into the queue; what it has produced becomes a part of its prompt."""
+        oldest_first = sorted([*self.prefilling, *self.decoding.requests], key=attrgetter("place"))
+        lives = {live.request_id: live for live in oldest_first}
+        if len(lives) == 1:
+            raise InvariantViolation(
+                "E4",
+                f"request {next(iter(lives))} is alone and fits, but cannot grow: only {self.memory.room()} "
+                "slots are free or evictable (full, SWA)",
+            )
+        chosen = self._source.retract_victim(list(lives))
+        if chosen not in lives:
+            raise UsageError(f"retract_victim gave {chosen}; it must be one of {list(lives)}")
+        live = lives[chosen]
+        self._leave(live)
+        live.keep_produced()
+        self.memory.give_back(live)
+        self.queue.appendleft(live)
+        self._tally.retractions += 1
+        self._has_retracted = True

@@ -1,0 +1,175 @@
+"""Checks around the engine: who owns which slot while it runs, and that nothing is left at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pymllm.errors import InvariantViolation
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.live_request import LiveRequest
+
+__all__ = ["check_emptied", "check_fresh_row", "check_ownership", "check_quiescent"]
+
+
+def check_ownership(config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
+    """Check that every slot has one owner, and that rows name what they may.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    pools : EnginePools
+        Between two iterations.
+    lives : sequence of LiveRequest
+        All requests that own a row.
+
+    Raises
+    ------
+    InvariantViolation
+        E2: two owners of one slot, an owned slot that is free, or a row that differs from the prefix it
+        holds. E3: a slot that is neither free, nor cached, nor owned by a live request.
+
+    Notes
+    -----
+    Cost: one pass over all cached and owned pages.
+    """
+    table, page_size = pools.rows.req_to_token.cpu(), config.page_size
+    for live in lives:
+        _check_held_prefix(live, table[live.row, : live.held_length], pools)
+    owned = [table[live.row, live.held_length : live.length : page_size] for live in lives]
+    # Nodes are whole pages, so every page_size-th slot is the first of a page.
+    cached = torch.cat([_NOTHING, *pools.kind.cached_slots()]).cpu()[::page_size]
+    pages = torch.cat([_NOTHING, *owned, cached]).numpy() // page_size
+    _check_one_owner(pages, [len(slots) for slots in owned], lives)
+    first_slots = torch.from_numpy(pages * page_size)
+    handed_out = pools.allocator.is_handed_out(first_slots).cpu().numpy()
+    if not handed_out.all():
+        raise InvariantViolation(
+            "E2", f"page {int(pages[~handed_out][0])} is free, but a request or the cache names it"
+        )
+    _check_total("full", config.capacity, pools.full_available_size(), len(pages) * page_size)
+    if pools.swa_allocator is not None and config.swa_capacity is not None:
+        halves = pools.swa_allocator.translate_to_swa(first_slots).cpu().numpy()
+        alive = halves[halves > 0]
+        if len(np.unique(alive)) != len(alive):
+            raise InvariantViolation("E2", "two full pages have the same SWA page behind them")
+        available = pools.swa_allocator.swa_available_size()
+        _check_total("SWA", config.swa_capacity, available, len(alive) * page_size)
+
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+
+
+def _check_held_prefix(live: LiveRequest, row: torch.Tensor, pools: EnginePools) -> None:
+    path = torch.cat([_NOTHING, *pools.kind.path_slots(live.held_node)]).cpu()
+    if not torch.equal(path, row.long()):
+        raise InvariantViolation(
+            "E2",
+            f"request {live.request_id}: the first {live.held_length} entries of row {live.row} are not the "
+            f"{len(path)} slots of the prefix that it holds",
+        )
+
+
+def _check_one_owner(pages: np.ndarray, owned: Sequence[int], lives: Sequence[LiveRequest]) -> None:
+    counts = np.bincount(pages)
+    if len(pages) and counts.max() > 1:
+        page = int(counts.argmax())
+        owners = np.searchsorted(np.cumsum(owned), np.flatnonzero(pages == page), side="right").tolist()
+        names = [f"request {lives[at].request_id}" if at < len(lives) else "the cache" for at in owners]
+        raise InvariantViolation("E2", f"page {page} has {len(names)} owners: {', '.join(names)}")
+
+
+def check_fresh_row(pools: EnginePools, live: LiveRequest) -> None:
+    """Check that a row carries nothing over from the request that had it before.
+
+    Parameters
+    ----------
+    pools : EnginePools
+        Of the engine.
+    live : LiveRequest
+        Just admitted: its row names the held prefix and nothing else.
+
+    Raises
+    ------
+    InvariantViolation
+        E2: there is something behind the held prefix.
+    """
+    stale = pools.rows.req_to_token[live.row, live.held_length :].count_nonzero()
+    if stale:
+        raise InvariantViolation(
+            "E2",
+            f"request {live.request_id}: row {live.row} carries {int(stale)} slots of an earlier request",
+        )
+
+
+def _check_total(half: str, capacity: int, available: int, owned: int) -> None:
+    if available + owned != capacity:
+        raise InvariantViolation(
+            "E3",
+            f"{half} slots: {available} are free and {owned} are cached or owned by live requests, "
+            f"{available + owned} of {capacity}",
+        )
+
+
+def check_quiescent(config: EngineConfig, pools: EnginePools) -> None:
+    """Check that pools and cache own everything, to the slot, when no request lives.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    pools : EnginePools
+        Of an engine without live requests.
+
+    Raises
+    ------
+    InvariantViolation
+        E3: a slot, an SWA half, a hold or a row was not given back. E2: a free row is not empty.
+
+    Notes
+    -----
+    Cost: one pass over the row table.
+    """
+    cache = pools.kind.cache
+    _check_total("full", config.capacity, pools.full_available_size(), cache.total_size())
+    if pools.swa_allocator is not None and config.swa_capacity is not None:
+        alive = cache.swa_evictable_size() + cache.swa_protected_size()
+        _check_total("SWA", config.swa_capacity, pools.swa_allocator.swa_available_size(), alive)
+    if cache.protected_size() or cache.swa_protected_size():
+        raise InvariantViolation(
+            "E3",
+            f"no request lives, but {cache.protected_size()} cached tokens are locked, and the windows of "
+            f"{cache.swa_protected_size()}",
+        )
+    if pools.rows.available_size() != pools.rows.size:
+        raise InvariantViolation(
+            "E3", f"{pools.rows.size - pools.rows.available_size()} rows were not given back"
+        )
+    used = pools.rows.req_to_token.any(dim=1).nonzero().flatten().tolist()
+    if used:
+        raise InvariantViolation("E2", f"rows {used} are free but not empty")
+
+
+def check_emptied(config: EngineConfig, pools: EnginePools) -> None:
+    """Check that the pools own everything after the cache was evicted.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    pools : EnginePools
+        Of an engine without live requests, whose cache was asked to evict everything.
+
+    Raises
+    ------
+    InvariantViolation
+        E3: something is still cached, or was lost.
+    """
+    cache = pools.kind.cache
+    if cache.total_size():
+        raise InvariantViolation("E3", f"{cache.total_size()} tokens stay cached after evicting everything")
+    check_quiescent(config, pools)

@@ -1,0 +1,181 @@
+"""A simulated model: writes fingerprints as KV, and compares what is read with what a cold run writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from pymllm.errors import InvariantViolation
+from pymllm.mem_cache.memory_pool import KVPool, SWATokenToKVPoolAllocator
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.fingerprint import KVPart, kv_fingerprints
+
+__all__ = ["BATCH_MULTIPLE", "SimulatedForward", "padded"]
+
+#: Batches are padded to a multiple of this, as captured graphs are; the padding names slot 0 and row 0.
+BATCH_MULTIPLE = 8
+
+_LAYERS = 2
+_FULL = (KVPart.FULL_K, KVPart.FULL_V)
+_SWA = (KVPart.SWA_K, KVPart.SWA_V)
+
+
+def padded(values: np.ndarray) -> np.ndarray:
+    """Extend a batch with zeros, the padding slot and row, to a multiple of `BATCH_MULTIPLE`."""
+    return np.concatenate([values, np.zeros(-len(values) % BATCH_MULTIPLE, dtype=values.dtype)])
+
+
+class SimulatedForward:
+    """The KV of a small integer model, written and read through real pools (laws E1, E2, E5).
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    swa_allocator : SWATokenToKVPoolAllocator or None
+        Translates full slots to SWA slots, where there is a window.
+
+    Notes
+    -----
+    Cost: memory of 32 bytes per slot and half, twice: a plain record of what was written where tells a
+    write that went astray. Not thread-safe.
+    """
+
+    def __init__(self, config: EngineConfig, swa_allocator: SWATokenToKVPoolAllocator | None) -> None:
+        self.checked_tokens = 0
+        self._window = config.sliding_window_size
+        self._swa_allocator = swa_allocator
+        self._garbage = np.random.default_rng(config.seed)
+        self._pools = {_FULL: _make_pool(config, config.capacity)}
+        if config.swa_capacity is not None:
+            self._pools[_SWA] = _make_pool(config, config.swa_capacity)
+        self._written = {
+            (layer, part): np.zeros(pool.size + pool.page_size, dtype=np.int64)
+            for parts, pool in self._pools.items()
+            for layer in range(_LAYERS)
+            for part in parts
+        }
+
+    def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
+        """Compute tokens: write their KV, and garbage for the padding of the batch.
+
+        Parameters
+        ----------
+        slots : torch.Tensor
+            Full slots, shape ``(n,)``.
+        prefixes : numpy.ndarray
+            Their prefix fingerprints, shape ``(n,)``, uint64.
+        """
+        for parts, pool in self._pools.items():
+            named = self._slots_of(parts, slots)
+            index = torch.from_numpy(padded(named))
+            for layer in range(_LAYERS):
+                values = [self._padded_values(prefixes, layer, part) for part in parts]
+                keys_values = [torch.from_numpy(value).view(-1, 1, 1).to(pool.device) for value in values]
+                pool.set_kv_buffer(layer, index, keys_values[0], keys_values[1])
+                for part, value in zip(parts, values, strict=True):
+                    self._written[layer, part][named] = value[: len(named)]
+
+    def _padded_values(self, prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarray:
+        values = kv_fingerprints(prefixes, layer, part)
+        garbage = self._garbage.integers(1, 1 << 62, -len(values) % BATCH_MULTIPLE)
+        return np.concatenate([values, garbage])
+
+    def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
+        if parts is _SWA and self._swa_allocator is not None:
+            slots = self._swa_allocator.translate_to_swa(slots)
+        return slots.cpu().numpy().astype(np.int64)
+
+    def check_row(self, request_id: int, slots: torch.Tensor, prefixes: np.ndarray) -> None:
+        """Read a request's row back and compare it with a cold run; its window likewise.
+
+        Parameters
+        ----------
+        request_id : int
+            Named where it fails.
+        slots : torch.Tensor
+            Full slots of the row's positions ``0 .. n - 1``.
+        prefixes : numpy.ndarray
+            Prefix fingerprints of the request's first n tokens.
+
+        Raises
+        ------
+        InvariantViolation
+            E1: a value is not what a cold run writes there. S1: an SWA half inside the window is gone.
+        """
+        self._check(request_id, 0, slots, prefixes, _FULL)
+        if self._window is None:
+            return
+        start = max(0, len(slots) - self._window)
+        halves = self._slots_of(_SWA, slots[start:])
+        if not halves.all():
+            at = start + int(np.flatnonzero(halves == 0)[0])
+            raise InvariantViolation(
+                "S1",
+                f"request {request_id}: position {at}, slot {int(slots[at])} has no SWA half, but the window "
+                f"of {self._window} tokens before position {len(slots)} covers it",
+            )
+        self._check(request_id, start, slots[start:], prefixes[start:], _SWA)
+
+    def _check(
+        self,
+        request_id: int,
+        start: int,
+        slots: torch.Tensor,
+        prefixes: np.ndarray,
+        parts: tuple[KVPart, KVPart],
+    ) -> None:
+        named = self._slots_of(parts, slots)
+        self.checked_tokens += len(named)
+        for layer, part, buffer in self._buffers(parts):
+            expected, found = kv_fingerprints(prefixes, layer, part), buffer[named]
+            if not np.array_equal(expected, found):
+                at = int(np.flatnonzero(expected != found)[0])
+                raise InvariantViolation(
+                    "E1",
+                    f"request {request_id}: position {start + at}, slot {named[at]}, layer {layer}, "
+                    f"{part.name}: expected {expected[at]}, as a cold run writes, found {found[at]}",
+                )
+
+    def _buffers(self, parts: tuple[KVPart, KVPart]) -> Iterator[tuple[int, KVPart, np.ndarray]]:
+        for layer in range(_LAYERS):
+            for part, buffer in zip(parts, self._pools[parts].get_kv_buffer(layer), strict=True):
+                yield layer, part, buffer.cpu().numpy().reshape(-1)
+
+    def check_untouched(self) -> None:
+        """Compare every slot but the padding one with the record of what was written there.
+
+        Raises
+        ------
+        InvariantViolation
+            E5: a write, most likely a padded one, landed in a slot that it did not name.
+
+        Notes
+        -----
+        Cost: one pass over all buffers.
+        """
+        for parts in self._pools:
+            for layer, part, buffer in self._buffers(parts):
+                astray = np.flatnonzero(buffer != self._written[layer, part])
+                if (astray > 0).any():
+                    slot = int(astray[astray > 0][0])
+                    raise InvariantViolation(
+                        "E5",
+                        f"slot {slot}, layer {layer}, {part.name} holds {buffer[slot]}, but what was last "
+                        f"written to it is {self._written[layer, part][slot]}",
+                    )
+
+
+def _make_pool(config: EngineConfig, size: int) -> KVPool:
+    return KVPool(
+        size,
+        layer_num=_LAYERS,
+        k_head_num=1,
+        k_head_dim=1,
+        device=config.device,
+        dtype=torch.int64,
+        pin_memory=False,
+        page_size=config.page_size,
+    )

@@ -1,0 +1,306 @@
+"""What a request does with memory: match and hold, grow, share what is computed, give everything back.
+
+Every range of a row belongs either to the cache, under the request's hold, or to the request
+(`LiveRequest` draws it). All transfers between the two are in this file. Who may run, and who must
+yield when memory is short, is the scheduler's business (`pymllm.workloads.engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from pymllm.errors import InvariantViolation
+from pymllm.mem_cache.base_prefix_cache import InsertResult
+from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_decode import DecodeBatch
+from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.live_request import LiveRequest
+
+__all__ = ["EngineMemory"]
+
+Range = tuple[int, int]
+Lengths = TypeVar("Lengths", int, np.ndarray)
+
+
+class EngineMemory:
+    """The requests' side of one engine's cache, slots and rows.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    pools : EnginePools
+        Nobody else allocates from them.
+
+    Attributes
+    ----------
+    probe : CacheProbe
+        All cache operations go through it.
+    dead_window_tokens : int
+        Cached tokens that requests computed again because their window was dead.
+    changes : int
+        Counts up whenever a waiting request's chance may have become better.
+    """
+
+    def __init__(self, config: EngineConfig, pools: EnginePools) -> None:
+        self.pools = pools
+        self.probe = CacheProbe(pools.kind.cache, pools.kind.check, config.check_every)
+        self.dead_window_tokens = 0
+        self.changes = 0
+        self.page_size = config.page_size
+        self._window = config.sliding_window_size or 0
+        self._swa_allocator = pools.swa_allocator
+        self._releases_early = config.release_window_early
+        self._table = pools.rows.req_to_token
+
+    # -- how much there is -----------------------------------------------------------------------------
+
+    def whole_pages(self, length: int) -> int:
+        """Cut a length down to whole pages."""
+        return length // self.page_size * self.page_size
+
+    def pages_up(self, length: int) -> int:
+        """Round a length up to whole pages."""
+        return -(-length // self.page_size) * self.page_size
+
+    def available(self) -> tuple[int, int]:
+        """Count free tokens of the full and of the SWA half; without a window both are the same."""
+        full = self.pools.full_available_size()
+        return full, full if self._swa_allocator is None else self._swa_allocator.swa_available_size()
+
+    def room(self) -> tuple[int, int]:
+        """Count free and evictable tokens of either half; what is held is neither (law E4)."""
+        cache = self.pools.kind.cache
+        full, swa = self.available()
+        evictable = cache.evictable_size()
+        return full + evictable, swa + (
+            evictable if self._swa_allocator is None else cache.swa_evictable_size()
+        )
+
+    def _window_floor(self, length: Lengths) -> Lengths:
+        """Tell how many tokens, in whole pages, lie before every window that can still be asked for.
+
+        Counted from the last whole page and not from ``length``: the window of the aligned prefix must
+        stay whole, or the cache could never take it (laws S1, S7). Below 0 for short requests.
+        """
+        aligned = length // self.page_size * self.page_size
+        return (aligned - self._window) // self.page_size * self.page_size
+
+    # -- taking ----------------------------------------------------------------------------------------
+
+    def match_and_hold(self, live: LiveRequest) -> torch.Tensor:
+        """Find the cached prefix of a request and hold it.
+
+        Parameters
+        ----------
+        live : LiveRequest
+            Owns nothing.
+
+        Returns
+        -------
+        torch.Tensor
+            The prefix's slots. At least one token of the prompt is left to compute (law E4).
+        """
+        live.queried_length = self.whole_pages(live.prompt_length - 1)
+        match = self.probe.match(live.key(live.queried_length), live.times)
+        live.lock_token = self.probe.lock(match.last_node, live.times)
+        live.held_node = match.last_node
+        live.length = live.held_length = live.released_length = match.prefix_len
+        return match.indices
+
+    def take_row(self, live: LiveRequest, prefix: torch.Tensor) -> bool:
+        """Give a request that holds its prefix a row, and write the prefix into it.
+
+        Returns
+        -------
+        bool
+            False when no row is free; nothing has changed then.
+        """
+        rows = self.pools.rows.alloc(1)
+        if rows is None:
+            return False
+        live.row = rows[0]
+        self.pools.rows.write((live.row, slice(0, live.held_length)), prefix)
+        live.is_recomputing = self._swa_allocator is not None and not live.was_admitted
+        return True
+
+    def allocate(self, tokens: int, payers: Sequence[CacheTimes]) -> torch.Tensor | None:
+        """Allocate slots, evicting what is short.
+
+        Parameters
+        ----------
+        tokens : int
+            Whole pages.
+        payers : sequence of CacheTimes
+            The requests that need them, not empty.
+
+        Returns
+        -------
+        torch.Tensor or None
+            ``None`` when even evicting did not make enough room.
+        """
+        slots = self.pools.allocator.alloc(tokens)
+        if slots is None:
+            full, swa = self.available()
+            swa_short = 0 if self._swa_allocator is None else max(0, tokens - swa)
+            self.probe.evict(max(0, tokens - full), swa_short, payers)
+            slots = self.pools.allocator.alloc(tokens)
+        return slots
+
+    def extend(self, live: LiveRequest, limit: int) -> torch.Tensor | None:
+        """Give a request slots for its next tokens and write them into its row.
+
+        The rest of its last page comes first, then whole new pages (law A3).
+
+        Parameters
+        ----------
+        live : LiveRequest
+            With a row.
+        limit : int
+            Tokens wanted; with a window fewer where the SWA half has less room, which a chunk's end
+            will return.
+
+        Returns
+        -------
+        torch.Tensor or None
+            Slots, shape ``(tokens,)``, at least one; ``None`` when memory is short, and nothing has
+            changed then but what was evicted.
+        """
+        in_page = -live.length % self.page_size
+        tokens = limit if self._swa_allocator is None else min(limit, in_page + self.room()[1])
+        new = self.allocate(self.pages_up(max(0, tokens - in_page)), [live.times]) if tokens else None
+        if new is None:
+            return None
+        rest = torch.arange(min(in_page, tokens), dtype=new.dtype, device=new.device) + (live.last_slot + 1)
+        slots = torch.cat([rest, new[: tokens - len(rest)]])
+        self.pools.rows.write((live.row, slice(live.length, live.length + tokens)), slots)
+        live.last_slot = int(slots[-1])
+        return slots
+
+    # -- sharing ---------------------------------------------------------------------------------------
+
+    def share(self, live: LiveRequest) -> None:
+        """Cache what a request has computed so far, and go on with the cache's slots instead of duplicates.
+
+        Parameters
+        ----------
+        live : LiveRequest
+            Between two chunks of its prompt, or at its end.
+
+        Notes
+        -----
+        The new hold is taken before the old one is released, and the row is rewritten before duplicates
+        are given back, so that the row never names a slot that is neither owned nor held.
+        Laws: R4, S7, E2.
+        """
+        if self._releases_early:
+            self.release_window(live)
+        aligned = self.whole_pages(live.length)
+        if aligned > live.held_length:
+            result = self._insert(live, aligned)
+            self._follow(live, aligned, result)
+            self.changes += 1
+        self.release_window(live)
+
+    def _insert(self, live: LiveRequest, aligned: int) -> InsertResult:
+        window = {}
+        if self._swa_allocator is not None:
+            window = {"prev_prefix_len": live.held_length, "swa_evicted_seqlen": live.released_length}
+        result = self.probe.insert(live.key(aligned), self._table[live.row, :aligned], live.times, **window)
+        if live.is_recomputing:
+            known = min(result.prefix_len, live.queried_length)
+            self.dead_window_tokens += max(0, known - live.held_length)
+            live.is_recomputing = result.prefix_len >= aligned
+        return result
+
+    def _follow(self, live: LiveRequest, aligned: int, result: InsertResult) -> None:
+        """Let the row name what the cache now has, and give back what it did not take."""
+        held = live.held_length
+        if result.adopted == ((held, aligned),):
+            self._move_hold(live, result.last_node, aligned)
+            return
+        match = self.probe.match(live.key(aligned), live.times)
+        if match.prefix_len <= held:
+            self._refuse_adopted(live, result)
+            return
+        self._move_hold(live, match.last_node, match.prefix_len)
+        duplicates = self._cut(live, held, match.prefix_len, result.adopted)
+        if duplicates is not None:
+            self.pools.rows.write((live.row, slice(held, match.prefix_len)), match.indices[held:])
+            self.pools.allocator.free(duplicates)
+
+    def _move_hold(self, live: LiveRequest, node: Any, length: int) -> None:
+        token = self.probe.lock(node, live.times)
+        self.probe.unlock(live.held_node, live.lock_token, live.times)
+        live.held_node, live.lock_token, live.held_length = node, token, length
+        live.released_length = max(live.released_length, length)
+
+    def _refuse_adopted(self, live: LiveRequest, result: InsertResult) -> None:
+        if result.adopted:
+            raise InvariantViolation(
+                "R3",
+                f"request {live.request_id}: insert adopted {result.adopted}, but the key matches only what "
+                f"was held before, {live.held_length} tokens",
+            )
+
+    def _cut(self, live: LiveRequest, start: int, end: int, adopted: Sequence[Range]) -> torch.Tensor | None:
+        """Copy the row's slots in ``start .. end`` that were not adopted; ``None`` where all were."""
+        pieces, at = [], start
+        for first, last in (*adopted, (end, end)):
+            if at < first:
+                pieces.append(self._table[live.row, at:first])
+            at = max(at, last)
+        return torch.cat(pieces) if pieces else None
+
+    def release_window(self, live: LiveRequest) -> None:
+        """Return the SWA halves of own slots that no window will ask for again."""
+        if self._swa_allocator is None:
+            return
+        floor = self._window_floor(live.length)
+        if floor > live.released_length:
+            self._swa_allocator.free_swa(self._table[live.row, live.released_length : floor])
+            live.released_length = floor
+
+    def release_windows(self, batch: DecodeBatch) -> None:
+        """Do the same for all decoding requests, which have each grown by one token, in one call."""
+        if self._swa_allocator is None:
+            return
+        leaving = np.flatnonzero(self._window_floor(batch.lengths) > batch.released)
+        if len(leaving):
+            # One more token moves a floor by one page at most, and every floor was reached before.
+            positions = batch.released[leaving, None] + np.arange(self.page_size)
+            rows = np.broadcast_to(batch.rows[leaving, None], positions.shape)
+            named = torch.from_numpy(np.stack([rows, positions])).to(self._table.device)
+            self._swa_allocator.free_swa(self._table[named[0], named[1]])
+            batch.released[leaving] += self.page_size
+
+    # -- giving back -----------------------------------------------------------------------------------
+
+    def finish(self, live: LiveRequest) -> None:
+        """Cache a whole sequence and give back everything else, duplicates, tail, hold and row."""
+        aligned = self.whole_pages(live.length)
+        adopted: Sequence[Range] = ()
+        if aligned > live.held_length:
+            adopted = self._insert(live, aligned).adopted
+        self.give_back(live, adopted)
+
+    def give_back(self, live: LiveRequest, adopted: Sequence[Range] = ()) -> None:
+        """Give back what a request owns, but for what the cache ``adopted``; release its hold and its row.
+
+        Notes
+        -----
+        Fits every exit: after a match, between chunks, in decode. Laws: E3, R4.
+        """
+        if live.row:
+            own = self._cut(live, live.held_length, live.length, adopted)
+            if own is not None:
+                self.pools.allocator.free(own)
+            self.pools.rows.free(live.row)
+        self.probe.unlock(live.held_node, live.lock_token, live.times)
+        live.forget_memory()
+        self.changes += 1

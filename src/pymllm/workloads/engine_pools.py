@@ -1,0 +1,156 @@
+"""The real caches and pools that an engine drives, made by name. A new cache is added here only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pymllm.invariants.radix_cache import check_radix_cache
+from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.mem_cache.base_prefix_cache import BasePrefixCache
+from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.memory_pool import (
+    ReqToTokenPool,
+    SWATokenToKVPoolAllocator,
+    TokenToKVPoolAllocator,
+)
+from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.workloads.engine_config import EngineConfig
+
+__all__ = ["CACHE_MAKERS", "CacheKind", "EnginePools", "check_allocator", "make_engine_pools"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKind:
+    """A prefix cache and how to look inside it.
+
+    Parameters
+    ----------
+    cache : BasePrefixCache
+        Built over the engine's allocator.
+    check : callable
+        Walks everything and raises `InvariantViolation`.
+    cached_slots : callable
+        Full slots of every node, a list of 1-D integer tensors in whole pages.
+    path_slots : callable
+        Takes a node; full slots of its path from the root, as above.
+    """
+
+    cache: BasePrefixCache
+    check: Callable[[], None]
+    cached_slots: Callable[[], list[torch.Tensor]]
+    path_slots: Callable[[Any], list[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePools:
+    """One engine's cache, slots and rows.
+
+    Parameters
+    ----------
+    kind : CacheKind
+        The cache.
+    allocator : TokenToKVPoolAllocator or SWATokenToKVPoolAllocator
+        Slots.
+    swa_allocator : SWATokenToKVPoolAllocator or None
+        The same object where there is a window.
+    rows : ReqToTokenPool
+        One row of slots per request.
+    """
+
+    kind: CacheKind
+    allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
+    swa_allocator: SWATokenToKVPoolAllocator | None
+    rows: ReqToTokenPool
+
+    def full_available_size(self) -> int:
+        """Count the free tokens of the full half."""
+        if self.swa_allocator is None:
+            return self.allocator.available_size()
+        return self.swa_allocator.full_available_size()
+
+
+def check_allocator(allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator) -> None:
+    """Walk an allocator's books.
+
+    Raises
+    ------
+    InvariantViolation
+        An A law is broken.
+    """
+    if isinstance(allocator, SWATokenToKVPoolAllocator):
+        check_swa_allocator(allocator)
+    else:
+        check_token_allocator(allocator)
+
+
+def make_engine_pools(config: EngineConfig) -> EnginePools:
+    """Build what a configuration names.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+
+    Returns
+    -------
+    EnginePools
+        Empty cache, free pools.
+
+    Raises
+    ------
+    ValueError
+        ``config.cache`` is not in `CACHE_MAKERS`.
+    """
+    if config.cache not in CACHE_MAKERS:
+        raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(CACHE_MAKERS))}")
+    rows = ReqToTokenPool(config.max_running, config.max_context, config.device)
+    maker, swa_allocator = CACHE_MAKERS[config.cache], None
+    allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
+    if config.swa_capacity is None:
+        allocator = TokenToKVPoolAllocator(config.capacity, config.device, config.page_size)
+    else:
+        allocator = swa_allocator = SWATokenToKVPoolAllocator(
+            config.capacity, config.swa_capacity, config.device, config.page_size
+        )
+    return EnginePools(maker(config, allocator), allocator, swa_allocator, rows)
+
+
+def _make_radix(config: EngineConfig, allocator: object) -> CacheKind:
+    cache = RadixCache(config.page_size, config.sliding_window_size, allocator)
+    return CacheKind(
+        cache, lambda: check_radix_cache(cache), lambda: _tree_slots(cache.root_node), _path_slots
+    )
+
+
+def _make_chunk(config: EngineConfig, allocator: object) -> CacheKind:
+    cache = ChunkCache(allocator, config.device)
+    return CacheKind(cache, lambda: None, list, lambda node: [])
+
+
+def _tree_slots(root: TreeNode) -> list[torch.Tensor]:
+    found, ahead = [], list(root.children.values())
+    while ahead:
+        node = ahead.pop()
+        ahead.extend(node.children.values())
+        assert node.value is not None  # only evicted nodes have none, and they are not in the tree
+        found.append(node.value)
+    return found
+
+
+def _path_slots(node: TreeNode) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    while node.parent is not None and node.value is not None:
+        found.append(node.value)
+        node = node.parent
+    return found[::-1]
+
+
+CACHE_MAKERS: dict[str, Callable[[EngineConfig, object], CacheKind]] = {
+    "chunk": _make_chunk,
+    "radix": _make_radix,
+}

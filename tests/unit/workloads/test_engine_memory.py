@@ -1,0 +1,213 @@
+"""Requests and cache pass slots to each other without losing or sharing one by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.errors import InvariantViolation
+from pymllm.mem_cache.base_prefix_cache import InsertResult
+from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine_memory import EngineMemory
+from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.request import Request
+
+
+def started(memory: EngineMemory, request: Request, tokens: int) -> LiveRequest:
+    """Admit a request and give it slots for its first tokens beyond what is cached."""
+    live = LiveRequest(request, place=request.request_id)
+    assert memory.take_row(live, memory.match_and_hold(live))
+    slots = memory.extend(live, tokens)
+    assert slots is not None
+    live.length += len(slots)
+    return live
+
+
+def row_of(memory: EngineMemory, live: LiveRequest) -> list[int]:
+    """Read the whole row of a request."""
+    row: list[int] = memory.pools.rows.req_to_token[live.row, : live.length].tolist()
+    return row
+
+
+def test_request_grows_into_its_last_page_first(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """A3: whole pages are allocated and slots within a page follow on."""
+    memory = engine_of([], page_size=4).memory
+    live = started(memory, ask(0, 20), 5)
+    assert row_of(memory, live) == [4, 5, 6, 7, 8]
+    for tokens, row_end in ((2, [9, 10]), (3, [11, 12, 13]), (6, [14, 15, 16, 17, 18, 19])):
+        slots = memory.extend(live, tokens)
+        assert slots is not None
+        assert slots.tolist() == row_end
+        live.length += tokens
+    assert memory.available() == (48, 48)
+
+
+def test_short_memory_changes_nothing_but_what_is_evicted(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """X4: a request that cannot grow keeps its row and its slots."""
+    memory = engine_of([], capacity=16, page_size=4).memory
+    live = started(memory, ask(0, 30), 5)
+    assert memory.extend(live, 12) is None
+    assert (row_of(memory, live), memory.available()) == ([4, 5, 6, 7, 8], (8, 8))
+    assert memory.probe.evict_calls == 1
+
+
+def test_sharing_computed_pages_moves_the_hold(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """R4: the cache owns the whole pages, the request what is behind them, and nothing twice."""
+    memory = engine_of([], page_size=4).memory
+    live = started(memory, ask(0, 20), 10)
+    memory.share(live)
+    cache = memory.probe.cache
+    assert (live.held_length, cache.protected_size(), cache.evictable_size()) == (8, 8, 0)
+    memory.share(live)
+    assert memory.probe.operations == 5  # match, lock, insert, lock, unlock: the second call did nothing
+    memory.give_back(live)
+    assert (cache.evictable_size(), memory.available()[0]) == (8, 56)
+
+
+def test_duplicates_are_given_back_after_the_row_names_the_tree(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """E2: of two requests that compute one prefix at a time, the later goes on with the other's slots."""
+    memory = engine_of([], page_size=4).memory
+    prompt = range(100, 114)
+    first = started(memory, ask(0, 14, tokens=prompt), 14)
+    second = started(memory, ask(1, 14, tokens=prompt), 14)
+    memory.share(first)
+    free = memory.available()[0]
+    memory.share(second)
+    assert row_of(memory, second)[:12] == row_of(memory, first)[:12]
+    assert memory.available()[0] == free + 12
+    assert row_of(memory, second)[12:] == [32, 33]
+    memory.finish(first)
+    memory.finish(second)
+    assert memory.available()[0] + memory.probe.cache.total_size() == 64
+
+
+def test_finish_gives_back_duplicates_and_tail(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """R4: what insert did not adopt is the request's to free, and its row is empty afterwards."""
+    memory = engine_of([], page_size=4).memory
+    prompt = range(100, 114)
+    first, second = (started(memory, ask(number, 14, tokens=prompt), 14) for number in range(2))
+    memory.finish(first)
+    memory.finish(second)
+    assert (memory.probe.cache.total_size(), memory.available()[0]) == (12, 52)
+    assert memory.pools.rows.available_size() == 4
+    assert not memory.pools.rows.req_to_token.any()
+
+
+def test_failed_admission_gives_its_hold_back(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """E3: a request without a row owns nothing but its hold."""
+    memory = engine_of([], page_size=4, max_running=1).memory
+    memory.finish(started(memory, ask(0, 9), 9))
+    live = LiveRequest(ask(1, 9, tokens=range(1000, 1008)), place=2)
+    running = started(memory, ask(2, 4), 4)
+    prefix = memory.match_and_hold(live)
+    assert memory.probe.cache.protected_size() == len(prefix) == 8
+    assert not memory.take_row(live, prefix)
+    memory.give_back(live)
+    assert memory.probe.cache.protected_size() == 0
+    memory.give_back(running)
+    assert memory.available()[0] == 64 - 8
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_window_halves_behind_the_window_are_returned(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request], early: bool
+) -> None:
+    """S7: released early they enter the tree as tombstones, otherwise alive and evictable."""
+    engine = engine_of([], page_size=4, sliding_window_size=6, release_window_early=early)
+    memory = engine.memory
+    live = started(memory, ask(0, 23, 9), 22)
+    memory.share(live)
+    cache = memory.probe.cache
+    # 20 tokens are cached; the window before the last whole page covers tokens 14 to 19, pages 3 and 4.
+    assert (live.held_length, live.released_length) == (20, 20)
+    assert (cache.swa_protected_size(), cache.swa_evictable_size()) == ((8, 0) if early else (8, 12))
+    assert memory.available() == ((40, 52) if early else (40, 40))
+    memory.give_back(live)
+    assert memory.available()[1] + cache.swa_evictable_size() == 64
+
+
+def test_own_halves_leave_with_the_window_while_nothing_is_cached(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """A7: without a prefix cache the request itself returns each half once, all at its end."""
+    memory = engine_of([], cache="chunk", page_size=4, sliding_window_size=6).memory
+    live = started(memory, ask(0, 40), 15)
+    memory.share(live)
+    assert (live.held_length, live.released_length, memory.available()) == (0, 4, (48, 52))
+    slots = memory.extend(live, 13)
+    assert slots is not None
+    live.length += 13
+    memory.share(live)
+    assert (live.released_length, memory.available()) == (20, (36, 56))
+    memory.finish(live)
+    assert memory.available() == (64, 64)
+
+
+def test_chunk_is_cut_to_what_the_window_half_has(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """E4: a prompt longer than the SWA half passes through it piece by piece."""
+    memory = engine_of([], page_size=4, sliding_window_size=4, swa_capacity=12).memory
+    live = LiveRequest(ask(0, 40), place=1)
+    assert memory.take_row(live, memory.match_and_hold(live))
+    pieces = []
+    while live.length < 40:
+        slots = memory.extend(live, 40 - live.length)
+        assert slots is not None
+        live.length += len(slots)
+        pieces.append(len(slots))
+        memory.share(live)
+    assert pieces == [12, 8, 8, 8, 4]
+
+
+def test_tokens_behind_a_dead_window_are_counted(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """S1: KV that is cached but not usable is computed again, and revived by its new owner."""
+    memory = engine_of([], page_size=4, sliding_window_size=6).memory
+    prompt = range(100, 116)
+    memory.finish(started(memory, ask(0, 16, tokens=prompt), 16))
+    memory.finish(started(memory, ask(1, 24, tokens=prompt), 8))
+    memory.probe.cache.evict(0, 16)
+    live = started(memory, ask(2, 20, tokens=prompt), 16)
+    assert live.held_length == 0
+    memory.share(live)
+    assert memory.dead_window_tokens == 16
+    assert live.held_length == 16
+    memory.finish(live)
+    assert memory.available()[0] + memory.probe.cache.total_size() == 64
+
+
+class AdoptsWithoutKeeping(RadixCache):
+    """Claims to own what was inserted, but caches nothing."""
+
+    def insert(self, key: Any, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
+        """Lie."""
+        return InsertResult(adopted=((0, 1), (2, len(key))))
+
+
+def test_adopting_without_caching_is_noticed(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """R3: after an insert the key must be there."""
+    memory = engine_of([]).memory
+    live = started(memory, ask(0, 8), 8)
+    memory.probe.cache = AdoptsWithoutKeeping()
+    with pytest.raises(InvariantViolation, match=r"R3: request 0: insert adopted \(\(0, 1\), \(2, 8\)\)"):
+        memory.share(live)

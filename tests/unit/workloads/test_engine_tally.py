@@ -1,0 +1,67 @@
+"""Counts become a report; what cannot be measured is unknown and not zero."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from pymllm.workloads.cache_probe import CacheTimes
+from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine_tally import EngineTally, peak_rss_bytes
+from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.request import Request
+
+
+def test_request_is_counted_at_its_first_admission_only(ask: Callable[..., Request]) -> None:
+    """A retracted request that comes back does not raise the hit rate with its own tokens."""
+    tally, live = EngineTally(), LiveRequest(ask(0, 10), place=1, ceiling_tokens=8)
+    live.held_length = 4
+    tally.count_admission(live)
+    live.held_length = 9
+    tally.count_admission(live)
+    assert (tally.prompt_tokens, tally.hit_tokens, tally.ceiling_tokens) == (10, 4, 8)
+
+
+def test_times_are_summed_up_over_requests(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """Median and 99th percentile are microseconds per finished request."""
+    engine, tally = engine_of([]), EngineTally()
+    empty = tally.report(engine.config, engine.memory, 0)
+    assert (empty.match.median_us, empty.token_hit_rate, empty.dead_window_tokens) == (0.0, 0.0, None)
+    for number in range(101):
+        live = LiveRequest(ask(number, 10, 3), place=number)
+        live.times = CacheTimes(match_ns=1000 * number, insert_ns=0, evict_ns=0, lock_ns=5000)
+        tally.count_finish(live)
+    report = tally.report(engine.config, engine.memory, 0)
+    assert (report.match.median_us, report.match.p99_us) == (50.0, 99.0)
+    assert (report.lock.median_us, report.evict.p99_us) == (5.0, 0.0)
+    assert (report.finished, report.output_tokens) == (101, 303)
+
+
+def test_peaks_only_rise(engine_of: Callable[..., Engine], ask: Callable[..., Request]) -> None:
+    """Held is what no eviction could free; stored is all that is not free."""
+    engine, tally = engine_of([ask(0, 5, 3)]), EngineTally()
+    engine.step()
+    tally.count_memory(engine.config, engine.memory)
+    assert (tally.peak_tokens_held, tally.peak_tokens_stored) == (5, 5)
+    while engine.step():
+        pass
+    tally.count_memory(engine.config, engine.memory)
+    assert (tally.peak_tokens_held, tally.peak_tokens_stored) == (5, 7)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no resource module")
+def test_peak_memory_has_the_unit_of_its_platform() -> None:
+    """Linux counts kilobytes, macOS bytes."""
+    in_bytes, scaled = peak_rss_bytes("darwin"), peak_rss_bytes("linux")
+    assert in_bytes is not None
+    assert scaled is not None
+    assert scaled >= 1024 * in_bytes > 0
+
+
+def test_unreadable_peak_memory_is_unknown() -> None:
+    """Unknown is None and never zero."""
+    assert peak_rss_bytes("win32") is None
