@@ -6,7 +6,7 @@ import sys
 
 import nox
 
-WORDS = ("lint", "types", "py", "unit", "properties", "stress", "bench")
+WORDS = ("lint", "types", "py", "unit", "properties", "meta", "stress", "bench")
 LABELS = ("matrix", "nightly")
 
 nox.options.sessions = ["lint", "types", "py"]
