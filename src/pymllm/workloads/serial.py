@@ -1,0 +1,312 @@
+"""Serial replay: one request after another through cache and allocator, and nothing else.
+
+This is the plainest use of a prefix cache there is: match, hold, evict what is short, allocate,
+insert, give back, release. There is no decoding, no batch and no virtual time, so the times are those
+of the cache and the allocator alone, and two correct caches of one kind agree on every count.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+import torch
+
+from pymllm.errors import InvariantViolation
+from pymllm.mem_cache.base_prefix_cache import MatchResult, RadixKey
+from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
+from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
+from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
+from pymllm.workloads.engine_report import CacheTime
+from pymllm.workloads.engine_tally import peak_rss_bytes
+from pymllm.workloads.request import Request
+
+__all__ = ["SerialConfig", "SerialReport", "replay_serially"]
+
+
+@dataclass(frozen=True, slots=True)
+class SerialConfig:
+    """Sizes and switches of a serial replay.
+
+    Parameters
+    ----------
+    cache : str
+        Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`.
+    page_size : int
+        Tokens per page.
+    capacity : int
+        KV slots in tokens, cut down to whole pages.
+    check_ownership : bool
+        Let the allocator check who owns what it is given; its time is then part of what is measured.
+    check_every : int
+        Check the cache's invariants after every n-th cache operation, and the allocator's after every
+        request; 0 checks nothing. The checks are not in the times.
+    device : str
+        Device of the allocator.
+    """
+
+    cache: str = "radix"
+    page_size: int = 1
+    capacity: int = 1_000_000
+    check_ownership: bool = False
+    check_every: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class SerialReport:
+    """Counts and times of one serial replay; `msgspec` and `dataclasses.asdict` take it as it is.
+
+    Parameters
+    ----------
+    config : SerialConfig
+        As used: the capacity rounded down to whole pages.
+    requests, skipped : int
+        Requests replayed, and those left out because their prompt is larger than half the capacity.
+    prompt_tokens, hit_tokens, ceiling_tokens : int
+        Tokens of the replayed prompts, those of them that the cache served, and those that an unlimited
+        cache would have served.
+    token_hit_rate, ceiling_hit_rate : float
+        The two above over ``prompt_tokens``; 0 where nothing was replayed.
+    evict_calls, evicted_tokens : int
+        Calls of ``evict``, and what they gave back.
+    match, insert, evict, lock, allocator : CacheTime
+        Per request; ``lock`` covers locking and unlocking, ``allocator`` the sizes, ``alloc`` and ``free``.
+    total : CacheTime
+        The five together, per request.
+    total_mean_us : float
+        Mean of the same.
+    cache_operations : int
+        Operations timed.
+    invariant_checks : int
+        How often the cache's invariants were walked.
+    peak_tokens_stored : int
+        Most slots at one time that were not free.
+    peak_rss_bytes : int or None
+        Most resident memory of this process so far, the part before the run included; ``None`` where the
+        platform does not tell.
+    wall_seconds : float
+        Real time, expansion of prompts and checks included.
+    """
+
+    config: SerialConfig
+    requests: int
+    skipped: int
+    prompt_tokens: int
+    hit_tokens: int
+    ceiling_tokens: int
+    token_hit_rate: float
+    ceiling_hit_rate: float
+    evict_calls: int
+    evicted_tokens: int
+    match: CacheTime
+    insert: CacheTime
+    evict: CacheTime
+    lock: CacheTime
+    allocator: CacheTime
+    total: CacheTime
+    total_mean_us: float
+    cache_operations: int
+    invariant_checks: int
+    peak_tokens_stored: int
+    peak_rss_bytes: int | None
+    wall_seconds: float
+
+
+def replay_serially(
+    requests: Iterable[Request], config: SerialConfig, *, progress: Callable[[int], None] | None = None
+) -> SerialReport:
+    """Replay requests one by one and check that nothing was lost.
+
+    For each request whose prompt is at most half the capacity: match its prompt, hold what was found;
+    evict the difference if fewer slots are free than the rest of the prompt needs in whole pages;
+    allocate; insert the prompt's whole pages; give back whatever the cache did not adopt; release.
+
+    Parameters
+    ----------
+    requests : iterable of Request
+        In order; arrival times and outputs play no part.
+    config : SerialConfig
+        Sizes and switches.
+    progress : callable, optional
+        Called with the number of requests that are done, after each.
+
+    Returns
+    -------
+    SerialReport
+        Counts and times.
+
+    Raises
+    ------
+    InvariantViolation
+        A law is broken: by a check during the run, or by what is left at the end (E3, E4).
+    ValueError
+        A size is below 1, or no cache has that name.
+
+    Notes
+    -----
+    Cost: only cache and allocator are timed, not the expansion of prompts to tokens.
+    """
+    replay = _SerialReplay(config)
+    began = perf_counter()
+    for done, request in enumerate(requests, 1):
+        replay.take(request)
+        if progress is not None:
+            progress(done)
+    replay.check_nothing_lost()
+    return replay.report(perf_counter() - began)
+
+
+@dataclass(slots=True)
+class _Times(CacheTimes):
+    """Nanoseconds of one request, with the allocator's."""
+
+    allocator_ns: int = 0
+
+    @property
+    def total_ns(self) -> int:
+        return self.match_ns + self.insert_ns + self.evict_ns + self.lock_ns + self.allocator_ns
+
+
+@dataclass(slots=True)
+class _Books:
+    """What is counted on the way."""
+
+    skipped: int = 0
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    peak_tokens_stored: int = 0
+    times: list[_Times] = field(default_factory=list)
+
+
+class _SerialReplay:
+    """One cache, one allocator, and the books."""
+
+    def __init__(self, config: SerialConfig) -> None:
+        if config.cache not in CACHE_MAKERS:
+            raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(CACHE_MAKERS))}")
+        sizes = EngineConfig(
+            config.cache, config.page_size, capacity=config.capacity, check_every=config.check_every
+        ).rounded()
+        self._config = replace(config, capacity=sizes.capacity)
+        self._allocator = TokenToKVPoolAllocator(
+            sizes.capacity, config.device, config.page_size, check_ownership=config.check_ownership
+        )
+        kind = CACHE_MAKERS[config.cache](sizes, self._allocator)
+        self._probe = CacheProbe(kind.cache, kind.check, config.check_every)
+        self._ceiling = HitCeiling(config.page_size)
+        self._books = _Books()
+
+    def take(self, request: Request) -> None:
+        if request.prompt_length > self._config.capacity // 2:
+            self._books.skipped += 1
+            return
+        key, times = RadixKey(request.prompt(), request.namespace), _Times()
+        match = self._probe.match(key, times)
+        token = self._probe.lock(match.last_node, times)
+        slots = self._allocate(len(key) - match.prefix_len, times)
+        stored = self._config.capacity - self._allocator.available_size()
+        self._books.peak_tokens_stored = max(self._books.peak_tokens_stored, stored)
+        self._share(key, match, slots, times)
+        self._probe.unlock(match.last_node, token, times)
+        self._count(request, match.prefix_len, times)
+
+    def _allocate(self, tokens: int, times: _Times) -> torch.Tensor:
+        began = perf_counter_ns()
+        page_size = self._config.page_size
+        need = -(-tokens // page_size) * page_size
+        short = need - self._allocator.available_size()
+        times.allocator_ns += perf_counter_ns() - began
+        if short > 0:
+            self._probe.evict(short, 0, [times])
+        began = perf_counter_ns()
+        slots = self._allocator.alloc(need)
+        times.allocator_ns += perf_counter_ns() - began
+        if slots is None:
+            raise InvariantViolation(
+                "E4",
+                f"{need} slots are needed and all but one prompt may be evicted, but after evict({short}) "
+                f"only {self._allocator.available_size()} of {self._config.capacity} are free",
+            )
+        return slots
+
+    def _share(self, key: RadixKey, match: MatchResult, slots: torch.Tensor, times: _Times) -> None:
+        """Insert the whole pages, and give back what was not adopted: duplicates and the tail."""
+        aligned = len(key) // self._config.page_size * self._config.page_size
+        value = torch.cat([match.indices, slots])[:aligned]
+        adopted = self._probe.insert(key[:aligned], value, times).adopted
+        own = _left_out(match.prefix_len + len(slots), match.prefix_len, adopted)
+        began = perf_counter_ns()
+        for first, last in own:
+            self._allocator.free(slots[first - match.prefix_len : last - match.prefix_len])
+        times.allocator_ns += perf_counter_ns() - began
+
+    def _count(self, request: Request, hit_tokens: int, times: _Times) -> None:
+        books = self._books
+        self._ceiling.add(request)
+        books.prompt_tokens += request.prompt_length
+        books.hit_tokens += hit_tokens
+        books.times.append(times)
+        if self._config.check_every:
+            check_allocator(self._allocator)
+
+    def check_nothing_lost(self) -> None:
+        """Check E3: with nothing held, pools and cache own everything, to the slot."""
+        cache, available = self._probe.cache, self._allocator.available_size()
+        if available + cache.total_size() != self._config.capacity or cache.protected_size():
+            raise InvariantViolation(
+                "E3",
+                f"{available} slots are free and {cache.total_size()} cached, "
+                f"{cache.protected_size()} of them locked; "
+                f"expected {self._config.capacity} in all and none locked",
+            )
+
+    def report(self, wall_seconds: float) -> SerialReport:
+        books, probe, times = self._books, self._probe, self._books.times
+        totals = [each.total_ns for each in times]
+        return SerialReport(
+            config=self._config,
+            requests=len(times),
+            skipped=books.skipped,
+            prompt_tokens=books.prompt_tokens,
+            hit_tokens=books.hit_tokens,
+            ceiling_tokens=self._ceiling.hit_tokens,
+            token_hit_rate=books.hit_tokens / max(1, books.prompt_tokens),
+            ceiling_hit_rate=self._ceiling.hit_rate,
+            evict_calls=probe.evict_calls,
+            evicted_tokens=probe.evicted_tokens,
+            match=_per_request([each.match_ns for each in times]),
+            insert=_per_request([each.insert_ns for each in times]),
+            evict=_per_request([each.evict_ns for each in times]),
+            lock=_per_request([each.lock_ns for each in times]),
+            allocator=_per_request([each.allocator_ns for each in times]),
+            total=_per_request(totals),
+            total_mean_us=sum(totals) / max(1, len(totals)) / 1000,
+            cache_operations=probe.operations,
+            invariant_checks=probe.checks,
+            peak_tokens_stored=books.peak_tokens_stored,
+            peak_rss_bytes=peak_rss_bytes(sys.platform),
+            wall_seconds=wall_seconds,
+        )
+
+
+def _left_out(end: int, start: int, adopted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """List the ranges of ``start .. end`` that are not adopted, in order."""
+    ranges = []
+    for first, last in (*adopted, (end, end)):
+        if start < first:
+            ranges.append((start, first))
+        start = max(start, last)
+    return ranges
+
+
+def _per_request(nanoseconds: list[int]) -> CacheTime:
+    if not nanoseconds:
+        return CacheTime(0.0, 0.0)
+    median, p99 = np.percentile(nanoseconds, [50, 99]) / 1000
+    return CacheTime(float(median), float(p99))
