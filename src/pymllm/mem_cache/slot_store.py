@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import as_device, as_size
+from pymllm.mem_cache.arguments import as_device, as_size, as_switch
 
 __all__ = ["Pages", "SlotStore", "StoreKind", "make_slot_store"]
 
@@ -200,7 +200,7 @@ def make_slot_store(
     Raises
     ------
     TypeError
-        A size is not an integer.
+        A size is not an integer, or a switch is not a bool.
     ValueError
         A size is not positive, not a multiple of the page size, or too large for int32 slots; an
         unknown ``store``, or the host store for another device than the CPU.
@@ -212,6 +212,9 @@ def make_slot_store(
     from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
     from pymllm.mem_cache.host_store import HostSlotStore
 
+    as_switch("check_ownership", check_ownership)
+    if not isinstance(need_sort, bool):
+        raise TypeError(f"need_sort must be True or False, got {need_sort!r}")
     size, page_size = as_size("size", size), as_size("page_size", page_size)
     if size % page_size:
         raise ValueError(f"size {size} is not a multiple of page_size {page_size}: pools hold whole pages")

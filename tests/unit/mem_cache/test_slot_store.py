@@ -1,0 +1,95 @@
+"""How a free list is chosen, and which dimensions are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.host_store import HostSlotStore
+from pymllm.mem_cache.slot_store import SlotStore, make_slot_store
+
+
+def make(**changes: Any) -> SlotStore:
+    options = {"device": "cpu", "page_size": 1, "need_sort": True, "check_ownership": None, "store": "auto"}
+    return make_slot_store(**{"size": 8, **options, **changes})
+
+
+def test_the_cpu_gets_the_host_store() -> None:
+    """Section 1: NumPy for CPU."""
+    assert type(make()) is HostSlotStore
+    assert type(make(store="host")) is HostSlotStore
+
+
+def test_the_device_store_runs_on_cpu_tensors_too() -> None:
+    """Section 1: so that every test of an A law runs on both."""
+    assert type(make(store="device")) is DeviceSlotStore
+
+
+@pytest.mark.gpu
+def test_cuda_gets_the_device_store() -> None:
+    """Section 1: and the host store refuses it."""
+    assert type(make(device="cuda")) is DeviceSlotStore
+    with pytest.raises(ValueError, match="serves the CPU only"):
+        make(device="cuda", store="host")
+
+
+def test_the_host_store_is_for_the_cpu() -> None:
+    """X1: refused before anything is built for the other device."""
+    with pytest.raises(ValueError, match="serves the CPU only, got device meta"):
+        make(device="meta", store="host")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"size": 0}, ValueError, "size must be at least 1, got 0"),
+        ({"size": -4}, ValueError, "size must be at least 1, got -4"),
+        ({"size": 8.0}, TypeError, "size must be an int"),
+        ({"page_size": 0}, ValueError, "page_size must be at least 1"),
+        ({"page_size": -1}, ValueError, "page_size must be at least 1"),
+        ({"page_size": "1"}, TypeError, "page_size must be an int"),
+        ({"page_size": 3}, ValueError, "size 8 is not a multiple of page_size 3"),
+        ({"page_size": 16}, ValueError, "size 8 is not a multiple of page_size 16"),
+        ({"size": 2**31}, ValueError, "do not fit int32"),
+        ({"store": "gpu"}, ValueError, "store must be 'auto', 'host' or 'device', got 'gpu'"),
+        ({"device": "gpu"}, ValueError, "device 'gpu' is not one that torch knows"),
+        ({"check_ownership": 1}, TypeError, "check_ownership must be"),
+        ({"need_sort": "yes"}, TypeError, "need_sort must be"),
+        ({"need_sort": None}, TypeError, "need_sort must be"),
+    ],
+)
+def test_wrong_dimensions_are_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    """X1, A1: nothing is built, and the message names the value."""
+    with pytest.raises(error, match=message):
+        make(**changes)
+
+
+def test_the_last_slot_must_fit_int32() -> None:
+    """A1: the bound is on size + page_size - 1."""
+    with pytest.raises(ValueError, match=f"slots up to {2**31} do not fit"):
+        make(size=2**31 // 3 * 3, page_size=3)
+
+
+@pytest.mark.parametrize("store", ["host", "device"])
+def test_held_pages_are_what_is_neither_free_nor_pending(store: str) -> None:
+    """A2: the partition, by counters."""
+    pages = make(store=store)
+    taken = pages.take(5)
+    pages.give(taken[:1])
+    pages.begin_group()
+    pages.give(taken[1:3])
+    assert (pages.free_pages, pages.pending_pages, pages.held_pages) == (4, 2, 2)
+    pages.end_group()
+    assert (pages.free_pages, pages.pending_pages, pages.held_pages) == (6, 0, 2)
+
+
+def test_taking_too_much_changes_nothing() -> None:
+    """X4: for both stores."""
+    for store in ("host", "device"):
+        pages = make(store=store)
+        assert pages.take(9) is None
+        assert pages.free_pages == 8
+        assert torch.as_tensor(pages.take(8)).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]

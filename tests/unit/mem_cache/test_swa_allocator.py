@@ -1,0 +1,415 @@
+"""Full slots and their SWA halves, with either free list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+
+Make = Callable[..., SWATokenToKVPoolAllocator]
+Sizes = tuple[int, int]
+
+
+@pytest.fixture(
+    params=[("cpu", "host"), ("cpu", "device"), pytest.param(("cuda", "device"), marks=pytest.mark.gpu)],
+    ids="-".join,
+)
+def make(request: pytest.FixtureRequest) -> Make:
+    """A constructor for each free list on each device; ownership is checked unless a test says otherwise."""
+    device, store = request.param
+
+    def build(
+        size: int = 8, swa_size: int = 6, page_size: int = 1, need_sort: bool = True, **options: Any
+    ) -> SWATokenToKVPoolAllocator:
+        options = {"check_ownership": True, "store": store, **options}
+        return SWATokenToKVPoolAllocator(size, swa_size, device, page_size, need_sort, **options)
+
+    return build
+
+
+def alloc(allocator: SWATokenToKVPoolAllocator, count: int) -> torch.Tensor:
+    slots = allocator.alloc(count)
+    assert slots is not None
+    return slots
+
+
+def sizes(allocator: SWATokenToKVPoolAllocator) -> Sizes:
+    check_swa_allocator(allocator)
+    full, swa = allocator.full_available_size(), allocator.swa_available_size()
+    assert allocator.available_size() == min(full, swa)
+    return full, swa
+
+
+def halves(allocator: SWATokenToKVPoolAllocator, slots: list[int]) -> list[int]:
+    return allocator.translate_to_swa(torch.tensor(slots)).tolist()
+
+
+# -- alloc -----------------------------------------------------------------------------------------------
+
+
+def test_each_slot_has_a_half(make: Make) -> None:
+    """A7, A1: a full and an SWA slot per token, neither of them 0."""
+    allocator = make()
+    slots = alloc(allocator, 3)
+    assert slots.dtype is torch.int32
+    assert slots.tolist() == [1, 2, 3]
+    assert halves(allocator, [1, 2, 3]) == [1, 2, 3]
+    assert sizes(allocator) == (5, 3)
+
+
+@pytest.mark.parametrize("page_size", [3, 4])
+def test_the_halves_of_a_page_are_a_page(make: Make, page_size: int) -> None:
+    """A7, A3: whole pages in both pools, also where fewer slots are asked for."""
+    allocator = make(4 * page_size, 3 * page_size, page_size)
+    first = alloc(allocator, page_size + 1)
+    allocator.free(first[:1])
+    second = alloc(allocator, 2 * page_size - 1)
+    assert second.tolist() == list(range(3 * page_size, 5 * page_size - 1))
+    third = [3 * page_size + place for place in range(page_size - 1)]
+    assert halves(allocator, second.tolist()) == [*range(page_size, 2 * page_size), *third]
+    assert sizes(allocator) == (page_size, 0)
+
+
+@pytest.mark.parametrize(("size", "swa_size"), [(8, 3), (3, 8)])
+def test_an_alloc_takes_both_or_nothing(make: Make, size: int, swa_size: int) -> None:
+    """A7, X4: the smaller pool decides, and the other one is as it was."""
+    allocator = make(size, swa_size)
+    before = sizes(allocator)
+    assert allocator.alloc(4) is None
+    assert sizes(allocator) == before
+    assert alloc(allocator, 3).tolist() == [1, 2, 3]
+    assert allocator.alloc(1) is None
+
+
+def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
+    """A3: alloc(0) is met, even when nothing is free."""
+    allocator = make(4, 4, 4)
+    alloc(allocator, 4)
+    assert alloc(allocator, 0).shape == (0,)
+
+
+@pytest.mark.parametrize(("wanted", "error"), [(-1, ValueError), (1.5, TypeError)])
+def test_a_count_that_is_none_is_refused(make: Make, wanted: Any, error: type[Exception]) -> None:
+    """X1: nothing has changed in either pool."""
+    allocator = make()
+    with pytest.raises(error, match="need_size"):
+        allocator.alloc(wanted)
+    assert sizes(allocator) == (8, 6)
+
+
+def test_each_pool_merges_by_its_own_need(make: Make) -> None:
+    """A4: freed halves wait while older ones suffice, whatever the full pool does."""
+    allocator = make(8, 4)
+    slots = alloc(allocator, 3)
+    allocator.free_swa(slots[:1])
+    assert halves(allocator, alloc(allocator, 1).tolist()) == [4]
+    assert halves(allocator, alloc(allocator, 1).tolist()) == [1]
+
+
+def test_a_merge_by_request_merges_both_pools(make: Make) -> None:
+    """A4: the lowest go first in each."""
+    allocator = make()
+    allocator.free(alloc(allocator, 2))
+    allocator.merge_and_sort_free()
+    assert alloc(allocator, 2).tolist() == [1, 2]
+    assert halves(allocator, [1, 2]) == [1, 2]
+
+
+# -- free and free_swa -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_free_returns_what_is_left_of_both(make: Make, checked: bool) -> None:
+    """A7: full slots all, halves where there are any."""
+    allocator = make(check_ownership=checked)
+    slots = alloc(allocator, 6)
+    allocator.free_swa(slots[1:3])
+    assert sizes(allocator) == (2, 2)
+    allocator.free(slots[:4].long())
+    assert sizes(allocator) == (6, 4)
+    allocator.free(slots[4:])
+    assert sizes(allocator) == (8, 6)
+    assert halves(allocator, [1, 2, 3, 4, 5, 6]) == [0] * 6
+
+
+def test_freeing_a_half_keeps_the_full_slot(make: Make) -> None:
+    """A7, S2: the slot is still handed out; its half can be another's at once."""
+    allocator = make(8, 2)
+    slots = alloc(allocator, 2)
+    allocator.free_swa(slots[:1])
+    assert allocator.is_handed_out(slots).tolist() == [True, True]
+    assert halves(allocator, [1, 2]) == [0, 2]
+    again = alloc(allocator, 1)
+    assert halves(allocator, again.tolist()) == [1]
+
+
+@pytest.mark.parametrize("naming", [[4], [7, 5], [4, 5, 6, 7], [5, 5]])
+def test_any_slot_of_a_page_frees_its_whole_half_once(make: Make, naming: list[int]) -> None:
+    """A5, A7: halves go page by page, as the slots do."""
+    allocator = make(8, 8, 4)
+    alloc(allocator, 8)
+    allocator.free_swa(torch.tensor(naming))
+    assert sizes(allocator) == (0, 4)
+    assert halves(allocator, [4, 7, 8, 11]) == [0, 0, 8, 11]
+
+
+@pytest.mark.parametrize("name", ["free", "free_swa"])
+def test_an_empty_tensor_frees_nothing(make: Make, name: str) -> None:
+    """X1: in both pools."""
+    allocator = make()
+    alloc(allocator, 2)
+    getattr(allocator, name)(torch.tensor([]))
+    assert sizes(allocator) == (6, 4)
+
+
+@pytest.mark.parametrize("name", ["free", "free_swa"])
+@pytest.mark.parametrize(
+    ("slots", "why"),
+    [
+        ([1, 0], "slot 0 is padding"),
+        ([1, 9], "slot 9 is outside"),
+        ([-1, 1], "slot -1 is outside"),
+        ([1, 8], "slot 8 is not handed out"),
+        ([1, 2, 1], "slot 1 is named more than once"),
+    ],
+)
+def test_slots_that_are_nobodys_are_refused(make: Make, name: str, slots: list[int], why: str) -> None:
+    """A5, X1, catalogue B92: neither pool changes, and padding never reaches the window pool."""
+    allocator = make()
+    alloc(allocator, 3)
+    with pytest.raises(OwnershipError, match=why):
+        getattr(allocator, name)(torch.tensor(slots))
+    assert sizes(allocator) == (5, 3)
+
+
+@pytest.mark.parametrize(("page_size", "unit"), [(1, "slot"), (4, "page")])
+def test_a_half_that_is_gone_is_not_freed_again(make: Make, page_size: int, unit: str) -> None:
+    """A7, X1: and the good halves of the call stay."""
+    allocator = make(4 * page_size, 4 * page_size, page_size)
+    slots = alloc(allocator, 3 * page_size)
+    allocator.free_swa(slots[page_size : 2 * page_size])
+    with pytest.raises(OwnershipError, match=f"{unit} 2 has no SWA half"):
+        allocator.free_swa(slots)
+    assert sizes(allocator) == (page_size, 2 * page_size)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("checked", [True, False])
+def test_groups_hold_both_halves_back(make: Make, page_size: int, checked: bool) -> None:
+    """A2, A6, A7: a page whose full slot is pending does not lend its half to another."""
+    allocator = make(4 * page_size, 4 * page_size, page_size, check_ownership=checked)
+    slots = alloc(allocator, 4 * page_size)
+    allocator.free_group_begin()
+    allocator.free(slots[:page_size])
+    allocator.free_swa(slots[page_size : 2 * page_size])
+    assert sizes(allocator) == (0, 0)
+    assert allocator.alloc(1) is None
+    allocator.free(slots[page_size : 2 * page_size])
+    allocator.free_group_end()
+    assert sizes(allocator) == (2 * page_size, 2 * page_size)
+
+
+def test_double_frees_inside_a_group_are_refused_at_once(make: Make) -> None:
+    """A5, A7: of slots and of halves."""
+    allocator = make()
+    slots = alloc(allocator, 3)
+    allocator.free_group_begin()
+    allocator.free(slots[:1])
+    allocator.free_swa(slots[1:2])
+    with pytest.raises(OwnershipError, match="slot 1 is already given back inside the open free group"):
+        allocator.free_swa(slots[:1])
+    with pytest.raises(OwnershipError, match="slot 2 has no SWA half"):
+        allocator.free_swa(slots[1:2])
+    allocator.free_group_end()
+    assert sizes(allocator) == (6, 5)
+
+
+def test_groups_do_not_nest(make: Make) -> None:
+    """A6: and a refused begin or end leaves both pools alike."""
+    allocator = make()
+    with pytest.raises(RuntimeError, match="no free group is open"):
+        allocator.free_group_end()
+    allocator.free_group_begin()
+    with pytest.raises(RuntimeError, match="open already"):
+        allocator.free_group_begin()
+    assert sizes(allocator) == (8, 6)
+    allocator.free_group_end()
+
+
+# -- translate_to_swa --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_translation_keeps_the_shape(make: Make, checked: bool, dtype: torch.dtype) -> None:
+    """A7: int32 of the same shape; 0 for padding, for what is gone, and for what nobody has."""
+    allocator = make(16, 8, 4, check_ownership=checked)
+    allocator.free_swa(alloc(allocator, 8)[:4])
+    told = allocator.translate_to_swa(torch.tensor([[0, 4, 8], [11, 9, 12]], dtype=dtype))
+    assert told.dtype is torch.int32
+    assert told.tolist() == [[0, 0, 8], [11, 9, 0]]
+
+
+def test_a_translation_is_not_a_view_of_the_table(make: Make) -> None:
+    """X5: writing into it changes nothing."""
+    allocator = make()
+    slots = alloc(allocator, 3)
+    allocator.translate_to_swa(slots).zero_()
+    assert halves(allocator, [1, 2, 3]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("slot", [-1, 12, 2**40])
+def test_a_slot_outside_the_pool_has_no_translation(make: Make, slot: int) -> None:
+    """X1: refused where ownership is checked, with the bound."""
+    allocator = make(8, 8, 4)
+    with pytest.raises(
+        OwnershipError, match=rf"slot {slot} is outside the pool: this pool hands out slots 4\.\.11"
+    ):
+        allocator.translate_to_swa(torch.tensor([4, slot]))
+
+
+@pytest.mark.parametrize("indices", [[1], torch.tensor([1.0])])
+def test_only_integer_tensors_are_translated(make: Make, indices: Any) -> None:
+    """X1: anything else is a TypeError."""
+    with pytest.raises(TypeError, match="indices must be"):
+        make().translate_to_swa(indices)
+
+
+# -- move_swa ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_halves_move_from_slot_to_slot(make: Make, page_size: int, checked: bool) -> None:
+    """A7, S7: no slot becomes free or taken by it."""
+    allocator = make(6 * page_size, 6 * page_size, page_size, check_ownership=checked)
+    slots = alloc(allocator, 4 * page_size)
+    alive, dead = slots[: 2 * page_size], slots[2 * page_size :]
+    allocator.free_swa(dead)
+    before = sizes(allocator)
+    expected = halves(allocator, alive.tolist())
+    allocator.move_swa(alive, dead.long())
+    assert halves(allocator, dead.tolist()) == expected
+    assert halves(allocator, alive.tolist()) == [0] * (2 * page_size)
+    assert sizes(allocator) == before
+    allocator.free(slots)
+    assert sizes(allocator) == (6 * page_size, 6 * page_size)
+
+
+def test_nothing_moves_by_an_empty_call(make: Make) -> None:
+    """A7: two empty tensors pair."""
+    allocator = make()
+    alloc(allocator, 2)
+    allocator.move_swa(torch.tensor([]), torch.empty(0, dtype=torch.int32))
+    assert halves(allocator, [1, 2]) == [1, 2]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_move_of_unequal_lengths_is_refused(make: Make, checked: bool) -> None:
+    """X1: malformed whether or not ownership is checked."""
+    allocator = make(check_ownership=checked)
+    slots = alloc(allocator, 3)
+    with pytest.raises(ValueError, match="got 2 src and 1 dst"):
+        allocator.move_swa(slots[:2], slots[2:])
+    assert halves(allocator, [1, 2, 3]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "why"),
+    [
+        ([1, 3], [4, 4], "slot 4 is named more than once"),
+        ([1, 1], [3, 4], "slot 1 is named more than once"),
+        ([3, 1], [4, 4], "slot 4 is named more than once"),
+        ([1, 3], [4, 3], "slot 3 has no SWA half to move"),
+        ([1, 2], [3, 1], "slot 1 has an SWA half: free_swa it before"),
+        ([1, 0], [3, 4], "slot 0 is padding"),
+        ([1, 2], [3, 9], "slot 9 is outside"),
+        ([1, 8], [3, 4], "slot 8 is not handed out"),
+        ([1, 2], [3, 8], "slot 8 is not handed out"),
+    ],
+)
+def test_a_wrong_move_is_refused(make: Make, src: list[int], dst: list[int], why: str) -> None:
+    """A5, A7, X1: the message names the slot, and no half has moved."""
+    allocator = make()
+    allocator.free_swa(alloc(allocator, 4)[2:])
+    with pytest.raises(OwnershipError, match=why):
+        allocator.move_swa(torch.tensor(src), torch.tensor(dst))
+    assert halves(allocator, [1, 2, 3, 4]) == [1, 2, 0, 0]
+    assert sizes(allocator) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"),
+    [
+        ([4, 5], [13, 12]),
+        ([4, 8], [12, 12]),
+        ([4, 5], [12, 17]),
+        ([4, 8, 5], [12, 16, 17]),
+    ],
+    ids=["other places", "two pages to one", "one page to two", "crossed"],
+)
+def test_a_move_pairs_page_with_page(make: Make, src: list[int], dst: list[int]) -> None:
+    """A7, X1: halves are whole pages, so a page has one page to go to."""
+    allocator = make(16, 16, 4)
+    allocator.free_swa(alloc(allocator, 16)[8:])
+    with pytest.raises(ValueError, match="do not pair pages of 4 slots"):
+        allocator.move_swa(torch.tensor(src), torch.tensor(dst))
+    assert halves(allocator, [4, 8, 12, 16]) == [4, 8, 0, 0]
+
+
+# -- clear, construction -----------------------------------------------------------------------------------
+
+
+def test_a_cleared_pool_is_as_new(make: Make) -> None:
+    """X7, A6: both pools, the halves between them, and the group."""
+    allocator = make()
+    slots = alloc(allocator, 5)
+    allocator.free_swa(slots[2:])
+    allocator.free_group_begin()
+    allocator.free(slots[:1])
+    allocator.clear()
+    assert sizes(allocator) == (8, 6)
+    assert halves(allocator, list(range(9))) == [0] * 9
+    with pytest.raises(RuntimeError, match="no free group is open"):
+        allocator.free_group_end()
+    assert alloc(allocator, 6).tolist() == [1, 2, 3, 4, 5, 6]
+    assert halves(allocator, [1, 6]) == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": 0}, "size must be at least 1"),
+        ({"swa_size": 0}, "size must be at least 1"),
+        ({"size": 8, "swa_size": 6, "page_size": 4}, "6 is not a multiple of page_size 4"),
+    ],
+)
+def test_wrong_dimensions_are_refused(make: Make, changes: dict[str, int], message: str) -> None:
+    """X1: of either pool."""
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+def test_attributes_say_how_it_was_built(make: Make) -> None:
+    """The attributes of the plain allocator, the second size, and a repr that names them."""
+    allocator = make(8, 4, 4, False)
+    built = (allocator.size, allocator.swa_size, allocator.page_size, allocator.need_sort)
+    assert built == (8, 4, 4, False)
+    assert allocator.check_ownership is True
+    assert repr(allocator) == (
+        "SWATokenToKVPoolAllocator(size=8, swa_size=4, page_size=4, "
+        f"device='{allocator.device}', available=8+4)"
+    )
+
+
+def test_is_handed_out_asks_the_full_pool(make: Make) -> None:
+    """A2: of any shape; a slot without a half is handed out as well."""
+    allocator = make()
+    allocator.free_swa(alloc(allocator, 2)[:1])
+    assert allocator.is_handed_out(torch.tensor([[1, 2], [3, 0]])).tolist() == [[True, True], [False, False]]

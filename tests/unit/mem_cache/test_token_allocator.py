@@ -1,0 +1,494 @@
+"""Who has which slot of a `TokenToKVPoolAllocator`, with either free list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+
+Make = Callable[..., TokenToKVPoolAllocator]
+
+
+@pytest.fixture(
+    params=[("cpu", "host"), ("cpu", "device"), pytest.param(("cuda", "device"), marks=pytest.mark.gpu)],
+    ids="-".join,
+)
+def make(request: pytest.FixtureRequest) -> Make:
+    """A constructor for each free list on each device; ownership is checked unless a test says otherwise."""
+    device, store = request.param
+
+    def build(
+        size: int = 8, page_size: int = 1, need_sort: bool = True, **options: Any
+    ) -> TokenToKVPoolAllocator:
+        options = {"check_ownership": True, "store": store, **options}
+        return TokenToKVPoolAllocator(size, device, page_size, need_sort, **options)
+
+    return build
+
+
+def alloc(allocator: TokenToKVPoolAllocator, count: int) -> torch.Tensor:
+    slots = allocator.alloc(count)
+    assert slots is not None
+    return slots
+
+
+def drain(allocator: TokenToKVPoolAllocator) -> list[int]:
+    """Take everything that is left, page by page."""
+    taken = iter(lambda: allocator.alloc(allocator.page_size), None)
+    return [slot for slots in taken for slot in slots.tolist()]
+
+
+# -- what it hands out -------------------------------------------------------------------------------
+
+
+def test_slot_0_is_never_handed_out(make: Make) -> None:
+    """A1: slots are 1..size, lowest first."""
+    allocator = make()
+    assert alloc(allocator, 8).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert allocator.alloc(1) is None
+
+
+@pytest.mark.parametrize("page_size", [3, 4])
+def test_no_slot_of_page_0_is_handed_out(make: Make, page_size: int) -> None:
+    """A1: pages are aligned and start at page 1, so the last slot is size + page_size - 1."""
+    allocator = make(2 * page_size, page_size)
+    assert alloc(allocator, 2 * page_size).tolist() == list(range(page_size, 3 * page_size))
+
+
+def test_slots_are_int32_on_the_device_in_memory_of_their_own(make: Make) -> None:
+    """Index dtypes; X5: what a caller writes into a result reaches nobody else."""
+    allocator = make()
+    first = alloc(allocator, 3)
+    assert first.dtype is torch.int32
+    assert first.device.type == allocator.device.type
+    first.fill_(7)
+    assert alloc(allocator, 3).tolist() == [4, 5, 6]
+
+
+def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
+    """A3: alloc(0) is met, even when nothing is free."""
+    allocator = make(4, 4)
+    for _ in range(2):
+        nothing = alloc(allocator, 0)
+        assert nothing.dtype is torch.int32
+        assert nothing.shape == (0,)
+        allocator.alloc(4)
+
+
+def test_pages_are_handed_out_whole(make: Make) -> None:
+    """A3: ceil(n / page_size) pages, their first n slots; the rest of the last page is the caller's too."""
+    allocator = make(12, 4)
+    assert alloc(allocator, 5).tolist() == [4, 5, 6, 7, 8]
+    assert allocator.available_size() == 4
+    assert alloc(allocator, 1).tolist() == [12]
+    assert allocator.alloc(1) is None
+
+
+def test_pages_need_not_be_neighbours(make: Make) -> None:
+    """A3: after fragmentation, slots are in order within each page."""
+    allocator = make(12, 4)
+    alloc(allocator, 12)
+    allocator.free(torch.tensor([12, 4]))
+    assert alloc(allocator, 7).tolist() == [4, 5, 6, 7, 12, 13, 14]
+
+
+@pytest.mark.parametrize("wanted", [9, 10**6, 2**40])
+def test_an_alloc_that_cannot_be_met_changes_nothing(make: Make, wanted: int) -> None:
+    """X4: not even whether what was freed waits."""
+    allocator = make()
+    slots = alloc(allocator, 6)
+    allocator.free(slots[:2])
+    assert allocator.alloc(wanted) is None
+    assert allocator.available_size() == 4
+    assert alloc(allocator, 2).tolist() == [7, 8]
+    assert alloc(allocator, 2).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [(-1, ValueError), (1.0, TypeError), ("1", TypeError), (None, TypeError), (True, TypeError)],
+)
+def test_a_count_that_is_none_is_refused(make: Make, wanted: Any, error: type[Exception]) -> None:
+    """X1: a malformed argument raises before anything changes."""
+    allocator = make()
+    with pytest.raises(error, match="need_size must be"):
+        allocator.alloc(wanted)
+    assert allocator.available_size() == 8
+
+
+# -- the order of what it hands out --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("need_sort", [True, False])
+def test_freed_slots_wait_while_older_ones_suffice(make: Make, need_sort: bool) -> None:
+    """A4: what was freed since the last merge comes after what was free before."""
+    allocator = make(need_sort=need_sort)
+    allocator.free(alloc(allocator, 4))
+    assert sorted(alloc(allocator, 4).tolist()) == [5, 6, 7, 8]
+    assert sorted(alloc(allocator, 4).tolist()) == [1, 2, 3, 4]
+
+
+def test_need_merges_and_the_lowest_go_first(make: Make) -> None:
+    """A4: one more than the older slots can serve, and all free slots count alike."""
+    allocator = make()
+    slots = alloc(allocator, 7)
+    allocator.free(slots[[5, 1, 3]])
+    assert alloc(allocator, 2).tolist() == [2, 4]
+    assert alloc(allocator, 2).tolist() == [6, 8]
+
+
+def test_a_merge_by_request_lets_the_lowest_go_first(make: Make) -> None:
+    """A4: merge_and_sort_free puts old and new together; a second one changes nothing."""
+    allocator = make()
+    slots = alloc(allocator, 4)
+    allocator.free(slots[[3, 0]])
+    for _ in range(2):
+        allocator.merge_and_sort_free()
+    assert drain(allocator) == [1, 4, 5, 6, 7, 8]
+
+
+def test_an_unsorted_pool_merges_by_request_too(make: Make) -> None:
+    """A4: without need_sort the order is free, but nothing is lost."""
+    allocator = make(need_sort=False)
+    slots = alloc(allocator, 4)
+    allocator.free(slots[[3, 0]])
+    allocator.merge_and_sort_free()
+    assert sorted(drain(allocator)) == [1, 4, 5, 6, 7, 8]
+
+
+def test_two_runs_hand_out_the_same(make: Make) -> None:
+    """X3: what comes next depends on nothing but the calls before."""
+
+    def run() -> list[int]:
+        allocator = make(16, need_sort=False)
+        slots = alloc(allocator, 10)
+        allocator.free(slots[[8, 2, 5]])
+        return drain(allocator)
+
+    assert run() == run()
+
+
+# -- what it takes back ----------------------------------------------------------------------------------
+
+
+def test_available_size_counts_tokens(make: Make) -> None:
+    """A2: free pages times the page size."""
+    allocator = make(12, 4)
+    assert allocator.available_size() == 12
+    slots = alloc(allocator, 6)
+    assert allocator.available_size() == 4
+    allocator.free(slots[:1])
+    assert allocator.available_size() == 8
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint64]
+)
+def test_any_integer_dtype_is_taken_back(make: Make, dtype: torch.dtype) -> None:
+    """Index dtypes: an int64 passed to free does not turn later allocs int64."""
+    allocator = make()
+    allocator.free(alloc(allocator, 8).to(dtype))
+    again = alloc(allocator, 8)
+    assert again.dtype is torch.int32
+    assert again.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_any_shape_is_taken_back(make: Make) -> None:
+    """Indices are read as one dimension: matrices, strided views, single elements."""
+    allocator = make()
+    slots = alloc(allocator, 8)
+    allocator.free(slots[:4].reshape(2, 2).T)
+    allocator.free(slots[4::2])
+    allocator.free(slots[5])
+    assert allocator.is_handed_out(slots).tolist() == [False] * 7 + [True]
+
+
+@pytest.mark.parametrize(
+    "nothing", [torch.tensor([]), torch.empty(0, dtype=torch.int32), torch.empty(2, 0).int()]
+)
+def test_an_empty_tensor_frees_nothing(make: Make, nothing: torch.Tensor) -> None:
+    """X1: also the float one that torch makes of an empty list."""
+    allocator = make(page_size=4)
+    alloc(allocator, 4)
+    allocator.free(nothing)
+    assert allocator.available_size() == 4
+
+
+def test_what_is_freed_is_copied(make: Make) -> None:
+    """X5: a caller may write over the indices that it has given back."""
+    allocator = make()
+    slots = alloc(allocator, 8)
+    for indices in (slots[:2], slots[2:4].long()):
+        allocator.free(indices)
+        indices.fill_(8)
+    allocator.free_group_begin()
+    for indices in (slots[4:6], slots[6:].long()):
+        allocator.free(indices)
+        indices.fill_(8)
+    allocator.free_group_end()
+    assert drain(allocator) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("naming", [[8], [11], [8, 9, 10, 11], [11, 8], [9, 9]])
+def test_a_page_is_freed_whole_and_once(make: Make, naming: list[int]) -> None:
+    """A5: however many of its slots are named."""
+    allocator = make(12, 4)
+    alloc(allocator, 12)
+    allocator.free(torch.tensor(naming))
+    assert allocator.available_size() == 4
+    assert alloc(allocator, 4).tolist() == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("page_size", [3, 4])
+def test_pages_may_be_named_in_any_order(make: Make, page_size: int) -> None:
+    """A5: slots of different pages, mixed."""
+    allocator = make(4 * page_size, page_size)
+    slots = alloc(allocator, 4 * page_size)
+    mixed = torch.cat([slots[::2], slots[1::2]])[: 3 * page_size]
+    allocator.free(mixed)
+    freed = len({int(slot) // page_size for slot in mixed})
+    assert allocator.available_size() == freed * page_size
+
+
+@pytest.mark.parametrize("indices", [[1, 2], (1,), 1, None, "1"])
+def test_only_tensors_are_taken_back(make: Make, indices: Any) -> None:
+    """X1: anything else is a TypeError that says so."""
+    allocator = make()
+    alloc(allocator, 2)
+    with pytest.raises(TypeError, match="must be a tensor of integers"):
+        allocator.free(indices)
+    assert allocator.available_size() == 6
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        torch.tensor([1.0]),
+        torch.tensor([1.0], requires_grad=True),
+        torch.tensor([1.0], dtype=torch.bfloat16),
+        torch.tensor([1], dtype=torch.complex64),
+        torch.tensor([True]),
+    ],
+    ids=["float", "gradient", "bfloat16", "complex", "bool"],
+)
+def test_only_integers_are_taken_back(make: Make, indices: torch.Tensor) -> None:
+    """X1: a mask is no list of slots, and a float is no slot."""
+    allocator = make()
+    alloc(allocator, 2)
+    with pytest.raises(TypeError, match="must be integers"):
+        allocator.free(indices)
+    assert allocator.available_size() == 6
+
+
+# -- ownership -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slot", "why"),
+    [
+        (0, "slot 0 is padding .* hands out slots 1..8"),
+        (-1, "slot -1 is outside the pool"),
+        (9, "slot 9 is outside the pool: this pool hands out slots 1..8"),
+        (2**40, f"slot {2**40} is outside"),
+        (7, "slot 7 is not handed out"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_slot_that_is_nobodys_is_refused(make: Make, slot: int, why: str, place: int) -> None:
+    """A5, X1: the message names slot and bound, and the good slots of the call stay where they are."""
+    allocator = make()
+    alloc(allocator, 4)
+    named = [1, 2]
+    named.insert(place, slot)
+    with pytest.raises(OwnershipError, match=why):
+        allocator.free(torch.tensor(named))
+    assert allocator.available_size() == 4
+    assert allocator.is_handed_out(torch.arange(9)).tolist() == [False] + [True] * 4 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("slot", "why"),
+    [(3, "slot 3 is padding"), (16, "slot 16 is outside"), (12, "page 3 of slot 12 is not handed out")],
+)
+def test_a_page_that_is_nobodys_is_refused(make: Make, slot: int, why: str) -> None:
+    """A5: in pages, the message names the page too."""
+    allocator = make(12, 4)
+    alloc(allocator, 8)
+    with pytest.raises(OwnershipError, match=why):
+        allocator.free(torch.tensor([4, 5, slot]))
+    assert allocator.available_size() == 4
+
+
+def test_a_double_free_is_refused(make: Make) -> None:
+    """A5: in two calls, and for single slots in one."""
+    allocator = make()
+    slots = alloc(allocator, 4)
+    allocator.free(slots[:1])
+    with pytest.raises(OwnershipError, match="slot 1 is not handed out"):
+        allocator.free(slots[:1])
+    with pytest.raises(OwnershipError, match="slot 3 is named more than once"):
+        allocator.free(slots[[2, 1, 2]])
+    assert allocator.available_size() == 5
+
+
+def test_two_frees_of_one_page_are_a_double_free(make: Make) -> None:
+    """A5, catalogue B97: two calls that share a page at their seam."""
+    allocator = make(12, 4)
+    slots = alloc(allocator, 8)
+    allocator.free(slots[:6])
+    with pytest.raises(OwnershipError, match="page 2 of slot 10"):
+        allocator.free(slots[6:])
+
+
+def test_ownership_is_checked_by_default_on_cpu_only() -> None:
+    """A5: and the attribute says what was decided."""
+    assert TokenToKVPoolAllocator(4, "cpu").check_ownership is True
+    assert TokenToKVPoolAllocator(4, "cpu", store="device").check_ownership is True
+    assert TokenToKVPoolAllocator(4, "cpu", check_ownership=False).check_ownership is False
+
+
+@pytest.mark.gpu
+def test_ownership_is_not_checked_by_default_on_cuda() -> None:
+    """A5: a check synchronises there."""
+    assert TokenToKVPoolAllocator(4).check_ownership is False
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_unchecked_pools_do_the_same(make: Make, page_size: int) -> None:
+    """A2-A5: for callers that keep the rules, checks change nothing."""
+    outcomes = []
+    for checked in (True, False):
+        allocator = make(8 * page_size, page_size, check_ownership=checked)
+        slots = alloc(allocator, 6 * page_size)
+        allocator.free(slots[: 2 * page_size])
+        allocator.free_group_begin()
+        allocator.free(slots[2 * page_size : 3 * page_size])
+        allocator.free(slots[5 * page_size :])
+        pending = allocator.is_handed_out(slots).tolist()
+        allocator.free_group_end()
+        outcomes.append((pending, allocator.available_size(), drain(allocator)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_is_handed_out_keeps_the_shape(make: Make) -> None:
+    """A2: slots outside the pool are in nobody's hands."""
+    allocator = make(8, 4)
+    alloc(allocator, 1)
+    answer = allocator.is_handed_out(torch.tensor([[-1, 3, 4], [7, 8, 12]]))
+    assert answer.dtype is torch.bool
+    assert answer.tolist() == [[False, False, True], [True, False, False]]
+
+
+# -- groups ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_pending_pages_are_neither_free_nor_handed_out(make: Make, page_size: int) -> None:
+    """A2: between free and free_group_end they are nobody's."""
+    allocator = make(2 * page_size, page_size)
+    slots = alloc(allocator, 2 * page_size)
+    allocator.free_group_begin()
+    allocator.free(slots[:page_size])
+    assert allocator.available_size() == 0
+    assert allocator.alloc(1) is None
+    assert allocator.is_handed_out(slots).tolist() == [False] * page_size + [True] * page_size
+    allocator.free_group_end()
+    assert allocator.available_size() == page_size
+    assert alloc(allocator, page_size).tolist() == slots[:page_size].tolist()
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_double_free_inside_a_group_is_refused_at_once(make: Make, page_size: int) -> None:
+    """A5, catalogue B104: not at the end of the group."""
+    allocator = make(4 * page_size, page_size)
+    slots = alloc(allocator, 2 * page_size)
+    allocator.free_group_begin()
+    allocator.free(slots[:page_size])
+    with pytest.raises(OwnershipError, match="already given back inside the open free group"):
+        allocator.free(slots)
+    allocator.free_group_end()
+    assert allocator.available_size() == 3 * page_size
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_empty_group_changes_nothing(make: Make, checked: bool) -> None:
+    """A6: also one in which only empty tensors were freed."""
+    allocator = make(8, 4, check_ownership=checked)
+    alloc(allocator, 8)
+    allocator.free_group_begin()
+    allocator.free_group_end()
+    allocator.free_group_begin()
+    allocator.free(torch.tensor([]))
+    allocator.free_group_end()
+    assert allocator.available_size() == 0
+
+
+def test_groups_do_not_nest(make: Make) -> None:
+    """A6: begin inside a group and end without one are errors, and change nothing."""
+    allocator = make()
+    with pytest.raises(RuntimeError, match="no free group is open"):
+        allocator.free_group_end()
+    slots = alloc(allocator, 2)
+    allocator.free_group_begin()
+    allocator.free(slots)
+    with pytest.raises(RuntimeError, match="open already"):
+        allocator.free_group_begin()
+    assert allocator.available_size() == 6
+    allocator.free_group_end()
+    assert allocator.available_size() == 8
+
+
+# -- clear, construction -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_cleared_pool_is_as_new(make: Make, page_size: int) -> None:
+    """X7, A6: whatever was held, pending or waiting; and the group is closed."""
+    allocator = make(4 * page_size, page_size)
+    slots = alloc(allocator, 3 * page_size)
+    allocator.free(slots[:1])
+    allocator.free_group_begin()
+    allocator.free(slots[-1:])
+    allocator.clear()
+    with pytest.raises(RuntimeError, match="no free group is open"):
+        allocator.free_group_end()
+    with pytest.raises(OwnershipError, match="not handed out"):
+        allocator.free(slots[page_size : page_size + 1])
+    assert drain(allocator) == list(range(page_size, 5 * page_size))
+
+
+def test_a_million_slots_come_back(make: Make) -> None:
+    """A2, A4: the free list is right across all its parts, not only in the first."""
+    size = 1 << 20
+    allocator = make(size)
+    slots = alloc(allocator, size)
+    mixed = slots[torch.randperm(size, generator=torch.Generator().manual_seed(0))]
+    for part in mixed[: size // 2].split(1 << 16):
+        allocator.free(part)
+    assert torch.equal(alloc(allocator, size // 2), mixed[: size // 2].sort().values)
+    assert allocator.available_size() == 0
+
+
+def test_attributes_say_how_it_was_built(make: Make) -> None:
+    """The documented attributes, and a repr that names them."""
+    allocator = make(8, 4, False)
+    assert (allocator.size, allocator.page_size, allocator.need_sort) == (8, 4, False)
+    assert isinstance(allocator.device, torch.device)
+    alloc(allocator, 1)
+    assert repr(allocator) == (
+        f"TokenToKVPoolAllocator(size=8, page_size=4, device='{allocator.device}', available=4)"
+    )
+
+
+@pytest.mark.gpu
+def test_indices_of_the_other_device_are_taken_back() -> None:
+    """Every consumer takes indices wherever they are: copied over, both ways."""
+    for device, other in (("cpu", "cuda"), ("cuda", "cpu")):
+        allocator = TokenToKVPoolAllocator(4, device, check_ownership=True)
+        allocator.free(alloc(allocator, 3).to(other))
+        assert allocator.available_size() == 4
