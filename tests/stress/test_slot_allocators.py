@@ -1,0 +1,57 @@
+"""The slot allocators at size, on each device, against a plain table of owners."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from allocator_machine import AllocatorConfig, allocator_machine, drive
+
+from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+
+SIZE = 1 << 17
+STEPS = 400
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("check_ownership", [False, True])
+def test_the_machines_agree_on_each_device(
+    device: torch.device, window: bool, page_size: int, check_ownership: bool
+) -> None:
+    """A1-A7, X1, X4, X7: the device store where it belongs."""
+    config = AllocatorConfig(window, "device", page_size, True, check_ownership, device.type)
+    assert drive(allocator_machine(config), seed=3, steps=300).reached
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("check_ownership", [False, True])
+def test_no_slot_ever_has_two_owners(device: torch.device, page_size: int, check_ownership: bool) -> None:
+    """A2, A3, catalogue B100: totals that balance prove nothing, so each slot has its owner written down."""
+    draw = random.Random(page_size)
+    allocator = TokenToKVPoolAllocator(SIZE, device, page_size, check_ownership=check_ownership)
+    owner = np.zeros(SIZE + page_size, np.int64)
+    held: dict[int, torch.Tensor] = {}
+    for number in range(1, STEPS + 1):
+        count = draw.choice((1, 100, 3_000, 20_000)) // page_size * page_size or page_size
+        slots = allocator.alloc(count)
+        if slots is None:
+            assert allocator.available_size() < count
+        else:
+            rows = slots.cpu().numpy()
+            assert not owner[rows].any()
+            owner[rows] = number
+            held[number] = slots
+        allocator.free_group_begin()
+        for name in draw.sample(sorted(held), k=min(len(held), draw.randrange(4))):
+            slots = held.pop(name)
+            assert (owner[slots.cpu().numpy()] == name).all()
+            owner[slots.cpu().numpy()] = 0
+            allocator.free(slots.long() if draw.random() < 0.5 else slots)
+        allocator.free_group_end()
+        assert allocator.available_size() == SIZE - np.count_nonzero(owner)
+    check_token_allocator(allocator)
+    assert held
