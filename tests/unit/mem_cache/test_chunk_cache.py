@@ -1,0 +1,72 @@
+"""`ChunkCache` answers everything and caches nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pymllm.mem_cache.base_prefix_cache import BasePrefixCache, EvictResult, RadixKey
+from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
+
+
+@pytest.fixture
+def pool() -> TokenToKVPoolAllocator:
+    return TokenToKVPoolAllocator(8, "cpu", 1, True)
+
+
+def test_nothing_inserted_is_ever_found(pool: TokenToKVPoolAllocator) -> None:
+    """Section 6: matches are empty, whatever was inserted before."""
+    cache = ChunkCache(pool)
+    cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
+    match = cache.match_prefix(RadixKey([1, 2, 3]))
+    assert match.prefix_len == 0
+    assert match.indices.shape == (0,)
+    assert match.indices.dtype == torch.int64
+
+
+def test_insert_adopts_nothing_and_frees_nothing(pool: TokenToKVPoolAllocator) -> None:
+    """Section 6, R4: every slot stays the caller's, who frees them all."""
+    cache = ChunkCache(pool)
+    slots = pool.alloc(3)
+    result = cache.insert(RadixKey([1, 2, 3]), slots, prev_prefix_len=1, swa_evicted_seqlen=2)
+    assert (result.prefix_len, result.adopted, result.mamba_exist) == (0, (), False)
+    cache.reset()
+    assert pool.available_size() == 5
+    pool.free(slots)
+    assert pool.available_size() == 8
+
+
+def test_all_sizes_are_zero(pool: TokenToKVPoolAllocator) -> None:
+    """Section 6: there is nothing to count."""
+    cache = ChunkCache(pool)
+    cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
+    sizes = [cache.evictable_size(), cache.protected_size(), cache.total_size()]
+    assert [*sizes, cache.swa_evictable_size(), cache.swa_protected_size()] == [0] * 5
+
+
+def test_evictions_and_holds_do_nothing(pool: TokenToKVPoolAllocator) -> None:
+    """Section 6: an engine need not know that caching is off."""
+    cache = ChunkCache(pool)
+    node = cache.match_prefix(RadixKey([1])).last_node
+    token = cache.inc_lock_ref(node)
+    assert token is None
+    cache.dec_lock_ref(node, swa_boundary_id=token)
+    assert cache.evict(100, 100) == EvictResult(0, 0, 0)
+
+
+def test_cache_works_without_a_pool() -> None:
+    """Section 6: both constructor arguments may be left out."""
+    cache = ChunkCache()
+    assert isinstance(cache, BasePrefixCache)
+    assert cache.insert(RadixKey([1]), torch.tensor([1])).adopted == ()
+    assert cache.match_prefix(RadixKey([1])).indices.device == torch.device("cpu")
+
+
+def test_device_of_empty_matches_is_the_pools() -> None:
+    """Section 0: indices live on the allocator's device, and on ``device`` without one."""
+    pool = SimpleNamespace(device=torch.device("meta"))
+    assert ChunkCache(pool).match_prefix(RadixKey([1])).indices.device.type == "meta"
+    assert ChunkCache(device="meta").match_prefix(RadixKey([1])).indices.device.type == "meta"

@@ -1,0 +1,143 @@
+"""One encoding for every container of tokens."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens, encode_tokens
+
+TOKENS = [1, 2, 300, 70_000, 2**31 - 1]
+RAW = np.array(TOKENS, dtype="<u4").tobytes()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        TOKENS,
+        tuple(TOKENS),
+        array.array("i", TOKENS),
+        array.array("L", TOKENS),
+        np.array(TOKENS, dtype=np.int32),
+        np.array(TOKENS, dtype=np.int64),
+        np.array(TOKENS, dtype=np.uint32),
+        np.array(TOKENS, dtype=np.uint64),
+        np.array(TOKENS, dtype=">i4"),
+        np.array(TOKENS, dtype=">i8"),
+        np.repeat(np.array(TOKENS), 2)[::2],
+        torch.tensor(TOKENS),
+        torch.tensor(TOKENS, dtype=torch.int32),
+        torch.tensor(TOKENS).repeat_interleave(2)[::2],
+        [np.int64(token) for token in TOKENS],
+    ],
+)
+def test_every_container_gives_the_same_bytes(tokens: Any) -> None:
+    """K1: the same tokens are the same key, whatever holds them, contiguous or not."""
+    assert encode_tokens(tokens) == (RAW, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+def test_narrow_arrays_widen(dtype: Any) -> None:
+    """K1: any integer dtype will do."""
+    assert encode_tokens(np.array([1, 2], dtype=dtype)) == encode_tokens([1, 2])
+
+
+@pytest.mark.parametrize("bigrams", [[(1, 2), (3, 4)], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]])])
+def test_wide_tokens_encode_element_by_element(bigrams: Any) -> None:
+    """K1: tuples of one length, or a row per token."""
+    assert encode_tokens(bigrams) == (encode_tokens([1, 2, 3, 4])[0], 2)
+
+
+@pytest.mark.parametrize("container", [list, tuple, np.array, torch.tensor])
+def test_unaligned_tail_is_cut(container: Any) -> None:
+    """R1: only whole pages are encoded."""
+    assert encode_tokens(container([1, 2, 3, 4, 5]), page_size=2) == encode_tokens([1, 2, 3, 4])
+    assert encode_tokens(container([1]), page_size=2) == (b"", 1)
+
+
+def test_tail_of_wide_tokens_is_cut_in_tokens() -> None:
+    """R1: pages count tokens, not the integers in them."""
+    assert encode_tokens([(1, 2), (3, 4), (5, 6)], page_size=2) == encode_tokens([(1, 2), (3, 4)])
+
+
+@pytest.mark.parametrize("empty", [[], (), array.array("I"), np.array([]), torch.tensor([])])
+def test_empty_key_has_no_bytes(empty: Any) -> None:
+    """R3: an empty key is a key, even where NumPy and torch make an empty list a float array."""
+    assert encode_tokens(empty) == (b"", 1)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_decoding_returns_the_tokens(width: int) -> None:
+    """K1: what was encoded comes back, in its shape, over the same bytes and read-only."""
+    tokens = (
+        np.arange(12, dtype=np.uint32).reshape(-1, width) if width > 1 else np.arange(12, dtype=np.uint32)
+    )
+    decoded = decode_tokens(*encode_tokens(tokens))
+    assert decoded.tolist() == tokens.tolist()
+    assert not decoded.flags.writeable
+    assert decoded.nbytes == 12 * BYTES_PER_ID
+
+
+def test_encoding_is_a_copy() -> None:
+    """X5: the caller may overwrite its array afterwards."""
+    tokens = np.array([1, 2, 3], dtype=np.uint32)
+    raw, _ = encode_tokens(tokens)
+    tokens[:] = 9
+    assert raw == encode_tokens([1, 2, 3])[0]
+
+
+@pytest.mark.parametrize("token", [-1, 2**32, 2**63 - 1])
+@pytest.mark.parametrize(
+    "container",
+    [
+        list,
+        lambda tokens: np.array(tokens, dtype=np.int64),
+        lambda tokens: np.array([tokens, tokens], dtype=np.int64).T[:, 0],
+        lambda tokens: array.array("q", tokens),
+        torch.tensor,
+    ],
+)
+def test_token_outside_32_bits_is_named(container: Any, token: int) -> None:
+    """H1, X1: the error names the token."""
+    with pytest.raises(ValueError, match=f"token {token} "):
+        encode_tokens(container([1, token]))
+
+
+def test_token_beyond_the_tail_is_checked_too() -> None:
+    """X1: bad input is bad wherever it stands."""
+    with pytest.raises(ValueError, match="-5"):
+        encode_tokens(np.array([1, 2, -5]), page_size=2)
+
+
+@pytest.mark.parametrize(
+    "tokens", [np.array([1.5]), torch.tensor([1.5]), np.array([], dtype=bool), ["a"], [1.5]]
+)
+def test_tokens_that_are_no_integers_are_refused(tokens: Any) -> None:
+    """X1: floats, strings and flags are no tokens."""
+    with pytest.raises(TypeError, match="integer"):
+        encode_tokens(tokens)
+
+
+@pytest.mark.parametrize("tokens", [None, 5, "abc", {1, 2}, iter([1, 2])])
+def test_other_containers_are_refused(tokens: Any) -> None:
+    """X1: the error names the type and what to give."""
+    with pytest.raises(TypeError, match=type(tokens).__name__):
+        encode_tokens(tokens)
+
+
+@pytest.mark.parametrize("tokens", [[(1, 2), (3,)], [(1, 2), 3], [()], [(1, 2), ()]])
+def test_tokens_of_unequal_width_are_refused(tokens: Any) -> None:
+    """K1: one key has one token width."""
+    with pytest.raises(ValueError, match="width"):
+        encode_tokens(tokens)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2, 2), (3, 0)])
+def test_arrays_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    """X1: a key has one dimension, or two for tokens of several integers."""
+    with pytest.raises(ValueError, match="shape"):
+        encode_tokens(np.zeros(shape, dtype=np.int64))

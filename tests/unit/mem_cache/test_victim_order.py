@@ -1,0 +1,103 @@
+"""`VictimOrder` always knows its least recent member."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from pymllm.mem_cache.victim_order import VictimOrder
+
+
+@dataclass(eq=False)
+class Aged:
+    """A node as far as an order is concerned."""
+
+    last_access_time: float
+    _depth: int
+
+
+def drain(order: VictimOrder[Aged]) -> list[tuple[float, int]]:
+    """Take the oldest member again and again."""
+    taken = []
+    while (oldest := order.oldest()) is not None:
+        order.discard(oldest)
+        taken.append((oldest.last_access_time, oldest._depth))
+    return taken
+
+
+def test_empty_order_has_no_oldest() -> None:
+    """R5: nothing can be evicted where nothing is."""
+    order: VictimOrder[Aged] = VictimOrder()
+    assert order.oldest() is None
+    assert len(order) == 0
+
+
+def test_members_leave_by_access_then_depth() -> None:
+    """R8: of one access, the shallowest is the oldest."""
+    order: VictimOrder[Aged] = VictimOrder()
+    for access, depth in [(5.0, 8), (2.0, 4), (5.0, 4), (2.0, 16), (9.0, 1), (2.0, 8)]:
+        order.add(Aged(access, depth))
+    assert drain(order) == [(2.0, 4), (2.0, 8), (2.0, 16), (5.0, 4), (5.0, 8), (9.0, 1)]
+    assert len(order) == 0
+
+
+def test_membership_is_by_identity() -> None:
+    """R5: a node with the recency of a member is not that member."""
+    order: VictimOrder[Aged] = VictimOrder()
+    one, twin, deeper = Aged(3.0, 4), Aged(3.0, 4), Aged(3.0, 8)
+    order.add(one)
+    assert one in order
+    assert twin not in order
+    order.add(deeper)
+    assert one in order
+    assert deeper in order
+    assert twin not in order
+    order.discard(one)
+    assert one not in order
+    assert deeper in order
+
+
+def test_member_removed_from_the_middle_of_one_access_is_gone() -> None:
+    """R5: members of one access are found and removed one by one, in any order."""
+    order: VictimOrder[Aged] = VictimOrder()
+    nodes = [Aged(1.0, depth) for depth in (4, 8, 12)]
+    for node in nodes:
+        order.add(node)
+    order.discard(nodes[0])
+    assert order.oldest() is nodes[1]
+    order.discard(nodes[2])
+    assert order.oldest() is nodes[1]
+    order.add(nodes[0])
+    assert drain(order) == [(1.0, 4), (1.0, 8)]
+
+
+def test_old_accesses_may_return_at_any_time() -> None:
+    """R5: a leaf that a hold kept out of the order comes back with its old recency."""
+    order: VictimOrder[Aged] = VictimOrder()
+    old = Aged(3.0, 1)
+    order.add(old)
+    order.add(Aged(5000.0, 1))
+    order.discard(old)
+    assert order.oldest().last_access_time == 5000.0
+    order.add(old)
+    assert order.oldest() is old
+
+
+def test_order_agrees_with_sorting_however_it_is_used() -> None:
+    """R5, R8: over many accesses far apart, added and discarded at random, the oldest is the minimum."""
+    source = random.Random(7)
+    order: VictimOrder[Aged] = VictimOrder()
+    members: dict[tuple[float, int], Aged] = {}
+    for _ in range(6000):
+        if members and source.random() < 0.48:
+            node = members.pop(source.choice(list(members)))
+            order.discard(node)
+        else:
+            recency = float(source.randrange(1, 400_000)), source.randrange(4)
+            if recency not in members:
+                members[recency] = Aged(*recency)
+                order.add(members[recency])
+        assert len(order) == len(members)
+        if members and source.random() < 0.1:
+            assert order.oldest() is members[min(members)]
+    assert drain(order) == sorted(members)
