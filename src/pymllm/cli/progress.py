@@ -1,0 +1,64 @@
+"""A progress bar on standard error, drawn only between requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+__all__ = ["progress_bar"]
+
+_SECONDS_BETWEEN_DRAWS = 0.1
+
+
+@contextmanager
+def progress_bar(mode: str, label: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """Show how far a run is, and remove the bar at its end.
+
+    Parameters
+    ----------
+    mode : str
+        ``"on"``, ``"off"``, or ``"auto"``: on where standard error is a terminal.
+    label : str
+        What runs.
+    total : int
+        Requests in all.
+
+    Yields
+    ------
+    callable or None
+        Takes the number of requests done; ``None`` where no bar is shown.
+
+    Notes
+    -----
+    No thread redraws the bar: it would take the processor from what is being timed. It is drawn by the
+    calls themselves, at most ten times a second.
+    """
+    if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests"),
+        TimeRemainingColumn(),
+    )
+    console = Console(file=sys.stderr, force_terminal=True if mode == "on" else None)
+    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        drawn = monotonic()
+
+        def show(done: int) -> None:
+            nonlocal drawn
+            now = monotonic()
+            if now - drawn >= _SECONDS_BETWEEN_DRAWS or done == total:
+                progress.update(task, completed=done)
+                progress.refresh()
+                drawn = now
+
+        yield show

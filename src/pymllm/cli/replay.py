@@ -1,0 +1,185 @@
+"""``pymllm replay``: options in, table or JSON out. What happens in between is in `pymllm.cli.replay_run`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import Any
+
+import click
+
+from pymllm.cli.program import complain, say
+from pymllm.cli.replay_plan import ReplayPlan
+from pymllm.cli.replay_result import ReplayResult
+from pymllm.cli.values import MILLISECONDS, TOKENS
+
+__all__ = ["replay_command"]
+
+# Options that a serial replay, which has no engine, cannot heed.
+_ENGINE_ONLY = ("window", "swa_capacity", "max_running", "chunk", "iteration_ms", "content_check")
+_TRACE_ONLY = ("block_tokens",)
+
+_AT_LEAST_1 = click.IntRange(min=1)
+
+
+@click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
+@click.argument("workload", metavar="TRACE|NAME")
+@click.option(
+    "--cache",
+    "caches",
+    metavar="NAME",
+    multiple=True,
+    default=("radix",),
+    show_default="radix",
+    help="radix or chunk; give it twice to compare.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["engine", "serial"]),
+    default="engine",
+    show_default=True,
+    help="A simulated engine, or one request after another with nothing but cache and allocator.",
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    show_default="all of a trace, 200 of a named workload",
+    help="Replay the first N requests only.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of a named workload.",
+)
+@click.option(
+    "--block-tokens",
+    type=_AT_LEAST_1,
+    metavar="N",
+    default=512,
+    show_default=True,
+    help="Tokens per block of a trace's hash_ids.",
+)
+@click.option(
+    "--page-size", type=_AT_LEAST_1, metavar="N", default=1, show_default=True, help="Tokens per KV page."
+)
+@click.option(
+    "--window", type=_AT_LEAST_1, metavar="N", help="Sliding attention window in tokens.  [default: none]"
+)
+@click.option(
+    "--capacity",
+    type=TOKENS,
+    metavar="TOKENS",
+    show_default="1M for a trace, a named workload's own",
+    help="KV slots, such as 200k or 1M; rounded down to whole pages.",
+)
+@click.option(
+    "--swa-capacity",
+    type=TOKENS,
+    metavar="TOKENS",
+    show_default="as --capacity",
+    help="Slots of the window half.",
+)
+@click.option(
+    "--max-running",
+    type=_AT_LEAST_1,
+    metavar="N",
+    default=256,
+    show_default=True,
+    help="Most requests that run at one time.",
+)
+@click.option(
+    "--chunk",
+    type=_AT_LEAST_1,
+    metavar="N",
+    default=8192,
+    show_default=True,
+    help="Prompt tokens computed per iteration.",
+)
+@click.option(
+    "--iteration-ms",
+    type=MILLISECONDS,
+    metavar="MS",
+    default=50.0,
+    show_default=True,
+    help="Virtual time of one iteration.",
+)
+@click.option(
+    "--content-check/--no-content-check",
+    default=None,
+    show_default="on for a named workload, off for a trace",
+    help="Write fingerprints into KV pools and compare whatever is read.",
+)
+@click.option(
+    "--check-every",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Walk all invariants after every N-th cache operation; 0 never.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Bar on standard error; auto shows it on a terminal.",
+)
+@click.pass_context
+def replay_command(context: click.Context, /, *, as_json: bool, progress: str, **options: Any) -> int:
+    """Replay requests through a cache and its pools, and say what came of it.
+
+    TRACE is a file of JSON lines in the Mooncake format, plain or gzip; NAME is one of chat, agent,
+    shared-prompt and adversarial, which need no file.
+
+    Ends with 0, with 1 where a law is broken, and with 2 for bad input. The fields of the JSON document
+    are explained in docs/replay.md.
+    """
+    plan = ReplayPlan(**options)
+    plan.check()
+    _refuse_options_without_meaning(context, plan)
+    # Not at the top: this loads torch, which --help and a mistyped option can do without.
+    from pymllm.cli.replay_run import run_plan
+
+    result = run_plan(plan, progress)
+    say(_as_json(result) if as_json else _as_text(result))
+    if result.violation is not None and as_json:
+        complain(
+            f"{result.violation.law} is violated by {result.violation.cache}: {result.violation.message}"
+        )
+    return 0 if result.violation is None else 1
+
+
+def _as_json(result: ReplayResult) -> str:
+    from pymllm.cli.replay_document import make_document
+
+    return json.dumps(make_document(result), indent=2)
+
+
+def _as_text(result: ReplayResult) -> str:
+    from pymllm.cli.replay_table import make_text
+
+    if not _stdout_is_terminal():
+        return make_text(result)
+    return make_text(result, width=shutil.get_terminal_size().columns, styled=True)
+
+
+def _stdout_is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _refuse_options_without_meaning(context: click.Context, plan: ReplayPlan) -> None:
+    """Refuse options that were typed but would be ignored."""
+    useless = {name: "a serial replay has no engine" for name in _ENGINE_ONLY if plan.mode == "serial"}
+    useless |= {name: "a named workload has its own" for name in _TRACE_ONLY if plan.is_named}
+    for param in context.command.params:
+        source = context.get_parameter_source(str(param.name))
+        if param.name in useless and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{param.opts[0]} has no effect here: {useless[param.name]}; leave it out."
+            )

@@ -1,0 +1,54 @@
+"""The JSON document of a replay. Its fields are promised: docs/replay.md lists them.
+
+The version counts up when a field goes away or changes its meaning; a new field does not change it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pymllm.cli.replay_result import ReplayResult
+
+__all__ = ["SCHEMA", "VERSION", "make_document"]
+
+SCHEMA = "pymllm.replay"
+VERSION = 1
+
+
+def make_document(result: ReplayResult) -> dict[str, Any]:
+    """Put a result into plain data.
+
+    Parameters
+    ----------
+    result : ReplayResult
+        Of a finished or broken-off replay.
+
+    Returns
+    -------
+    dict
+        Nothing but dicts, lists, strings, numbers, bools and ``None``; names a schema and a version.
+    """
+    plan = result.plan
+    workload = {
+        "name": plan.workload,
+        "kind": "named" if plan.is_named else "trace",
+        "requests": result.requests,
+        "seed": plan.seed,
+        "block_tokens": None if plan.is_named else plan.block_tokens,
+    }
+    asked = {"capacity": plan.capacity, "swa_capacity": plan.swa_capacity}
+    document: dict[str, Any] = msgspec.to_builtins(
+        {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "versions": result.versions,
+            "workload": workload,
+            "mode": plan.mode,
+            "asked": asked,
+            "runs": list(result.runs),
+            "violation": result.violation,
+        }
+    )
+    return document

@@ -1,0 +1,164 @@
+"""Carrying out a replay: the requests, and one run per cache over them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+
+import click
+import numpy
+import torch
+
+from pymllm import __version__
+from pymllm.cli.progress import progress_bar
+from pymllm.cli.replay_plan import ReplayPlan, pick_name
+from pymllm.cli.replay_result import ReplayResult, Violation
+from pymllm.errors import InvariantViolation
+from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
+from pymllm.workloads.engine_pools import CACHE_MAKERS
+from pymllm.workloads.request import Request
+from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
+from pymllm.workloads.source import TraceSource
+from pymllm.workloads.synthetic import WORKLOADS, make_requests
+from pymllm.workloads.trace_file import read_trace
+
+__all__ = ["run_plan", "settle"]
+
+_Progress = Callable[[int], None] | None
+
+_TRACE_CAPACITY = 1_000_000
+_NAMED_REQUESTS = 200
+
+
+def settle(plan: ReplayPlan) -> ReplayPlan:
+    """Fill in the defaults that depend on the workload.
+
+    Parameters
+    ----------
+    plan : ReplayPlan
+        Checked.
+
+    Returns
+    -------
+    ReplayPlan
+        Only ``window``, ``swa_capacity`` and, for a whole trace, ``requests`` may still be ``None``.
+
+    Raises
+    ------
+    click.UsageError
+        A cache has an unknown name, or the settled capacity does not fit the page size.
+    """
+    for cache in plan.caches:
+        pick_name(cache, CACHE_MAKERS, "cache")
+    capacity, requests = plan.capacity, plan.requests
+    if capacity is None:
+        capacity = WORKLOADS[plan.workload].capacity if plan.is_named else _TRACE_CAPACITY
+    if requests is None and plan.is_named:
+        requests = _NAMED_REQUESTS
+    content_check = plan.content_check
+    if content_check is None:
+        content_check = plan.is_named
+    settled = replace(plan, capacity=capacity, requests=requests, content_check=content_check)
+    settled.check()
+    return settled
+
+
+def run_plan(plan: ReplayPlan, progress: str) -> ReplayResult:
+    """Replay one workload through each cache of a plan, one after another.
+
+    Parameters
+    ----------
+    plan : ReplayPlan
+        Checked.
+    progress : str
+        ``"auto"``, ``"on"`` or ``"off"``, as in `progress_bar`.
+
+    Returns
+    -------
+    ReplayResult
+        With the violation that ended it, if one did.
+
+    Raises
+    ------
+    click.ClickException
+        Sizes for which this machine has no memory, or names that do not exist.
+    TraceError
+        The trace cannot be read.
+
+    Notes
+    -----
+    torch gets one thread: the tensors of a replay are too small to gain from more.
+    """
+    plan = settle(plan)
+    requests = _load_requests(plan)
+    torch.set_num_threads(1)
+    runs: list[EngineReport | SerialReport] = []
+    violation = None
+    for cache in plan.caches:
+        try:
+            with progress_bar(progress, f"{plan.workload} {cache}", len(requests)) as show:
+                runs.append(_run_cache(plan, cache, requests, show))
+        except InvariantViolation as error:
+            violation = Violation(cache, error.law, error.message)
+            break
+    return ReplayResult(plan, len(requests), _versions(), tuple(runs), violation)
+
+
+def _load_requests(plan: ReplayPlan) -> list[Request]:
+    if plan.is_named:
+        assert plan.requests is not None
+        return make_requests(plan.workload, plan.requests, seed=plan.seed, capacity=plan.capacity)
+    return read_trace(plan.workload, requests=plan.requests, block_tokens=plan.block_tokens)
+
+
+def _run_cache(
+    plan: ReplayPlan, cache: str, requests: list[Request], show: _Progress
+) -> EngineReport | SerialReport:
+    try:
+        if plan.mode == "serial":
+            return replay_serially(requests, _serial_config(plan, cache), progress=show)
+        config = _engine_config(plan, cache, requests)
+        return Engine(config, TraceSource(requests), progress=show).run()
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise click.ClickException(
+                f"this machine has no memory for --capacity {plan.capacity} and --max-running "
+                f"{plan.max_running}; give less"
+            ) from error
+        raise
+
+
+def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> EngineConfig:
+    assert plan.capacity is not None
+    assert plan.content_check is not None
+    return EngineConfig(
+        cache=cache,
+        page_size=plan.page_size,
+        sliding_window_size=plan.window,
+        capacity=plan.capacity,
+        swa_capacity=plan.swa_capacity,
+        max_running=plan.max_running,
+        max_context=max(request.prompt_length + request.output_length for request in requests),
+        chunk_tokens=plan.chunk,
+        iteration_ms=plan.iteration_ms,
+        content_check=plan.content_check,
+        check_every=plan.check_every,
+        seed=plan.seed,
+    )
+
+
+def _serial_config(plan: ReplayPlan, cache: str) -> SerialConfig:
+    assert plan.capacity is not None
+    # Whoever checks wants to know whose each slot is; whoever measures does not want to pay for it.
+    checked = plan.check_every > 0
+    return SerialConfig(cache, plan.page_size, plan.capacity, checked, plan.check_every)
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "pymllm": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+    }

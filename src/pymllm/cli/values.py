@@ -1,0 +1,64 @@
+"""Kinds of values that options take, beyond what click has."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    _IntParam = click.ParamType[int]
+    _FloatParam = click.ParamType[float]
+else:
+    # Generic from click 8.4 on; older ones cannot be subscripted.
+    _IntParam = _FloatParam = click.ParamType
+
+__all__ = ["MILLISECONDS", "TOKENS", "Milliseconds", "TokenCount"]
+
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_NUMBER = re.compile(r"(\d+(?:[_,]\d+)*(?:\.\d+)?)([kmg]i?)?", re.IGNORECASE | re.ASCII)
+# Slots are int32 numbers, and a pool has a page more than its size.
+_TOKENS_MAX = 2**31 - 1
+
+
+class TokenCount(_IntParam):
+    """A number of tokens: ``200000``, ``200_000``, ``200k``, ``1.5M``, ``1Mi`` (1,048,576)."""
+
+    name = "tokens"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a number with an optional factor; a result below 1 or beyond int32 is refused."""
+        text = str(value).strip()
+        found = _NUMBER.fullmatch(text)
+        if found is None:
+            self.fail(f"{text!r} is no number of tokens; write 200000, 200k, 1.5M or 1Mi.", param, ctx)
+        number, factor = found.groups(default="")
+        tokens = Decimal(re.sub("[_,]", "", number)) * _FACTORS[factor.lower()]
+        if tokens != int(tokens):
+            self.fail(f"{text!r} is {tokens} tokens, not a whole number.", param, ctx)
+        if not 1 <= tokens <= _TOKENS_MAX:
+            self.fail(f"{text!r} is {int(tokens)} tokens, not in 1..{_TOKENS_MAX}.", param, ctx)
+        return int(tokens)
+
+
+class Milliseconds(_FloatParam):
+    """A time above zero."""
+
+    name = "ms"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a finite number above 0."""
+        try:
+            milliseconds = float(str(value))
+        except ValueError:
+            milliseconds = math.nan
+        if not 0 < milliseconds < math.inf:
+            self.fail(f"{value!r} is no number of milliseconds above 0.", param, ctx)
+        return milliseconds
+
+
+TOKENS = TokenCount()
+MILLISECONDS = Milliseconds()

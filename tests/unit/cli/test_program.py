@@ -1,0 +1,171 @@
+"""How the program ends, whatever happens inside a command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm import __version__
+from pymllm.cli import main
+from pymllm.cli.program import Program, complain, say
+from pymllm.errors import TraceError
+
+
+def run(act: Callable[[], Any], **options: Any) -> Result:
+    """Run a program whose only command does ``act``."""
+    program = Program("pymllm")
+    program.add_command(click.Command("do", callback=act))
+    return CliRunner().invoke(program, ["do"], **options)
+
+
+def fail_with(error: BaseException) -> Callable[[], Any]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1)])
+def test_a_commands_own_status_is_the_programs(returned: int | None, status: int) -> None:
+    """0 for nothing said, 1 where a law is broken."""
+    assert run(lambda: returned).exit_code == status
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (TraceError("t.jsonl", 3, "broken"), "pymllm: t.jsonl:3: broken"),
+        (click.ClickException("two\n lines"), "pymllm: two lines"),
+        (click.UsageError("bad"), "pymllm: bad (see pymllm do --help)"),
+        (OSError(28, "No space left on device"), "pymllm: cannot write the result: No space left on device"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_status_2(
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: no traceback, nothing on standard output."""
+    monkeypatch.setattr("pymllm.cli.program._let_go_of_stdout", lambda: None)
+    result = run(fail_with(error))
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", line + "\n")
+
+
+def test_an_interrupt_is_130() -> None:
+    """As shells have it: 128 and the number of the signal."""
+    result = run(fail_with(KeyboardInterrupt()))
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "pymllm: interrupted"
+
+
+def test_a_closed_pipe_is_141_and_silent() -> None:
+    """Whoever says ``| head`` has read enough."""
+    result = run(fail_with(BrokenPipeError(32, "Broken pipe")))
+    assert (result.exit_code, result.output) == (141, "")
+
+
+def test_an_unforeseen_error_keeps_its_traceback() -> None:
+    """A bug of ours is not dressed up as the user's mistake."""
+    result = run(fail_with(ZeroDivisionError("ours")))
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_other_programs_may_take_the_errors_themselves() -> None:
+    """Without the standalone mode statuses are returned and errors raised."""
+    program = Program("pymllm")
+    program.add_command(click.Command("seven", callback=lambda: 7))
+    program.add_command(click.Command("fail", callback=fail_with(TraceError("t", None, "broken"))))
+    assert program.main(["seven"], standalone_mode=False) == 7
+    with pytest.raises(TraceError):
+        program.main(["fail"], standalone_mode=False)
+
+
+def test_no_command_shows_the_help_as_an_error() -> None:
+    """Nothing was asked, so nothing is on standard output."""
+    result = CliRunner().invoke(main, [])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage:" in result.stderr
+    assert "replay" in result.stderr
+
+
+def test_an_unknown_command_is_one_line() -> None:
+    """X1: the message names what was typed."""
+    result = CliRunner().invoke(main, ["reply"])
+    assert result.exit_code == 2
+    assert "'reply'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_version_and_help_end_with_0() -> None:
+    """The version is the package's."""
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"pymllm {__version__}\n"
+    assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+
+
+def test_text_that_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of files may hold anything; a message about one must still come out."""
+
+    def act() -> None:
+        say("a\udcff\n")
+        complain("b\udcff")
+
+    result = run(act)
+    assert (result.stdout, result.stderr) == ("a\\udcff\n", "pymllm: b\\udcff\n")
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """``python -m pymllm`` is the program, under its own name."""
+    done = python("-m", "pymllm", "replay", "--page-size", "0", "chat")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("pymllm: Invalid value for '--page-size': 0")
+
+
+def test_a_reader_that_is_gone_is_no_error_message() -> None:
+    """The same with a real pipe, whose reading end is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        command = [sys.executable, "-m", "pymllm", "--help"]
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_full_disk_is_one_line() -> None:
+    """X1: what cannot be written is said, not traced back."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pymllm", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "pymllm: cannot write the result: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["replay", "--help"], ["replay", "nothing"]]
+)
+def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) -> None:
+    """Help comes at once: heavy imports wait until something is replayed."""
+    code = (
+        "import sys; from pymllm.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: print('loaded:', *{'torch', 'numpy', 'rich'} & set(sys.modules))"
+    )
+    assert python("-c", code, *arguments).stdout.splitlines()[-1] == "loaded:"

@@ -1,0 +1,57 @@
+"""The progress bar: where it shows, and that it costs no thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from pymllm.cli import progress
+from pymllm.cli.progress import progress_bar
+
+
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_no_bar_where_nobody_looks(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Off is off, and auto is off where standard error is no terminal."""
+    with progress_bar(mode, "chat", 3) as show:
+        assert show is None
+    assert capsys.readouterr() == ("", "")
+
+
+def test_auto_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person waits there."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar("auto", "chat", 3) as show:
+        assert show is not None
+
+
+def test_the_bar_is_on_standard_error_and_says_how_far(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is for results; the last request is always drawn."""
+    with progress_bar("on", "chat radix", 3) as show:
+        assert show is not None
+        for done in (1, 2, 3):
+            show(done)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "chat radix" in err
+    assert "3/3" in err
+    assert "2/3" not in err
+
+
+def test_the_bar_is_drawn_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long run shows what is between the first request and the last."""
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWS", 0.0)
+    with progress_bar("on", "chat", 3) as show:
+        assert show is not None
+        show(2)
+    assert "2/3" in capsys.readouterr().err
+
+
+def test_no_thread_redraws_the_bar() -> None:
+    """What is timed keeps the processor to itself."""
+    before = threading.active_count()
+    with progress_bar("on", "chat", 3):
+        assert threading.active_count() == before

@@ -1,0 +1,185 @@
+"""``pymllm replay`` from the outside: arguments in, lines and a status out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.errors import InvariantViolation
+from pymllm.workloads.synthetic import make_requests
+from pymllm.workloads.trace_file import write_trace
+
+
+def replay(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["replay", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    write_trace(tmp_path / "trace.jsonl", make_requests("chat", 8))
+    return str(tmp_path / "trace.jsonl")
+
+
+@pytest.mark.parametrize("name", ["chat", "agent", "shared-prompt", "adversarial"])
+def test_a_name_is_replayed_without_any_file(name: str) -> None:
+    """The main job needs nothing from outside: 40 requests are hit, evicted and compared."""
+    result = replay(name, "--requests", "40", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    [run] = json.loads(result.stdout)["runs"]
+    assert run["requests"] == run["finished"] == 40
+    assert run["hit_tokens"] > 0
+    assert run["evict_calls"] > 0
+    assert run["content_tokens"] > run["prompt_tokens"]
+
+
+def test_a_trace_is_replayed_as_a_table(trace: str) -> None:
+    """Results are on standard output, and nothing else is anywhere."""
+    result = replay(trace, "--block-tokens", "16", "--page-size", "16", "--capacity", "10k")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"engine replay of {trace}: 8 requests\n" in result.stdout
+    assert "10,000 tokens" in result.stdout
+
+
+def test_equal_seeds_make_equal_counts() -> None:
+    """X3: everything but the times is decided by the options."""
+    documents = [
+        json.loads(replay("agent", "--requests", "15", "--json", "--seed", "7").stdout) for _ in "ab"
+    ]
+    for document in documents:
+        for name in ("match", "insert", "evict", "lock", "wall_seconds", "peak_rss_bytes"):
+            del document["runs"][0][name]
+    assert documents[0] == documents[1]
+
+
+def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says it; beside a JSON document one line on standard error does."""
+
+    def break_law(self: object) -> None:
+        raise InvariantViolation("E3", "one slot is gone")
+
+    monkeypatch.setattr("pymllm.workloads.engine.Engine.check_quiescent", break_law)
+    result = replay("chat", "--requests", "2")
+    assert result.exit_code == 1
+    assert result.stdout.endswith("E3  VIOLATED by radix\n    one slot is gone\n")
+    result = replay("chat", "--requests", "2", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["violation"] == {
+        "cache": "radix",
+        "law": "E3",
+        "message": "one slot is gone",
+    }
+    assert result.stderr == "pymllm: E3 is violated by radix: one slot is gone\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["chatt"], "'chatt' is no file and no workload (did you mean chat?)"),
+        (["no/such/file"], "'no/such/file' is no file and no workload"),
+        ([""], "'' is no file"),
+        (["."], ".: cannot be read: Is a directory"),
+        ([], "Missing argument 'TRACE|NAME'"),
+        (["chat", "agent"], "unexpected extra argument"),
+        (["chat", "--cash", "radix"], "No such option '--cash'"),
+        (["chat", "--cache", "radx"], "no cache 'radx' (did you mean radix?)"),
+        (["chat", "--mode", "cereal"], "'cereal' is not one of"),
+        (["chat", "--requests", "0"], "--requests': 0 is not in the range 1<="),
+        (["chat", "--requests", "many"], "'many' is not a valid int"),
+        (["chat", "--seed", "-1"], "-1 is not in the range"),
+        (["chat", "--page-size", "0"], "--page-size': 0 is not in the range"),
+        (["chat", "--window", "0"], "--window': 0 is not in the range"),
+        (["chat", "--window", "-5"], "--window': -5 is not in the range"),
+        (["chat", "--capacity", "lots"], "--capacity': 'lots' is no number of tokens"),
+        (["chat", "--capacity", "15", "--page-size", "16"], "--capacity 15 holds no page of 16"),
+        (["chat", "--page-size", "10000"], "--capacity 8192 holds no page of 10000"),
+        (["chat", "--swa-capacity", "1k"], "give --window too"),
+        (["chat", "--max-running", "0"], "--max-running': 0 is not in the range"),
+        (["chat", "--chunk", "0"], "--chunk': 0 is not in the range"),
+        (["chat", "--iteration-ms", "0"], "'0' is no number of milliseconds above 0"),
+        (["chat", "--check-every", "-1"], "--check-every': -1 is not in the range"),
+        (["chat", "--block-tokens", "16"], "--block-tokens has no effect here: a named workload has its own"),
+        (
+            ["chat", "--mode", "serial", "--window", "4"],
+            "--window has no effect here: a serial replay has no",
+        ),
+        (["chat", "--mode", "serial", "--no-content-check"], "--content-check has no effect here"),
+        (["chat", "--progress", "maybe"], "'maybe' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) -> None:
+    """X1: the line names the value, the bound and what to do; there is no traceback and no output."""
+    result = replay(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("pymllm: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the file holds no request"),
+        (b"{}\n", ":1: not a request"),
+        ("{}".encode("utf-16"), ":1: not UTF-8"),
+        (
+            b'{"timestamp":0,"input_length":9,"output_length":1,"hash_ids":[1,2]}\n',
+            ":1: input_length 9 does not",
+        ),
+    ],
+)
+def test_a_bad_trace_is_one_line_and_status_2(tmp_path: Path, content: bytes, words: str) -> None:
+    """X1: the file and the line are named."""
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    result = replay(str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"pymllm: {path}")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_an_unreadable_file_is_one_line_and_status_2(tmp_path: Path) -> None:
+    """X1: the system's own words."""
+    path = tmp_path / "secret.jsonl"
+    path.touch(mode=0o000)
+    result = replay(str(path))
+    assert (result.exit_code, result.stderr) == (2, f"pymllm: {path}: cannot be read: Permission denied\n")
+
+
+def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bold headings, and as wide as the terminal."""
+    monkeypatch.setattr("pymllm.cli.replay._stdout_is_terminal", lambda: True)
+    result = CliRunner().invoke(main, ["replay", "chat", "--requests", "2"], color=True)
+    assert "\x1b[1m" in result.stdout
+
+
+def test_the_bar_leaves_the_document_alone() -> None:
+    """Progress is on standard error, the document on standard output."""
+    result = replay("chat", "--requests", "3", "--progress", "on", "--json")
+    assert json.loads(result.stdout)["workload"]["requests"] == 3
+    assert "3/3" in result.stderr
+
+
+def test_ctrl_c_is_130_and_one_line(tmp_path: Path) -> None:
+    """An interrupted replay says so and prints no half of a result."""
+    pipe = tmp_path / "endless.jsonl"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "pymllm", "replay", str(pipe)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        # Opening the pipe for writing returns once the replay has opened it for reading.
+        pipe.open("w"),
+    ):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "pymllm: interrupted"

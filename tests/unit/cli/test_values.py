@@ -1,0 +1,59 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from pymllm.cli.values import MILLISECONDS, TOKENS
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("1", 1),
+        ("200000", 200_000),
+        ("1_000_000", 1_000_000),
+        ("1,000,000", 1_000_000),
+        ("200k", 200_000),
+        (" 1M ", 1_000_000),
+        ("1.5m", 1_500_000),
+        ("1Mi", 1 << 20),
+        ("64ki", 1 << 16),
+        ("0.5Ki", 512),
+        ("2G", 2_000_000_000),
+        ("2147483647", 2**31 - 1),
+    ],
+)
+def test_token_counts_are_read_as_written(text: str, tokens: int) -> None:
+    """k, M and G are decimal, Ki, Mi and Gi binary; case does not matter."""
+    assert TOKENS.convert(text, None, None) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is no number of tokens; write 200000, 200k"),
+        ("-1", "'-1' is no number"),
+        ("12q", "'12q' is no number"),
+        ("1__0", "'1__0' is no number"),
+        ("1e6", "'1e6' is no number"),
+        ("٣", "is no number"),
+        ("1.5", "'1.5' is 1.5 tokens, not a whole number"),
+        ("0", "'0' is 0 tokens, not in 1..2147483647"),
+        ("2Gi", "'2Gi' is 2147483648 tokens, not in 1..2147483647"),
+    ],
+)
+def test_other_token_counts_are_refused(text: str, words: str) -> None:
+    """X1: the message names the value and the bound."""
+    with pytest.raises(click.BadParameter) as caught:
+        TOKENS.convert(text, None, None)
+    assert words in caught.value.message
+
+
+def test_milliseconds_are_above_zero_and_finite() -> None:
+    """X1: a virtual clock that stands still, or jumps to infinity, never ends."""
+    assert MILLISECONDS.convert("12.5", None, None) == 12.5
+    for text in ("0", "-1", "nan", "inf", "soon"):
+        with pytest.raises(click.BadParameter, match=f"'{text}' is no number of milliseconds above 0"):
+            MILLISECONDS.convert(text, None, None)
