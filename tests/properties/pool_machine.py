@@ -251,7 +251,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     # Keys and values
 
-    @act(layer=(0, 1), tokens=(0, 4), padding=(0, 3), form=(0, 2), twist=(0, 20), seed=SEED)
+    @act(layer=(0, 1), tokens=(0, 4), padding=(0, 3), form=(0, 2), twist=(0, 24), seed=SEED)
     def write_kv(self, layer: int, tokens: int, padding: int, form: int, twist: int, seed: int) -> None:
         source = random.Random(seed)
         slots = source.sample(range(1, self.SLOTS + self.PAGE_SIZE), tokens) + [0] * padding
@@ -296,11 +296,14 @@ class PoolMachine(RuleBasedStateMachine):
             5: ({"k": k.to(torch.float64)}, TypeError),
             6: ({"v": v.to(torch.float64)}, TypeError),
             7: ({"indices": indices.to(torch.float32)}, TypeError),
+            11: ({"indices": indices > 0}, TypeError),
         }
         if indices.numel():
-            spoiled[8] = ({"indices": torch.full_like(indices, self.SLOTS + self.PAGE_SIZE)}, IndexError)
-            spoiled[9] = ({"indices": indices.to(torch.int64) - self.SLOTS - self.PAGE_SIZE}, IndexError)
+            spoiled[8] = ({"indices": _with_last(indices, self.SLOTS + self.PAGE_SIZE)}, IndexError)
+            spoiled[9] = ({"indices": _with_last(indices, -1)}, IndexError)
             spoiled[10] = ({"v": v.new_ones(indices.numel(), *reversed(self.K))[..., :1]}, ValueError)
+        if indices.numel() > 1:
+            spoiled[12] = ({"k": k.reshape(-1)}, ValueError)
         return spoiled.get(twist, ({}, None))
 
     @act(layer=(0, 1), src=(0, 8), dst=(1, 8), tokens=(1, 4))
@@ -459,6 +462,13 @@ class PagedPoolMachine(PoolMachine):
 
     PAGE_SIZE = 4
     DTYPE = torch.bfloat16
+
+
+def _with_last(indices: torch.Tensor, number: int) -> torch.Tensor:
+    """Only the last index is wrong, so that a write which starts before it has checked shows."""
+    spoiled = indices.to(torch.int64).clone()
+    spoiled.view(-1)[-1] = number
+    return spoiled
 
 
 def drive(machine_class: type[PoolMachine], seed: int, steps: int) -> PoolMachine:

@@ -36,11 +36,13 @@ def check_req_to_token_pool(pool: ReqToTokenPool, kv_rows: int | None = None) ->
     found = (table.shape, table.dtype, table.device)
     if found != expected:
         raise InvariantViolation("P1", f"the table is {found}, expected {expected} (shape, dtype, device)")
-    held = np.flatnonzero(pool._is_held).tolist()
+    if not pool._is_open[0]:
+        raise InvariantViolation("P1", "row 0 takes no padding")
+    held = (np.flatnonzero(pool._is_open[1:]) + 1).tolist()
     check_free_numbers("P1", "row", range(1, pool.size + 1), pool._free_rows, held)
 
     used = table.any(dim=1).cpu().numpy()
-    dirty = np.flatnonzero(used[1:] & ~pool._is_held[1:]) + 1
+    dirty = np.flatnonzero(used[1:] & ~pool._is_open[1:]) + 1
     if dirty.size:
         raise InvariantViolation("P2", f"free rows {dirty.tolist()} are not zero")
     low, high = (int(bound) for bound in torch.aminmax(table))

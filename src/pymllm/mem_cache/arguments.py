@@ -21,6 +21,7 @@ __all__ = [
     "as_dtype",
     "as_index",
     "as_int",
+    "as_integers",
     "as_size",
     "check_range",
     "is_readable",
@@ -199,6 +200,47 @@ def as_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
+def as_integers(name: str, value: IndexLike) -> torch.Tensor:
+    """Read integers of any dtype and shape as a flat tensor.
+
+    Parameters
+    ----------
+    name : str
+        What the integers are called in the message.
+    value : torch.Tensor, numpy.ndarray or sequence of int
+        Integers of any shape. Bools are not integers.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(n,)``; a tensor keeps its dtype and device, anything else becomes int64 on the CPU. It may
+        share memory with ``value``.
+
+    Raises
+    ------
+    TypeError
+        The dtype or an element is not an integer.
+
+    Notes
+    -----
+    Cost: O(1) for contiguous tensors, else O(n); no synchronisation.
+    Laws: X1.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.dtype not in INTEGER_DTYPES:
+            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
+        return value if value.ndim == 1 else value.reshape(-1)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "iu":
+            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
+        return torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(-1))
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(
+            f"{name} must be a tensor, an array or a sequence of ints, got {type(value).__name__}"
+        )
+    return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
+
+
 def as_index(name: str, value: IndexLike) -> torch.Tensor:
     """Read indices of any integer dtype and shape as a flat int64 tensor.
 
@@ -225,19 +267,8 @@ def as_index(name: str, value: IndexLike) -> torch.Tensor:
     Cost: O(n) where a conversion is needed, else O(1); no synchronisation.
     Laws: X1.
     """
-    if isinstance(value, torch.Tensor):
-        if value.dtype not in INTEGER_DTYPES:
-            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
-        return value.reshape(-1).to(torch.int64)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "iu":
-            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
-        return torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(-1))
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise TypeError(
-            f"{name} must be a tensor, an array or a sequence of ints, got {type(value).__name__}"
-        )
-    return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
+    integers = as_integers(name, value)
+    return integers if integers.dtype is torch.int64 else integers.to(torch.int64)
 
 
 def is_single(value: object) -> TypeGuard[SupportsIndex]:
@@ -277,14 +308,14 @@ def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
 
 
 def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
-    """Refuse indices outside ``0 .. stop - 1``.
+    """Refuse integers outside ``0 .. stop - 1``.
 
     Parameters
     ----------
     name : str
         What the indices are called in the message.
     index : torch.Tensor
-        Shape ``(n,)``, int64.
+        Shape ``(n,)``, any integer dtype.
     stop : int
         First value that is too large.
     advice : str
@@ -301,8 +332,11 @@ def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
     Laws: X1, P3, P5.
     """
     values = index.cpu().numpy()
+    if values.dtype != np.int64 and (values.dtype != np.int32 or stop > 2**31):
+        values = values.astype(np.int64)
     # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
-    if int(values.view(np.uint64).max(initial=0)) < stop:
+    unsigned = values.view(np.uint64 if values.itemsize == 8 else np.uint32)
+    if not values.size or unsigned.max() < stop:
         return
     wrong = values[(values < 0) | (values >= stop)]
     raise IndexError(

@@ -48,9 +48,9 @@ class GDNPool:
     max_track_slots : int
         Snapshots that can be kept at a time; 0 for none.
     check_bounds : bool, optional
-        Look at the values of index tensors before using them: always, never, or (None) those of ints and of
-        tensors on the host, where looking does not synchronise and disturbs no graph capture. What an
-        unchecked index outside the pool does is undefined.
+        Look at the values of index tensors before using them: always, never, or (None) those of
+        tensors on the host, where looking does not synchronise and disturbs no graph capture. Ints
+        are always looked at. What an unchecked index outside the pool does is undefined.
 
     Attributes
     ----------
@@ -166,8 +166,8 @@ class GDNPool:
 
         Notes
         -----
-        Cost: O(rows) and two kernels, however many layers. No synchronisation for indices on the pool's
-        device, unless ``check_bounds`` asks for it. On an error nothing has changed.
+        Cost: O(rows) and two kernels, however many layers. No synchronisation for ints and for indices
+        on the pool's device, unless ``check_bounds`` asks for it. On an error nothing has changed.
         Laws: P5, X1.
         """
         rows = self._as_rows("req_pool_indices", req_pool_indices)
@@ -196,8 +196,8 @@ class GDNPool:
         Notes
         -----
         Cost: O(rows) and four kernels, however many layers; one temporary copy of the rows. No
-        synchronisation for indices on the pool's device, unless ``check_bounds`` asks for it. On an error
-        nothing has changed.
+        synchronisation for ints and for indices on the pool's device, unless ``check_bounds`` asks for it.
+        On an error nothing has changed.
         Laws: P5, X1.
         """
         src = self._as_rows("src_index", src_index)
@@ -296,7 +296,14 @@ class GDNPool:
         self._held_track_slots: set[int] = set()
 
     def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> torch.Tensor:
-        rows = as_index(name, [as_int(name, value)] if is_single(value) else value)  # type: ignore[arg-type]
+        """Check rows that are to be read or written and bring them to the pool's device."""
+        if is_single(value) and not isinstance(value, torch.Tensor):
+            row = as_int(name, value)
+            if not 0 <= row < self.pool_size:
+                raise IndexError(f"{name} {row} is outside 0..{self.pool_size - 1}; row 0 is padding")
+            # Filling a tensor over there neither synchronises nor reads host memory, unlike copying one.
+            return torch.full((1,), row, dtype=torch.int64, device=self.device)
+        rows = as_index(name, value)  # type: ignore[arg-type]
         if is_readable(rows, self.check_bounds):
             check_range(name, rows, self.pool_size, "row 0 is padding")
         return rows.to(self.device)

@@ -14,6 +14,7 @@ from pymllm.mem_cache.arguments import (
     as_device,
     as_index,
     as_int,
+    as_integers,
     as_size,
     as_switch,
     check_range,
@@ -89,7 +90,8 @@ class ReqToTokenPool:
             self.req_to_token = torch.zeros(
                 (self.size + 1, self.max_context_len), dtype=torch.int32, device=self.device
             )
-        self._is_held = np.zeros(self.size + 1, dtype=np.bool_)
+        # What may be written: the rows that are handed out, and padding.
+        self._is_open = np.zeros(self.size + 1, dtype=np.bool_)
         self._forget_rows()
 
     def __repr__(self) -> str:
@@ -139,7 +141,7 @@ class ReqToTokenPool:
         if count > len(self._free_rows):
             return None
         rows = [heapq.heappop(self._free_rows) for _ in range(count)]
-        self._is_held[rows] = True
+        self._is_open[rows] = True
         return rows
 
     def free(self, slot: int) -> None:
@@ -164,7 +166,7 @@ class ReqToTokenPool:
         """
         row = self._check_held(as_int("slot", slot))
         self.req_to_token[row].zero_()
-        self._is_held[row] = False
+        self._is_open[row] = False
         heapq.heappush(self._free_rows, row)
 
     def write(self, index: TableIndex, values: IndexLike | SupportsIndex) -> None:
@@ -224,7 +226,7 @@ class ReqToTokenPool:
         slots = self._as_slots(values, row_index.numel())
         if is_readable(row_index, self.check_bounds):
             check_range("row", row_index, self.size + 1, "padded entries name row 0")
-            self._check_all_held(row_index)
+            self._check_all_open(row_index)
         if is_readable(position_index, self.check_bounds):
             check_range("position", position_index, self.max_context_len, "max_context_len is the bound")
         self.req_to_token.index_put_((row_index.to(self.device), position_index.to(self.device)), slots)
@@ -243,22 +245,23 @@ class ReqToTokenPool:
     def _forget_rows(self) -> None:
         # An ascending list already is a heap.
         self._free_rows: list[int] = list(range(1, self.size + 1))
-        self._is_held[:] = False
+        self._is_open[:] = False
+        self._is_open[0] = True
 
     def _check_held(self, row: int) -> int:
         if not 1 <= row <= self.size:
             raise OwnershipError(f"row {row} is outside 1..{self.size}, the rows that alloc hands out")
-        if not self._is_held[row]:
+        if not self._is_open[row]:
             raise OwnershipError(
                 f"row {row} is not handed out (it was freed, or never allocated); alloc it first"
             )
         return row
 
-    def _check_all_held(self, row_index: torch.Tensor) -> None:
+    def _check_all_open(self, row_index: torch.Tensor) -> None:
         rows = row_index.cpu().numpy()
-        loose = rows[~self._is_held[rows] & (rows != 0)]
-        if loose.size:
-            self._check_held(int(loose[0]))
+        is_open = self._is_open[rows]
+        if not is_open.all():
+            self._check_held(int(rows[is_open.argmin()]))
 
     def _check_stretch(self, stretch: slice) -> tuple[int, int]:
         if stretch.step is not None and as_int("step", stretch.step) != 1:
@@ -280,7 +283,7 @@ class ReqToTokenPool:
             values = [values]  # type: ignore[list-item]
         elif isinstance(values, (torch.Tensor, np.ndarray)) and values.ndim > 1:
             raise ValueError(f"values must have at most one dimension, got shape {list(values.shape)}")
-        slots = as_index("values", values)  # type: ignore[arg-type]
+        slots = as_integers("values", values)  # type: ignore[arg-type]
         if slots.numel() != count:
             raise ValueError(f"{slots.numel()} values for {count} entries of the table; give one for each")
         if is_readable(slots, self.check_bounds):

@@ -52,7 +52,11 @@ def hand_out_row_0(pool: ReqToTokenPool) -> None:
 
 
 def hold_a_free_row(pool: ReqToTokenPool) -> None:
-    pool._is_held[2] = True
+    pool._is_open[2] = True
+
+
+def close_the_padding_row(pool: ReqToTokenPool) -> None:
+    pool._is_open[0] = False
 
 
 def reverse_the_free_rows(pool: ReqToTokenPool) -> None:
@@ -76,6 +80,7 @@ def store_a_negative_slot(pool: ReqToTokenPool) -> None:
         (free_a_row_twice, "P1"),
         (hand_out_row_0, "P1"),
         (hold_a_free_row, "P1"),
+        (close_the_padding_row, "P1"),
         (reverse_the_free_rows, "X3"),
         (leave_an_entry_behind, "P2"),
         (store_a_negative_slot, "E2"),

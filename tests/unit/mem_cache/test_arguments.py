@@ -190,11 +190,25 @@ def test_indices_outside_the_range_are_counted_and_named(values: list[int], firs
         arguments.check_range("slot", torch.tensor(values), 5, "advice")
 
 
+@pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
+def test_a_negative_number_of_any_width_is_outside(dtype: torch.dtype) -> None:
+    """P3: reading a number as unsigned must not let a short one in."""
+    numbers = torch.tensor([3, 100], dtype=torch.int64).to(dtype)
+    arguments.check_range("slot", numbers, 2**40, "advice")
+    with pytest.raises(IndexError, match="slot 100 is outside"):
+        arguments.check_range("slot", numbers, 100, "advice")
+    if dtype.is_signed:
+        for stop in (100, 2**31, 2**31 + 1, 2**40):
+            with pytest.raises(IndexError, match="slot -1 is outside"):
+                arguments.check_range("slot", torch.tensor([-1], dtype=dtype), stop, "advice")
+
+
 def test_an_index_too_large_for_int64_is_still_outside() -> None:
     """X1: a uint64 that wraps around in int64 must not land inside a buffer."""
     index = arguments.as_index("slot", torch.tensor([2**64 - 1], dtype=torch.uint64))
-    with pytest.raises(IndexError, match="slot -1 is outside"):
-        arguments.check_range("slot", index, 5, "advice")
+    for stop in (5, 2**31 + 1):
+        with pytest.raises(IndexError, match="slot -1 is outside"):
+            arguments.check_range("slot", index, stop, "advice")
 
 
 @pytest.mark.parametrize(

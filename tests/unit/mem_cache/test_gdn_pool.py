@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.gdn_pool import GDNPool
@@ -226,8 +227,10 @@ def test_switched_off_checks_still_copy_what_is_named() -> None:
     """P5: check_bounds=False changes what is refused, not what is copied."""
     pool = make_pool(check_bounds=False)
     pool.recurrent_state[:, 1] = 7
-    pool.copy_states(1, 2)
+    pool.copy_states(torch.tensor([1]), torch.tensor([2]))
     assert (pool.recurrent_state[:, 2] == 7).all()
+    with pytest.raises(IndexError, match="src_index 8"):
+        pool.copy_states(8, 1)
 
 
 def test_track_slots_follow_the_rows_and_are_handed_out_once() -> None:
@@ -363,3 +366,30 @@ def test_the_pool_shows_its_shape() -> None:
         "GDNPool(max_reqs=4, num_gdn_layers=3, max_track_slots=3, dtype=torch.bfloat16, device='cpu', "
         "available_track_slots=2)"
     )
+
+
+class CountOperations(TorchDispatchMode):
+    """Count what torch is asked to do: on a device, each is at most one launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "call", [lambda pool, rows: pool.copy_states(rows, rows), lambda pool, rows: pool.reset_states(rows)]
+)
+def test_launches_do_not_grow_with_layers_or_rows(call: Any) -> None:
+    """P5: one launch for all layers of all rows, not one for each."""
+    counts = set()
+    for layers, rows in ((1, [1]), (8, [1, 2, 3])):
+        pool = GDNPool(4, layers, V_HEADS, K_DIM, V_DIM, CONV, KERNEL, "cpu")
+        with CountOperations() as counter:
+            call(pool, torch.tensor(rows))
+        counts.add(counter.count)
+    assert len(counts) == 1
+    assert counts.pop() > 0
