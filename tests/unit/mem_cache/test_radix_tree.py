@@ -1,0 +1,194 @@
+"""The tree under the caches: filing, splitting, hashing."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+
+import pytest
+import torch
+from radix_keys import hash_pages
+from radix_model import Path, Space
+from radix_view import observe
+
+from pymllm.invariants import check_radix_cache
+from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_token_ids
+from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.mem_cache.radix_tree import namespace_prior
+
+
+def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None) -> TreeNode:
+    return cache.insert(RadixKey(tokens, extra_key)).last_node
+
+
+class TestStructure:
+    def test_siblings_are_filed_under_their_first_page(self) -> None:
+        """R9: each under its own, whatever split where."""
+        cache = RadixCache(2)
+        for tokens in ([1, 1, 2, 2, 3, 3], [1, 1, 2, 2, 4, 4], [1, 1, 5, 5], [6, 6]):
+            put(cache, tokens)
+        assert len(cache.root_node.children) == 2
+        check_radix_cache(cache)
+        cache.evict(100)
+        assert cache.root_node.children == {}
+
+    def test_no_node_is_empty_but_the_root(self) -> None:
+        """R9: matches and inserts of every length leave whole pages in every node."""
+        cache = RadixCache(2)
+        put(cache, [1, 1, 2, 2, 3, 3, 4, 4])
+        for length in range(9):
+            cache.match_prefix(RadixKey([1, 1, 2, 2, 3, 3, 4, 4][:length]))
+            put(cache, [1, 1, 2, 2, 3, 3, 4, 4][:length])
+        nodes = {id(page.node): page.node for page in observe(cache).values()}
+        assert [len(node.key) for node in nodes.values()] == [2, 2, 2, 2]
+        check_radix_cache(cache)
+
+    def test_wide_tokens_split_between_tokens(self) -> None:
+        """K1: keys that agree in half a token agree in none of it."""
+        cache = RadixCache()
+        cache.insert(RadixKey([(1, 2), (3, 4), (5, 6)]), torch.tensor([7, 8, 9]))
+        match = cache.match_prefix(RadixKey([(1, 2), (3, 9)]))
+        assert match.indices.tolist() == [7]
+        assert list(match.last_node.key) == [(1, 2)]
+        check_radix_cache(cache)
+
+    def test_path_longer_than_the_recursion_limit_is_walked(self) -> None:
+        """R2: one conversation of thousands of turns is one path of thousands of nodes."""
+        cache = RadixCache()
+        tokens = list(range(3000))
+        for length in range(1, 3001, 2):
+            put(cache, tokens[:length])
+        match = cache.match_prefix(RadixKey(tokens))
+        assert match.prefix_len == 2999
+        assert len(cache.compute_node_hash(match.last_node)) == 2
+        cache.pretty_print()
+        assert cache.evict(3000).full_evicted == 2999
+
+
+class TestSplit:
+    def test_lower_half_keeps_object_and_id(self) -> None:
+        """R10: whoever holds the node still does; the upper half is new, with copies of the counts."""
+        cache = RadixCache()
+        node = put(cache, [1, 2, 3, 4])
+        identity = node.id
+        cache.inc_lock_ref(node)
+        cache.match_prefix(RadixKey([1, 2, 3, 4]))
+        upper = cache.match_prefix(RadixKey([1, 2])).last_node
+        assert upper is node.parent
+        assert upper.id > node.id == identity
+        assert (list(upper.key), list(node.key)) == ([1, 2], [3, 4])
+        assert (upper.lock_ref, upper.hit_count, node.hit_count) == (1, 2, 1)
+
+    def test_lower_half_keeps_its_children(self) -> None:
+        """R9: what hung below the node hangs below its lower half."""
+        cache = RadixCache()
+        node = put(cache, [1, 2, 3, 4])
+        leaf = put(cache, [1, 2, 3, 4, 5])
+        put(cache, [1, 2, 9])
+        assert leaf.parent is node
+        assert next(iter(node.parent.children.values())) is node
+        check_radix_cache(cache)
+
+    def test_halves_do_not_keep_the_whole_alive(self) -> None:
+        """X5: each half owns memory for its own slots and tokens, and no more."""
+        cache = RadixCache()
+        node = put(cache, list(range(1000)))
+        raw_bytes = len(node._raw)
+        upper = cache.match_prefix(RadixKey([0, 1])).last_node
+        assert upper.value.untyped_storage().nbytes() == 2 * 8
+        assert node.value.untyped_storage().nbytes() == 998 * 8
+        assert len(upper._raw) + len(node._raw) == raw_bytes
+
+    def test_split_divides_the_hashes(self) -> None:
+        """H2: never recomputes them, and by pages, not by tokens."""
+        cache = RadixCache(2)
+        node = put(cache, [1, 1, 2, 2, 3, 3])
+        hashes = cache.compute_node_hash(node)
+        upper = cache.match_prefix(RadixKey([1, 1])).last_node
+        assert (upper.hash_values, node.hash_values) == (hashes[:1], hashes[1:])
+
+    def test_split_of_an_unhashed_node_hashes_nothing(self) -> None:
+        """H2: lazily computed stays lazy."""
+        cache = RadixCache()
+        node = put(cache, [1, 2])
+        upper = cache.match_prefix(RadixKey([1])).last_node
+        assert upper.hash_values is None
+        assert node.hash_values is None
+
+
+class TestHashes:
+    def test_pages_chain_to_their_ancestors(self) -> None:
+        """H2: page i is seeded with page i-1, across nodes, whichever is hashed first."""
+        cache = RadixCache(2)
+        leaf = put(cache, [1, 2, 3, 4, 5, 6])
+        upper = cache.match_prefix(RadixKey([1, 2])).last_node
+        first = hash_token_ids([1, 2])
+        second = hash_token_ids([3, 4], first)
+        assert cache.compute_node_hash(leaf) == [second, hash_token_ids([5, 6], second)]
+        assert cache.compute_node_hash(upper) == [first]
+
+    def test_equal_pages_at_different_places_hash_differently(self) -> None:
+        """H2: a block is never its own parent."""
+        cache = RadixCache()
+        hashes = cache.compute_node_hash(put(cache, [7, 7, 7]))
+        assert len(set(hashes)) == 3
+
+    def test_hashes_are_kept_on_the_node(self) -> None:
+        """H2: computed once; the returned list is the caller's to change."""
+        cache = RadixCache()
+        node = put(cache, [1, 2])
+        hashes = cache.compute_node_hash(node)
+        assert node.hash_values == hashes
+        hashes.clear()
+        assert len(cache.compute_node_hash(node)) == 2
+
+    def test_root_has_no_pages(self) -> None:
+        """H2: the empty prefix has no hash."""
+        cache = RadixCache()
+        assert cache.compute_node_hash(cache.root_node) == []
+
+    def test_no_node_has_no_hash(self) -> None:
+        """X1: None is a node for locks only."""
+        with pytest.raises(TypeError, match="None"):
+            RadixCache().compute_node_hash(None)
+
+    @pytest.mark.parametrize(
+        ("name", "tag"), [("lora", b"s:lora"), ("1", b"s:1"), (1, b"i:1"), (-5, b"i:-5")]
+    )
+    def test_namespace_seeds_the_first_page(self, name: str | int, tag: bytes) -> None:
+        """H3: byte 0 and the digest of the tagged name: 33 bytes, which no token sequence is."""
+        digest = hashlib.sha256(b"\x00" + hashlib.sha256(tag).digest()).hexdigest()
+        assert namespace_prior(name) == digest
+        cache = RadixCache()
+        assert cache.compute_node_hash(put(cache, [1, 2], name))[0] == hash_token_ids([1], digest)
+
+    def test_plain_namespace_has_no_prior(self) -> None:
+        """H3: without a namespace the first page is hashed as documented."""
+        assert namespace_prior(None) is None
+
+    def test_namespaces_never_share_a_hash(self) -> None:
+        """H3: equal tokens, four namespaces, no equal page; non-ASCII names are UTF-8."""
+        hashes = []
+        for name in (None, "1", 1, "ключ"):
+            cache = RadixCache()
+            hashes += cache.compute_node_hash(put(cache, [1, 2, 3], name))
+            expected = hash_pages(Path(Space(name), (1, 2, 3)), 1)
+            assert hashes[-3:] == expected
+        assert len(set(hashes)) == 12
+
+    def test_bigram_pages_hash_element_by_element(self) -> None:
+        """H1, H2: a page of bigrams is its elements in order."""
+        cache = RadixCache(2)
+        tokens = [(1, 2), (3, 4), (5, 6), (7, 8)]
+        node = cache.insert(RadixKey(tokens), torch.arange(4)).last_node
+        first = hash_token_ids(tokens[:2])
+        assert cache.compute_node_hash(node) == [first, hash_token_ids(tokens[2:], first)]
+
+    def test_every_page_of_a_long_path_has_its_own_hash(self) -> None:
+        """H2: the chain is as long as the path."""
+        cache = RadixCache()
+        for length in (3, 5, 8):
+            node = put(cache, [0] * length)
+        chain = hash_pages(Path(Space(), (0,) * 8), 1)
+        assert cache.compute_node_hash(node) == chain[5:]
+        assert all(one != two for one, two in pairwise(chain))

@@ -1,0 +1,414 @@
+"""Inserting into a windowed cache: revive, add dead pages, or refuse all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from radix_view import observe
+from recording_pool import PoolBrokenError, RecordingPool, RecordingSWAPool
+
+from pymllm.errors import OwnershipError
+from pymllm.invariants import check_radix_cache
+from pymllm.mem_cache.base_prefix_cache import InsertResult, RadixKey
+from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
+from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+
+KEY = list(range(12))
+SEVEN = KEY[:7]
+
+
+class Engine:
+    """A windowed cache over a recording pool, and a caller that does its duties."""
+
+    def __init__(self, window: int = 2, page_size: int = 1, inner: Any = None) -> None:
+        self.inner = inner or SWATokenToKVPoolAllocator(64, 64, "cpu", page_size, True)
+        wrap = RecordingSWAPool if hasattr(self.inner, "free_swa") else RecordingPool
+        self.pool: Any = wrap(self.inner)
+        self.cache = RadixCache(page_size, window, self.pool)
+
+    def slots(self, count: int, evicted: int = 0) -> torch.Tensor:
+        """Allocate slots whose SWA halves before ``evicted`` are given back."""
+        slots = self.inner.alloc(count)
+        if evicted and hasattr(self.inner, "free_swa"):
+            self.inner.free_swa(slots[:evicted])
+        return slots
+
+    def insert(
+        self, tokens: list[int], slots: torch.Tensor, protected: int = 0, evicted: int = 0
+    ) -> InsertResult:
+        result = self.cache.insert(
+            RadixKey(tokens), slots, prev_prefix_len=protected, swa_evicted_seqlen=evicted
+        )
+        check_radix_cache(self.cache)
+        return result
+
+    def put(self, tokens: list[int], evicted: int = 0) -> TreeNode:
+        """Insert and free what was not adopted; return the node."""
+        slots = self.slots(len(tokens), evicted)
+        result = self.insert(tokens, slots, evicted=evicted)
+        kept = [at for start, end in result.adopted for at in range(start, end)]
+        rest = [at for at in range(len(tokens)) if at not in kept]
+        self.inner.free(slots[rest])
+        self.pool.take_calls()
+        return result.last_node
+
+    def found(self, tokens: list[int]) -> list[int]:
+        return self.cache.match_prefix(RadixKey(tokens)).indices.tolist()
+
+    def state(self) -> Any:
+        seen = observe(self.cache).items()
+        sizes = self.cache.evictable_size(), self.cache.swa_evictable_size(), self.pool.available_size()
+        return {path: (p.slots, p.alive, p.access, p.node.id) for path, p in seen}, sizes
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+def half_held() -> tuple[Engine, TreeNode, TreeNode]:
+    """Return an engine with one path: 3 dead held tokens, 1 alive held, 2 dead free ones, 1 alive free."""
+    engine = Engine(window=1)
+    trunk = engine.put(SEVEN[:3])
+    engine.cache.inc_lock_ref(engine.put(SEVEN[:4]))
+    middle = engine.put(SEVEN[:6])
+    engine.put(SEVEN)
+    engine.cache.evict(0, 5)
+    engine.pool.take_calls()
+    assert (trunk.swa_tombstone, middle.swa_tombstone) == (True, True)
+    assert (trunk.lock_ref, middle.lock_ref) == (1, 0)
+    return engine, trunk, middle
+
+
+class TestNewPages:
+    def test_new_pages_before_e_are_dead_and_the_rest_alive(self, engine: Engine) -> None:
+        """S7: two nodes, both adopted, of which one counts in the window sizes."""
+        slots = engine.slots(12, evicted=8)
+        result = engine.insert(KEY, slots, evicted=8)
+        assert (result.prefix_len, result.adopted) == (0, ((0, 12),))
+        assert (len(result.last_node.key), len(result.last_node.parent.key)) == (4, 8)
+        assert result.last_node.parent.swa_tombstone
+        assert (engine.cache.total_size(), engine.cache.swa_evictable_size()) == (12, 4)
+        assert engine.found(KEY) == slots.tolist()
+
+    def test_e_before_the_cached_prefix_ends_kills_nothing(self, engine: Engine) -> None:
+        """S7: cached pages stay what they are."""
+        engine.put(KEY[:8])
+        slots = engine.slots(12, evicted=4)
+        result = engine.insert(KEY, slots, evicted=4)
+        assert (result.prefix_len, result.adopted) == (8, ((8, 12),))
+        assert engine.cache.swa_evictable_size() == 12
+
+    def test_whole_key_dead_is_refused(self, engine: Engine) -> None:
+        """S7, S4: a leaf without window KV is never made."""
+        result = engine.insert(KEY, engine.slots(12, evicted=12), evicted=12)
+        assert result.adopted == ()
+        assert engine.cache.total_size() == 0
+
+    def test_page_larger_than_the_window_keeps_its_last_page(self) -> None:
+        """S7: e may reach the last page's start, not its end."""
+        engine = Engine(window=2, page_size=4)
+        assert engine.insert(KEY, engine.slots(12, evicted=8), evicted=8).adopted == ((0, 12),)
+        other = [50 + token for token in KEY]
+        assert engine.insert(other, engine.slots(12, evicted=12), evicted=12).adopted == ()
+
+    def test_halves_that_are_still_there_before_e_are_refused(self, engine: Engine) -> None:
+        """S7: the caller returns its own SWA halves before e; checked, and nothing has changed."""
+        slots = engine.slots(12, evicted=3)
+        before = engine.state()
+        with pytest.raises(OwnershipError, match="token 3 "):
+            engine.insert(KEY, slots, evicted=4)
+        assert engine.state() == before
+
+    def test_halves_that_are_gone_after_e_are_refused(self, engine: Engine) -> None:
+        """L13: an alive page has window KV, or an engine would read what is not there."""
+        slots = engine.slots(12, evicted=5)
+        before = engine.state()
+        with pytest.raises(OwnershipError, match="token 4 "):
+            engine.insert(KEY, slots, evicted=4)
+        assert engine.state() == before
+
+    def test_unchecked_pool_is_not_asked_for_halves(self) -> None:
+        """S7: without ownership checks both are the caller's duty."""
+        inner = SWATokenToKVPoolAllocator(64, 64, "cpu", 1, True, check_ownership=False)
+        engine = Engine(inner=inner)
+        slots = engine.slots(12)
+        result = engine.cache.insert(RadixKey(KEY), slots, swa_evicted_seqlen=4)
+        assert result.adopted == ((0, 12),)
+
+
+class TestRevival:
+    def test_unlocked_tombstone_takes_the_incoming_slots(self, engine: Engine) -> None:
+        """S7: they are adopted, and the displaced ones go back in one call."""
+        engine.put(KEY, evicted=8)
+        old = engine.found(KEY)
+        slots = engine.slots(12)
+        result = engine.insert(KEY, slots)
+        assert (result.prefix_len, result.adopted) == (12, ((0, 8),))
+        assert engine.pool.take_calls() == [("free", old[:8])]
+        assert engine.found(KEY) == [*slots[:8].tolist(), *old[8:]]
+        assert engine.cache.swa_evictable_size() == 12
+
+    def test_held_tombstone_keeps_its_slots_and_takes_the_halves(self, engine: Engine) -> None:
+        """S7, R6: what others read is never freed; the incoming full slots stay the caller's."""
+        node = engine.put(KEY, evicted=8)
+        engine.cache.inc_lock_ref(node)
+        old = engine.found(KEY)
+        slots = engine.slots(12)
+        result = engine.insert(KEY, slots)
+        assert (result.prefix_len, result.adopted) == (12, ())
+        assert engine.pool.take_calls() == [("move_swa", [*slots[:8].tolist(), *old[:8]])]
+        assert engine.found(KEY) == old
+        assert engine.pool.translate_to_swa(slots[:8]).tolist() == [0] * 8
+        assert engine.cache.swa_evictable_size() + engine.cache.swa_protected_size() == 12
+        engine.inner.free(slots)
+        check_radix_cache(engine.cache)
+
+    @pytest.mark.parametrize(
+        ("protected", "evicted", "revived"), [(5, 0, 5), (0, 3, 3), (2, 6, 6), (6, 2, 6)]
+    )
+    def test_pages_before_p_or_e_stay_dead(
+        self, engine: Engine, protected: int, evicted: int, revived: int
+    ) -> None:
+        """S7: a tombstoned page is revived where it starts at or after both; the node is split there."""
+        leaf = engine.put(KEY, evicted=8)
+        slots = engine.slots(12, evicted=evicted)
+        result = engine.insert(KEY, slots, protected, evicted)
+        assert result.adopted == ((revived, 8),)
+        assert len(leaf.parent.key) == 8 - revived
+        assert not leaf.parent.swa_tombstone
+        assert leaf.parent.parent.swa_tombstone
+
+    def test_p_inside_a_page_protects_the_whole_page(self) -> None:
+        """S7: a page is revived where it starts at or after p."""
+        engine = Engine(window=4, page_size=4)
+        engine.put(KEY, evicted=8)
+        result = engine.insert(KEY, engine.slots(12), protected=1)
+        assert result.adopted == ((4, 8),)
+
+    def test_own_slots_stay_as_they_are(self, engine: Engine) -> None:
+        """S7: the matched prefix passed back brings no window KV."""
+        engine.put(KEY, evicted=8)
+        own = torch.tensor(engine.found(KEY))
+        before = engine.state()[0].keys()
+        result = engine.insert(KEY, own)
+        assert (result.prefix_len, result.adopted) == (12, ())
+        assert engine.pool.take_calls() == []
+        assert result.last_node.parent.swa_tombstone
+        assert engine.state()[0].keys() == before
+
+    def test_own_pages_between_foreign_ones_are_split_off(self, engine: Engine) -> None:
+        """S7, R4: revived runs are nodes of their own, and adopted has one range for each."""
+        leaf = engine.put(KEY, evicted=8)
+        slots = torch.tensor(engine.found(KEY), dtype=torch.int32)
+        slots[1:3] = engine.slots(2)
+        slots[5:7] = engine.slots(2)
+        result = engine.insert(KEY, slots)
+        assert result.adopted == ((1, 3), (5, 7))
+        dead = [page.alive for page in observe(engine.cache).values()]
+        assert dead.count(False) == 4
+        lengths = []
+        node = leaf
+        while node is not engine.cache.root_node:
+            lengths.append((len(node.key), node.swa_tombstone))
+            node = node.parent
+        assert lengths == [(4, False), (1, True), (2, False), (2, True), (2, False), (1, True)]
+
+    def test_held_and_free_tombstones_of_one_path_are_revived_together(self) -> None:
+        """S7, X2: move_swa first, then one free."""
+        engine, trunk, middle = half_held()
+        old = engine.found(SEVEN)
+        slots = engine.slots(7)
+        assert engine.insert(SEVEN, slots).adopted == ((4, 6),)
+        moved = ("move_swa", [*slots[:3].tolist(), *old[:3]])
+        assert engine.pool.take_calls() == [moved, ("free", old[4:6])]
+        assert engine.found(SEVEN) == [*old[:4], *slots[4:6].tolist(), old[6]]
+        assert not trunk.swa_tombstone
+        assert not middle.swa_tombstone
+
+    def test_adjacent_ranges_are_joined(self, engine: Engine) -> None:
+        """R4: adopted ranges are maximal, revived and new ones together."""
+        engine.put(KEY[:8], evicted=5)
+        slots = engine.slots(12)
+        assert engine.insert(KEY, slots).adopted == ((0, 5), (8, 12))
+        other = Engine(window=2)
+        other.put(KEY[:4])
+        other.put(KEY[:6])
+        assert other.insert(KEY, other.slots(12)).adopted == ((6, 12),)
+
+    def test_revival_is_an_access(self, engine: Engine) -> None:
+        """R8: the whole path of an insert is the most recent."""
+        leaf = engine.put(KEY, evicted=8)
+        engine.put([50, 51, 52])
+        engine.insert(KEY, engine.slots(12))
+        engine.cache.evict(1)
+        assert engine.found([50, 51, 52]) == []
+        assert leaf.value is not None
+
+    def test_pool_without_move_leaves_held_tombstones_dead(self) -> None:
+        """S7: no move_swa, no revival under a hold, and nothing adopted for it."""
+        engine = Engine(inner=TokenToKVPoolAllocator(64, "cpu", 1, True))
+        node = engine.put(KEY, evicted=10)
+        engine.cache.inc_lock_ref(node)
+        old = engine.found(KEY)
+        slots = engine.slots(12)
+        result = engine.insert(KEY, slots)
+        assert result.adopted == ()
+        assert engine.pool.take_calls() == []
+        assert engine.found(KEY) == old
+        assert node.parent.swa_tombstone
+
+    def test_pool_without_halves_gets_displaced_slots_back(self) -> None:
+        """S7, S2: an unlocked tombstone is revived over any pool."""
+        engine = Engine(inner=TokenToKVPoolAllocator(64, "cpu", 1, True))
+        engine.put(KEY, evicted=8)
+        old = engine.found(KEY)
+        assert engine.insert(KEY, engine.slots(12)).adopted == ((0, 8),)
+        assert engine.pool.take_calls() == [("free", old[:8])]
+
+    def test_without_a_pool_only_unlocked_tombstones_are_revived(self) -> None:
+        """S7: a locked one keeps its slots, and there is nothing to move."""
+        cache = RadixCache(1, 2)
+        node = cache.insert(RadixKey(KEY), torch.arange(12), swa_evicted_seqlen=10).last_node
+        token = cache.inc_lock_ref(node)
+        assert cache.insert(RadixKey(KEY), torch.arange(100, 112)).adopted == ()
+        assert node.parent.swa_tombstone
+        cache.dec_lock_ref(node, token)
+        assert cache.insert(RadixKey(KEY), torch.arange(200, 212)).adopted == ((0, 10),)
+        assert not node.parent.swa_tombstone
+        check_radix_cache(cache)
+
+    def test_value_is_copied_into_revived_nodes(self, engine: Engine) -> None:
+        """X5: the tree keeps no view of the caller's slots."""
+        engine.put(KEY, evicted=8)
+        slots = engine.slots(12).long()
+        expected = slots[:8].tolist()
+        engine.insert(KEY, slots)
+        slots.fill_(0)
+        assert engine.found(KEY)[:8] == expected
+        node = engine.cache.match_prefix(RadixKey(KEY)).last_node
+        assert node.parent.value.untyped_storage().nbytes() == 8 * 8
+
+
+class TestAllOrNothing:
+    def test_refused_insert_changes_nothing(self, engine: Engine) -> None:
+        """S7: recency and structure included; prefix_len is as if it had gone in."""
+        engine.put(KEY[:6])
+        before = engine.state()
+        slots = engine.slots(12, evicted=11)
+        result = engine.insert(KEY, slots, evicted=11)
+        assert (result.prefix_len, result.adopted) == (6, ())
+        engine.inner.free(slots)
+        assert engine.state() == before
+
+    def test_refused_insert_names_the_deepest_usable_node(self, engine: Engine) -> None:
+        """S7: an existing node whose end is a usable prefix, no other one."""
+        usable = engine.put(KEY[:4])
+        engine.put([*KEY[:6], 99])
+        slots = engine.slots(12, evicted=11)
+        assert engine.insert(KEY, slots, evicted=11).last_node is usable
+
+    def test_refused_insert_below_dead_nodes_names_the_root(self, engine: Engine) -> None:
+        """S7: where no node's end can be used, the root's can."""
+        engine.put([*KEY[:6], 99, 98], evicted=6)
+        slots = engine.slots(12, evicted=11)
+        result = engine.insert(KEY, slots, evicted=11)
+        assert (result.prefix_len, result.last_node) == (6, engine.cache.root_node)
+
+    def test_cached_key_that_stays_dead_is_refused(self, engine: Engine) -> None:
+        """S7: p after the tombstones leaves the key without its window."""
+        engine.put(KEY, evicted=8)
+        before = engine.state()
+        slots = engine.slots(8)
+        result = engine.insert(KEY[:8], slots, protected=8)
+        assert (result.prefix_len, result.adopted, result.last_node) == (8, (), engine.cache.root_node)
+        engine.inner.free(slots)
+        assert engine.state() == before
+
+    def test_window_of_revived_and_new_pages_is_enough(self) -> None:
+        """S7, S1: usable afterwards counts both."""
+        engine = Engine(window=4)
+        engine.put([*KEY[:6], *range(90, 94)], evicted=6)
+        slots = engine.slots(8, evicted=4)
+        result = engine.insert(KEY[:8], slots, evicted=4)
+        assert result.adopted == ((4, 8),)
+        assert len(engine.found(KEY[:8])) == 8
+
+
+class TestBounds:
+    @pytest.mark.parametrize("protected", [-1, 13, 7])
+    def test_p_reaches_from_zero_to_what_is_cached(self, engine: Engine, protected: int) -> None:
+        """S7: the error names the value, and nothing has changed."""
+        engine.put(KEY[:6])
+        slots = engine.slots(12)
+        before = engine.state()
+        with pytest.raises(ValueError, match=f"prev_prefix_len is {protected}"):
+            engine.insert(KEY, slots, protected=protected)
+        assert engine.state() == before
+
+    def test_p_may_end_inside_the_page_after_what_is_cached(self) -> None:
+        """S7: only the whole pages below p must be cached."""
+        engine = Engine(window=4, page_size=4)
+        engine.put(KEY[:4])
+        assert engine.insert(KEY, engine.slots(12), protected=7).adopted == ((4, 12),)
+
+    @pytest.mark.parametrize("evicted", [-4, 16, 2])
+    def test_e_is_whole_pages_of_the_key(self, evicted: int) -> None:
+        """S7: the error names the value, and nothing has changed."""
+        engine = Engine(window=4, page_size=4)
+        slots = engine.slots(12)
+        before = engine.state()
+        with pytest.raises(ValueError, match=f"swa_evicted_seqlen is {evicted}"):
+            engine.insert(KEY, slots, evicted=evicted)
+        assert engine.state() == before
+
+    @pytest.mark.parametrize("name", ["prev_prefix_len", "swa_evicted_seqlen"])
+    def test_bounds_are_integers(self, engine: Engine, name: str) -> None:
+        """X1: the error names the argument."""
+        with pytest.raises(TypeError, match=name):
+            engine.cache.insert(RadixKey(KEY), engine.slots(12), **{name: 1.5})
+        assert engine.cache.total_size() == 0
+
+    def test_key_without_a_whole_page_is_a_no_op(self) -> None:
+        """R3: with a window too."""
+        engine = Engine(window=4, page_size=4)
+        result = engine.insert([1, 2], engine.slots(4)[:2])
+        assert (result.prefix_len, result.adopted, result.last_node) == (0, (), engine.cache.root_node)
+
+
+class TestFaults:
+    def test_refused_move_changes_nothing(self, engine: Engine) -> None:
+        """X2: move_swa comes first."""
+        engine.cache.inc_lock_ref(engine.put(KEY, evicted=8))
+        slots = engine.slots(12)
+        before = engine.state()
+        engine.pool.refuse = "move_swa"
+        with pytest.raises(PoolBrokenError):
+            engine.insert(KEY, slots)
+        assert engine.state() == before
+        check_radix_cache(engine.cache)
+
+    def test_refused_displaced_slots_adopt_nothing(self, engine: Engine) -> None:
+        """X2: the tombstones keep their slots, and the new pages are not there."""
+        engine.put(KEY[:10], evicted=8)
+        slots = engine.slots(12)
+        before = engine.state()
+        engine.pool.refuse = "free"
+        with pytest.raises(PoolBrokenError):
+            engine.insert(KEY, slots)
+        assert engine.state() == before
+        check_radix_cache(engine.cache)
+
+    def test_what_was_moved_stays_revived(self) -> None:
+        """X2: even where the pool refuses the displaced slots afterwards."""
+        engine, trunk, middle = half_held()
+        slots = engine.slots(7)
+        engine.pool.refuse = "free"
+        with pytest.raises(PoolBrokenError):
+            engine.insert(SEVEN, slots)
+        assert [name for name, _ in engine.pool.take_calls()] == ["move_swa"]
+        assert (trunk.swa_tombstone, middle.swa_tombstone) == (False, True)
+        check_radix_cache(engine.cache)
+        assert len(engine.found(KEY[:3])) == 3
