@@ -248,6 +248,21 @@ class TestWindowTokens:
         bench.pool.refuse = ""
         assert bench.cache.evict(100) == EvictResult(5, 4)
 
+    def test_refused_cascade_leaves_the_tombstone_where_it_was(self) -> None:
+        """X2, S4: a dead parent that was to go with its child is still there, dead, and goes next time."""
+        bench = Bench(window=1)
+        for tokens in ([1], [1, 2], [1, 2, 3]):
+            bench.put(tokens)
+        bench.cache.evict(0, 1)
+        bench.pool.refuse = "free"
+        with pytest.raises(PoolBrokenError):
+            bench.cache.evict(3)
+        assert bench.calls() == [("free_swa", 1)]
+        assert (bench.cache.total_size(), bench.cache.swa_evictable_size()) == (3, 2)
+        bench.pool.refuse = ""
+        assert bench.cache.evict(2) == EvictResult(3, 2)
+        assert bench.calls() == [("free", 3)]
+
     def test_pool_without_window_halves_hears_of_removals_only(self) -> None:
         """S2: tombstoning over a pool without free_swa is bookkeeping."""
         pool = RecordingPool(TokenToKVPoolAllocator(16, "cpu", 1, True))

@@ -280,6 +280,16 @@ class TestRevival:
         assert not node.parent.swa_tombstone
         check_radix_cache(cache)
 
+    def test_key_that_leaves_a_tombstone_halfway_revives_its_half(self, engine: Engine) -> None:
+        """S7, R3: the rest of the node stays dead below the new end, beside the new branch."""
+        leaf = engine.put(KEY, evicted=8)
+        result = engine.insert([*KEY[:6], 98, 99], engine.slots(8))
+        assert (result.prefix_len, result.adopted) == (6, ((0, 8),))
+        dead = leaf.parent
+        assert (len(dead.key), dead.swa_tombstone) == (2, True)
+        assert dead.parent is result.last_node.parent
+        assert not dead.parent.swa_tombstone
+
     def test_value_is_copied_into_revived_nodes(self, engine: Engine) -> None:
         """X5: the tree keeps no view of the caller's slots."""
         engine.put(KEY, evicted=8)
