@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
+from pymllm.mem_cache import req_to_token_pool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
 CONTEXT = 8
@@ -355,3 +357,10 @@ def test_the_pool_shows_its_shape() -> None:
     pool = make_pool()
     alloc(pool)
     assert repr(pool) == "ReqToTokenPool(max_reqs=4, max_context_len=8, device='cpu', available=3)"
+
+
+def test_the_example_in_the_docstring_runs() -> None:
+    """What a newcomer copies does what it says."""
+    result = doctest.testmod(req_to_token_pool)
+    assert result.attempted == 5
+    assert result.failed == 0
