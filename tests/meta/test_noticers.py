@@ -1,0 +1,79 @@
+"""Promises that no test of a single module makes, but whose breach is in the catalogue of bugs."""
+
+from __future__ import annotations
+
+import torch
+
+from pymllm.mem_cache import EvictResult, RadixCache, RadixKey
+from pymllm.workloads.engine import Engine, EngineConfig
+from pymllm.workloads.request import Request
+from pymllm.workloads.source import TraceSource
+
+WINDOW = 2
+
+
+def windowed_cache(*keys: list[int]) -> RadixCache:
+    """Make a cache whose slots are the tokens themselves, and insert keys in order."""
+    cache = RadixCache(sliding_window_size=WINDOW)
+    for key in keys:
+        cache.insert(RadixKey(key))
+    return cache
+
+
+def cached(cache: RadixCache, *tokens: int) -> list[int]:
+    """Match, and list the slots of what was found."""
+    return cache.match_prefix(RadixKey(list(tokens))).indices.tolist()
+
+
+def test_windowed_branch_grows_from_the_common_prefix() -> None:
+    """S7, R9: a key that leaves the path inside a node hangs below the part that it shares."""
+    cache = windowed_cache([1, 2, 3, 4, 5, 6])
+    cache.insert(RadixKey([1, 2, 3, 7, 8, 9]), torch.tensor([11, 12, 13, 17, 18, 19]))
+    assert cached(cache, 1, 2, 3, 7, 8, 9) == [1, 2, 3, 17, 18, 19]
+    assert cached(cache, 1, 2, 3, 4, 5, 6, 7, 8, 9) == [1, 2, 3, 4, 5, 6]
+
+
+def test_windowed_match_refreshes_what_it_returns() -> None:
+    """R8: with a window as without one, a hit makes young."""
+    cache = windowed_cache([1, 2, 3], [4, 5, 6])
+    cached(cache, 1, 2, 3)
+    assert cache.evict(1) == EvictResult(3, 3)
+    assert cached(cache, 1, 2, 3) == [1, 2, 3]
+
+
+def test_window_of_a_path_dies_from_its_beginning() -> None:
+    """S3, R8: of one access the shallow nodes go first, so that the path stays usable while any of it can."""
+    cache = windowed_cache([1, 2, 3, 4, 5, 6])
+    cached(cache, 1, 2)
+    cached(cache, 1, 2, 3, 4)
+    cached(cache, 1, 2, 3, 4, 5, 6)
+    for _ in range(2):
+        assert cache.evict(0, 1) == EvictResult(0, 2)
+        assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
+
+
+def test_held_node_loses_the_window_that_its_hold_does_not_cover() -> None:
+    """S3: a hold protects the full slots of a path, but of its window only the last tokens."""
+    cache = windowed_cache([1, 2, 3, 4, 5, 6])
+    cache.inc_lock_ref(cache.match_prefix(RadixKey([1, 2, 3, 4, 5, 6])).last_node)
+    assert cache.evict(0, 6) == EvictResult(0, 4)
+    assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
+
+
+def test_node_above_tombstones_only_is_no_leaf() -> None:
+    """S3, R9: what hangs below a dead child is alive, so the node above keeps its full slots."""
+    cache = windowed_cache([1, 2, 3, 4, 5, 6])
+    cached(cache, 1, 2, 3, 4)
+    cache.inc_lock_ref(cache.match_prefix(RadixKey([1, 2, 3, 4, 5, 6])).last_node)
+    cached(cache, 1, 2)
+    assert cache.evict(0, 2) == EvictResult(0, 2)
+    assert cache.evict(0, 2) == EvictResult(0, 2)
+    assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_idle_engine_keeps_what_is_cached() -> None:
+    """R3: what was inserted is cached until it is evicted, also after hours in which nothing happens."""
+    prompt = tuple(range(20))
+    asked = [Request(n, n * 3_600_000.0, 20, 2, prompt, 1) for n in range(2)]
+    report = Engine(EngineConfig(capacity=64), TraceSource(asked)).run()
+    assert report.hit_tokens == 19
