@@ -1,4 +1,4 @@
-"""Choose what an eviction takes, before anything is given back.
+"""Choose what an eviction takes, before anything is given back, and tell the caller when it is done.
 
 Law X2 wants the whole plan first: only then are the pools asked, and what a pool refuses is still in the
 tree. A plan looks at the tree as it will be, with what it has chosen already gone, and can be called off.
@@ -6,12 +6,12 @@ tree. A plan looks at the tree as it will be, with what it has chosen already go
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 
-__all__ = ["LeafPlan"]
+__all__ = ["EvictionCallbacks", "LeafPlan"]
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 
@@ -95,3 +95,35 @@ class LeafPlan(Generic[NodeT]):
         for node in self.removed:
             if not node.children:
                 leaves.add(node)
+
+
+class EvictionCallbacks:
+    """Tell a cache's user which nodes went, and keep that code out of the cache meanwhile (X2, X6)."""
+
+    def __init__(self) -> None:
+        self._running = False
+
+    def run(self, callback: Callable[[int], Any] | None, removed: Sequence[RadixNode]) -> None:
+        """Call ``callback`` with the id of every node, in order, and raise the first error at the end."""
+        if callback is None:
+            return
+        errors = []
+        self._running = True
+        try:
+            for node in removed:
+                try:
+                    callback(node.id)
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            self._running = False
+        if errors:
+            raise errors[0]
+
+    def refuse(self, call: str) -> None:
+        """Refuse a call on the cache from inside a callback."""
+        if self._running:
+            raise RuntimeError(
+                f"{call} was called from on_node_evict: only sizes, hashes and pretty_print may be, "
+                "do it after evict has returned"
+            )

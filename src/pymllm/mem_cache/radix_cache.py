@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from pymllm.mem_cache.arguments import as_int, as_size
@@ -22,101 +21,16 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.eviction import LeafPlan
+from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.incoming_slots import read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
-from pymllm.mem_cache.token_encoding import decode_tokens
+from pymllm.mem_cache.tree_node import TreeNode
 from pymllm.mem_cache.window_insert import WindowInsert
 
 __all__ = ["RadixCache", "TreeNode"]
 
 logger = logging.getLogger(__name__)
-
-
-class TreeNode:
-    """One node of a `RadixCache`: the edge into it, its slots, and who uses it.
-
-    Attributes
-    ----------
-    children : dict
-        Child nodes, filed under the bytes of their first page (below the root with namespace and token
-        width).
-    parent : TreeNode or None
-        ``None`` for a root and once evicted.
-    key : RadixKey
-        The tokens of the edge, ``uint32``, read-only.
-    value : torch.Tensor or None
-        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
-    lock_ref : int
-        Holds at or below the node (R6); a root's is 1.
-    swa_lock_ref : int
-        Holds whose window covers the node (S6).
-    swa_tombstone : bool
-        The window KV was freed.
-    swa_boundary_id : int or None
-        Names the node as the edge of a window (S5).
-    last_access_time : float
-        Number of the last match or insert that used it, a logical clock (R8, X3).
-    hit_count : int
-        Matches whose returned path has the node.
-    hash_values : list of str or None
-        One chained SHA-256 per page, once `RadixCache.compute_node_hash` was asked.
-    id : int
-        Counts up per cache, never reused.
-    """
-
-    __slots__ = (  # noqa: RUF023 - the documented order, then what is private
-        "children",
-        "parent",
-        "key",
-        "value",
-        "lock_ref",
-        "swa_lock_ref",
-        "swa_tombstone",
-        "swa_boundary_id",
-        "last_access_time",
-        "hit_count",
-        "hash_values",
-        "id",
-        "_raw",
-        "_filed_under",
-        "_length",
-        "_depth",
-        "_holds",
-        "_owner",
-    )
-
-    def __init__(self) -> None:
-        self.children: dict[Any, TreeNode] = {}
-        self.parent: TreeNode | None = None
-        self.key: RadixKey | None = None
-        self.value: torch.Tensor | None = None
-        self.lock_ref = 0
-        self.swa_lock_ref = 0
-        self.swa_tombstone = False
-        self.swa_boundary_id: int | None = None
-        self.last_access_time = 0.0
-        self.hit_count = 0
-        self.hash_values: list[str] | None = None
-        self.id = 1
-        self._raw = b""
-        self._filed_under: Any = None
-        self._length = 0
-        self._depth = 0
-        self._holds = 0
-        self._owner: object | None = None
-
-    @property
-    def evicted(self) -> bool:
-        """Whether the slots are gone."""
-        return self.value is None
-
-    def __lt__(self, other: TreeNode) -> bool:
-        """Tell whether this node is less recent (R8)."""
-        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
-
-    def __repr__(self) -> str:
-        return f"TreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, lock_ref={self.lock_ref})"
 
 
 class RadixCache(BasePrefixCache):
@@ -174,7 +88,7 @@ class RadixCache(BasePrefixCache):
         self._window: SlidingWindow[TreeNode] | None = None
         if self.sliding_window_size is not None:
             self._window = SlidingWindow(self._tree, self.sliding_window_size)
-        self._in_callback = False
+        self._callbacks = EvictionCallbacks()
 
     # -- sizes ---------------------------------------------------------------------------------------
 
@@ -218,7 +132,7 @@ class RadixCache(BasePrefixCache):
         -----
         Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
         """
-        self._refuse_reentry("reset")
+        self._callbacks.refuse("reset")
         owned = list(self._tree.nodes())
         try:
             if owned and self.pool is not None:
@@ -253,7 +167,7 @@ class RadixCache(BasePrefixCache):
         inside it. Cost: one comparison of the key's bytes, O(nodes) in Python, one copy of the slots.
         Laws: R2, R8, R10, S1.
         """
-        self._refuse_reentry("match_prefix")
+        self._callbacks.refuse("match_prefix")
         walk = self._tree.walk(PagedKey.of(key, self.page_size))
         path, into_partial = walk.path, walk.shared > 0
         if self._window is not None:
@@ -316,9 +230,9 @@ class RadixCache(BasePrefixCache):
         insert is refused as a whole, and nothing changes, where the key would not be usable afterwards.
         Cost: as `match_prefix`, and one copy of what is new. Laws: R1, R3, R4, R8, S7, X2.
         """
-        self._refuse_reentry("insert")
+        self._callbacks.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
-        slots = self._incoming_slots(key, paged, value)
+        slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         if self._window is not None:
             return self._insert_windowed(key, paged, slots, prev_prefix_len, swa_evicted_seqlen)
         tree = self._tree
@@ -362,7 +276,7 @@ class RadixCache(BasePrefixCache):
         Cost: O(1) per node taken, whatever else is cached or locked, and one call each to ``free_swa`` and
         ``free``.
         """
-        self._refuse_reentry("evict")
+        self._callbacks.refuse("evict")
         wanted, wanted_alive = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
         if self._window is None:
             plan: LeafPlan[TreeNode] = LeafPlan(self._tree, must_go=_never)
@@ -408,7 +322,7 @@ class RadixCache(BasePrefixCache):
         With a window, the window KV of exactly the pages that cover the last W tokens is protected; the
         node at the window's edge is split for that. Cost: O(depth). Laws: R6, S5, S6.
         """
-        self._refuse_reentry("inc_lock_ref")
+        self._callbacks.refuse("inc_lock_ref")
         if not self._tree.check_node(node, TreeNode):
             return None
         assert node is not None
@@ -441,7 +355,7 @@ class RadixCache(BasePrefixCache):
         Undoes exactly what the hold did, whatever was split, inserted or evicted in between. Cost: O(depth).
         Laws: R6, S5.
         """
-        self._refuse_reentry("dec_lock_ref")
+        self._callbacks.refuse("dec_lock_ref")
         if not self._tree.check_node(node, TreeNode):
             return
         assert node is not None
@@ -485,7 +399,7 @@ class RadixCache(BasePrefixCache):
         pending = [(child, 1) for child in reversed(self._tree.root.children.values())]
         while pending:
             node, level = pending.pop()
-            print("  " * level + _line_of(node))
+            print("  " * level + node.describe())
             pending.extend((child, level + 1) for child in reversed(node.children.values()))
 
     # -- what the calls share ------------------------------------------------------------------------
@@ -540,39 +454,6 @@ class RadixCache(BasePrefixCache):
         slots = slots.to(self.device, torch.int64)
         return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
 
-    def _incoming_slots(self, key: RadixKey, paged: PagedKey, value: torch.Tensor | None) -> torch.Tensor:
-        """Check what an insert brings, before anything changes (R1)."""
-        if value is None:
-            if self.pool is not None or paged.width > 1:
-                raise ValueError(
-                    "value is None: give one slot per token "
-                    "(token ids stand in only for plain tokens without a pool)"
-                )
-            return torch.from_numpy(decode_tokens(paged.raw, 1).astype(np.int64))
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"value is a {type(value).__name__}: give a 1-D integer tensor of slots")
-        if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
-            raise TypeError(f"value has dtype {value.dtype}: slots are integers")
-        if value.dim() != 1 or len(value) != len(key):
-            raise ValueError(
-                f"value has shape {tuple(value.shape)} for a key of {len(key)} tokens: "
-                "give one slot per token"
-            )
-        if self.page_size > 1 and getattr(self.pool, "check_ownership", False):
-            self._check_pages(value[: paged.length])
-        return value
-
-    def _check_pages(self, slots: torch.Tensor) -> None:
-        pages = slots.cpu().numpy().reshape(-1, self.page_size)
-        ordered = pages == pages[:, :1] + np.arange(self.page_size)
-        wrong = np.flatnonzero(~ordered.all(axis=1) | (pages[:, 0] % self.page_size != 0))
-        if len(wrong):
-            page = int(wrong[0])
-            raise ValueError(
-                f"page {page} of the key has slots {pages[page].tolist()}: give one page of the pool, "
-                f"in order, starting at a multiple of {self.page_size}"
-            )
-
     def _own_copy(self, slots: torch.Tensor) -> torch.Tensor:
         """Copy slots for keeps: trees hold no view of a caller's tensor (X5)."""
         return slots.to(self.device, torch.int64, copy=True)
@@ -596,38 +477,8 @@ class RadixCache(BasePrefixCache):
                 raise
 
     def _notify(self, removed: list[TreeNode]) -> None:
-        """Run the callback for every removed node, and raise the first error at the end (X2, X6)."""
-        if self.on_node_evict is None:
-            return
-        errors = []
-        self._in_callback = True
-        try:
-            for node in removed:
-                try:
-                    self.on_node_evict(node.id)
-                except Exception as error:
-                    errors.append(error)
-        finally:
-            self._in_callback = False
-        if errors:
-            raise errors[0]
-
-    def _refuse_reentry(self, call: str) -> None:
-        if self._in_callback:
-            raise RuntimeError(
-                f"{call} was called from on_node_evict: only sizes, hashes and pretty_print may be, "
-                "do it after evict has returned"
-            )
+        self._callbacks.run(self.on_node_evict, removed)
 
 
 def _never(node: TreeNode) -> bool:
     return False
-
-
-def _line_of(node: TreeNode) -> str:
-    marks = f" lock_ref={node.lock_ref}"
-    if node.swa_tombstone:
-        marks += " tombstone"
-    if node.swa_lock_ref:
-        marks += f" swa_lock_ref={node.swa_lock_ref}"
-    return f"#{node.id} {node.key!r} last_access_time={node.last_access_time:g}{marks}"

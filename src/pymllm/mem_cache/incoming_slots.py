@@ -1,0 +1,81 @@
+"""Check the slots that an insert brings, before anything changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from pymllm.mem_cache.radix_tree import PagedKey
+from pymllm.mem_cache.token_encoding import decode_tokens
+
+__all__ = ["read_incoming_slots"]
+
+
+def read_incoming_slots(
+    value: torch.Tensor | None, key_length: int, key: PagedKey, page_size: int, pool: Any
+) -> torch.Tensor:
+    """Return the slots of a key as the caller gave them, or raise.
+
+    Parameters
+    ----------
+    value : torch.Tensor or None
+        One slot per token, any integer dtype, shape ``(key_length,)``; ``None`` stands for the token ids
+        themselves, only without a pool.
+    key_length : int
+        Tokens of the caller's key.
+    key : PagedKey
+        Its whole pages.
+    page_size : int
+        Tokens per page.
+    pool : allocator or None
+        Owner of the slots.
+
+    Returns
+    -------
+    torch.Tensor
+        ``value`` itself, to be read but not kept; or new ``int64`` slots equal to the token ids.
+
+    Raises
+    ------
+    TypeError
+        ``value`` is no tensor, or its dtype no integer.
+    ValueError
+        Another length than the key's; ``None`` with a pool or for tokens of several integers; or a page of
+        the key that is not one page of the pool, in order, where the pool checks ownership.
+
+    Notes
+    -----
+    Cost: O(1), and one vectorised pass where pages are checked. Laws: R1, X1.
+    """
+    if value is None:
+        if pool is not None or key.width > 1:
+            raise ValueError(
+                "value is None: give one slot per token "
+                "(token ids stand in only for plain tokens without a pool)"
+            )
+        return torch.from_numpy(decode_tokens(key.raw, 1).astype(np.int64))
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"value is a {type(value).__name__}: give a 1-D integer tensor of slots")
+    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+        raise TypeError(f"value has dtype {value.dtype}: slots are integers")
+    if value.dim() != 1 or len(value) != key_length:
+        raise ValueError(
+            f"value has shape {tuple(value.shape)} for a key of {key_length} tokens: give one slot per token"
+        )
+    if page_size > 1 and getattr(pool, "check_ownership", False):
+        _check_pages(value[: key.length], page_size)
+    return value
+
+
+def _check_pages(slots: torch.Tensor, page_size: int) -> None:
+    pages = slots.cpu().numpy().reshape(-1, page_size)
+    ordered = pages == pages[:, :1] + np.arange(page_size)
+    wrong = np.flatnonzero(~ordered.all(axis=1) | (pages[:, 0] % page_size != 0))
+    if len(wrong):
+        page = int(wrong[0])
+        raise ValueError(
+            f"page {page} of the key has slots {pages[page].tolist()}: give one page of the pool, "
+            f"in order, starting at a multiple of {page_size}"
+        )

@@ -1,0 +1,106 @@
+"""The node of a `RadixCache`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+
+__all__ = ["TreeNode"]
+
+
+class TreeNode:
+    """One node of a `RadixCache`: the edge into it, its slots, and who uses it.
+
+    Attributes
+    ----------
+    children : dict
+        Child nodes, filed under the bytes of their first page (below the root with namespace and token
+        width).
+    parent : TreeNode or None
+        ``None`` for a root and once evicted.
+    key : RadixKey
+        The tokens of the edge, ``uint32``, read-only.
+    value : torch.Tensor or None
+        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
+    lock_ref : int
+        Holds at or below the node (R6); a root's is 1.
+    swa_lock_ref : int
+        Holds whose window covers the node (S6).
+    swa_tombstone : bool
+        The window KV was freed.
+    swa_boundary_id : int or None
+        Names the node as the edge of a window (S5).
+    last_access_time : float
+        Number of the last match or insert that used it, a logical clock (R8, X3).
+    hit_count : int
+        Matches whose returned path has the node.
+    hash_values : list of str or None
+        One chained SHA-256 per page, once `RadixCache.compute_node_hash` was asked.
+    id : int
+        Counts up per cache, never reused.
+    """
+
+    __slots__ = (  # noqa: RUF023 - the documented order, then what is private
+        "children",
+        "parent",
+        "key",
+        "value",
+        "lock_ref",
+        "swa_lock_ref",
+        "swa_tombstone",
+        "swa_boundary_id",
+        "last_access_time",
+        "hit_count",
+        "hash_values",
+        "id",
+        "_raw",
+        "_filed_under",
+        "_length",
+        "_depth",
+        "_holds",
+        "_owner",
+    )
+
+    def __init__(self) -> None:
+        self.children: dict[Any, TreeNode] = {}
+        self.parent: TreeNode | None = None
+        self.key: RadixKey | None = None
+        self.value: torch.Tensor | None = None
+        self.lock_ref = 0
+        self.swa_lock_ref = 0
+        self.swa_tombstone = False
+        self.swa_boundary_id: int | None = None
+        self.last_access_time = 0.0
+        self.hit_count = 0
+        self.hash_values: list[str] | None = None
+        self.id = 1
+        self._raw = b""
+        self._filed_under: Any = None
+        self._length = 0
+        self._depth = 0
+        self._holds = 0
+        self._owner: object | None = None
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the slots are gone."""
+        return self.value is None
+
+    def __lt__(self, other: TreeNode) -> bool:
+        """Tell whether this node is less recent (R8)."""
+        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
+
+    def __repr__(self) -> str:
+        return f"TreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, lock_ref={self.lock_ref})"
+
+    def describe(self) -> str:
+        """Return what `RadixCache.pretty_print` shows of the node, on one line."""
+        marks = f" lock_ref={self.lock_ref}"
+        if self.swa_tombstone:
+            marks += " tombstone"
+        if self.swa_lock_ref:
+            marks += f" swa_lock_ref={self.swa_lock_ref}"
+        return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{marks}"

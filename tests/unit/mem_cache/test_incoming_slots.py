@@ -1,0 +1,64 @@
+"""What an insert may bring, and what is refused (R1, X1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.mem_cache import RadixKey, TokenToKVPoolAllocator
+from pymllm.mem_cache.incoming_slots import read_incoming_slots
+from pymllm.mem_cache.radix_tree import PagedKey
+
+_POOL = TokenToKVPoolAllocator(16, "cpu", page_size=4)
+
+
+def _read(value: Any, tokens: Any = (7, 8, 9, 7), page_size: int = 4, pool: Any = _POOL) -> torch.Tensor:
+    tokens = list(tokens)
+    return read_incoming_slots(value, len(tokens), PagedKey.of(RadixKey(tokens), page_size), page_size, pool)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_any_integer_dtype_passes_as_it_is(dtype: torch.dtype) -> None:
+    """X: every consumer takes any integer dtype; nothing is copied here."""
+    value = torch.tensor([4, 5, 6, 7], dtype=dtype)
+    assert _read(value) is value
+
+
+def test_token_ids_stand_in_without_a_pool() -> None:
+    """R1: without a pool and a value the token ids are the slots."""
+    assert _read(None, pool=None).tolist() == [7, 8, 9, 7]
+    assert _read(None, pool=None).dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (None, ValueError, "value is None"),
+        ([4, 5, 6, 7], TypeError, "value is a list"),
+        (torch.ones(4), TypeError, "float32"),
+        (torch.ones(4, dtype=torch.bool), TypeError, "bool"),
+        (torch.tensor([4, 5, 6]), ValueError, r"\(3,\) for a key of 4"),
+        (torch.tensor([[4, 5], [6, 7]]), ValueError, r"\(2, 2\)"),
+        (torch.tensor([5, 6, 7, 8]), ValueError, "multiple of 4"),
+        (torch.tensor([4, 5, 7, 6]), ValueError, "page 0 of the key"),
+    ],
+)
+def test_what_does_not_fit_is_named(value: Any, error: type[Exception], words: str) -> None:
+    """R1, X1: the message names the value and the bound."""
+    with pytest.raises(error, match=words):
+        _read(value)
+
+
+def test_tuples_of_tokens_need_slots() -> None:
+    """R1: a bigram is no slot."""
+    with pytest.raises(ValueError, match="plain tokens"):
+        _read(None, tokens=[(1, 2)], page_size=1, pool=None)
+
+
+def test_pages_are_not_looked_at_without_ownership_checks() -> None:
+    """R1: the caller's duty where the pool does not check ownership."""
+    unchecked = TokenToKVPoolAllocator(16, "cpu", page_size=4, check_ownership=False)
+    value = torch.tensor([5, 6, 7, 8])
+    assert _read(value, pool=unchecked) is value
