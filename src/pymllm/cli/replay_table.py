@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
+from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import CacheTime, EngineReport
 from pymllm.workloads.serial import SerialReport
 
@@ -79,37 +80,49 @@ def _sections(report: EngineReport | SerialReport, plan: ReplayPlan) -> _Section
 
 
 def _engine_sections(report: EngineReport, plan: ReplayPlan) -> _Sections:
-    config = report.config
-    window = config.sliding_window_size
     requests = [
         ("requests", f"{report.requests:,}"),
         ("finished", f"{report.finished:,}"),
         ("rejected, as they can never fit", f"{report.rejected:,}"),
         ("retractions", f"{report.retractions:,}"),
     ]
-    memory = [
-        ("evictions", f"{report.evict_calls:,} calls"),
-        ("evicted", _tokens(report.evicted_tokens)),
+    lost = report.dead_window_tokens
+    hits = [*_hits(report), ("hits lost to dead windows", "no window" if lost is None else _tokens(lost))]
+    return [
+        ("requests", requests),
+        ("hits", hits),
+        ("memory", _engine_memory(report)),
+        (_TIMES_TITLE, _cache_times(report)),
+        ("run", _engine_run(report)),
+        ("configuration", _engine_configuration(report.config, plan)),
+    ]
+
+
+def _engine_memory(report: EngineReport) -> _Rows:
+    rows = [
+        *_evictions(report),
         ("peak tokens held", _tokens(report.peak_tokens_held)),
-        ("peak tokens stored", _tokens(report.peak_tokens_stored)),
-        ("peak memory of the process", _mebibytes(report.peak_rss_bytes)),
+        *_peaks(report),
     ]
-    if window is not None:
-        memory.insert(2, ("evicted window halves", _tokens(report.evicted_swa_tokens)))
-    times = [
-        ("match", _times(report.match)),
-        ("insert", _times(report.insert)),
-        ("evict", _times(report.evict)),
-        ("lock", _times(report.lock)),
-    ]
-    run = [
+    if report.config.sliding_window_size is not None:
+        rows.insert(2, ("evicted window halves", _tokens(report.evicted_swa_tokens)))
+    return rows
+
+
+def _engine_run(report: EngineReport) -> _Rows:
+    config = report.config
+    return [
         ("iterations", f"{report.iterations:,}"),
         ("virtual time", f"{report.virtual_seconds:,.1f} s"),
         ("wall time", f"{report.wall_seconds:,.2f} s"),
         ("contents compared", _tokens(report.content_tokens) if config.content_check else "off"),
         ("invariants walked", _walks(report.invariant_checks, config.check_every)),
     ]
-    configuration = [
+
+
+def _engine_configuration(config: EngineConfig, plan: ReplayPlan) -> _Rows:
+    window = config.sliding_window_size
+    rows = [
         ("page size", _tokens(config.page_size)),
         ("window", "none" if window is None else _tokens(window)),
         ("capacity", _rounded(config.capacity, plan.capacity)),
@@ -119,64 +132,38 @@ def _engine_sections(report: EngineReport, plan: ReplayPlan) -> _Sections:
     ]
     if config.swa_capacity is not None:
         asked = plan.capacity if plan.swa_capacity is None else plan.swa_capacity
-        configuration.insert(3, ("capacity of the window half", _rounded(config.swa_capacity, asked)))
-    return [
-        ("requests", requests),
-        ("hits", [*_hits(report), ("hits lost to dead windows", _lost(report.dead_window_tokens))]),
-        ("memory", memory),
-        (_TIMES_TITLE, times),
-        ("run", run),
-        ("configuration", configuration),
-    ]
+        rows.insert(3, ("capacity of the window half", _rounded(config.swa_capacity, asked)))
+    return rows
 
 
 def _serial_sections(report: SerialReport, plan: ReplayPlan) -> _Sections:
     config = report.config
+    requests = [
+        ("requests", f"{report.requests:,}"),
+        ("skipped, above half the capacity", f"{report.skipped:,}"),
+    ]
+    times = [
+        *_cache_times(report),
+        ("allocator", _times(report.allocator)),
+        ("all of them", _times(report.total)),
+        ("all of them, mean", f"{report.total_mean_us:,.1f} us"),
+    ]
+    run = [
+        ("wall time", f"{report.wall_seconds:,.2f} s"),
+        ("invariants walked", _walks(report.invariant_checks, config.check_every)),
+    ]
+    configuration = [
+        ("page size", _tokens(config.page_size)),
+        ("capacity", _rounded(config.capacity, plan.capacity)),
+        ("ownership checks", "on" if config.check_ownership else "off"),
+    ]
     return [
-        (
-            "requests",
-            [
-                ("requests", f"{report.requests:,}"),
-                ("skipped, above half the capacity", f"{report.skipped:,}"),
-            ],
-        ),
+        ("requests", requests),
         ("hits", _hits(report)),
-        (
-            "memory",
-            [
-                ("evictions", f"{report.evict_calls:,} calls"),
-                ("evicted", _tokens(report.evicted_tokens)),
-                ("peak tokens stored", _tokens(report.peak_tokens_stored)),
-                ("peak memory of the process", _mebibytes(report.peak_rss_bytes)),
-            ],
-        ),
-        (
-            _TIMES_TITLE,
-            [
-                ("match", _times(report.match)),
-                ("insert", _times(report.insert)),
-                ("evict", _times(report.evict)),
-                ("lock", _times(report.lock)),
-                ("allocator", _times(report.allocator)),
-                ("all of them", _times(report.total)),
-                ("all of them, mean", f"{report.total_mean_us:,.1f} us"),
-            ],
-        ),
-        (
-            "run",
-            [
-                ("wall time", f"{report.wall_seconds:,.2f} s"),
-                ("invariants walked", _walks(report.invariant_checks, config.check_every)),
-            ],
-        ),
-        (
-            "configuration",
-            [
-                ("page size", _tokens(config.page_size)),
-                ("capacity", _rounded(config.capacity, plan.capacity)),
-                ("ownership checks", "on" if config.check_ownership else "off"),
-            ],
-        ),
+        ("memory", [*_evictions(report), *_peaks(report)]),
+        (_TIMES_TITLE, times),
+        ("run", run),
+        ("configuration", configuration),
     ]
 
 
@@ -191,12 +178,28 @@ def _hits(report: EngineReport | SerialReport) -> _Rows:
     ]
 
 
-def _lost(tokens: int | None) -> str:
-    return "no window" if tokens is None else _tokens(tokens)
+def _evictions(report: EngineReport | SerialReport) -> _Rows:
+    return [("evictions", f"{report.evict_calls:,} calls"), ("evicted", _tokens(report.evicted_tokens))]
+
+
+def _peaks(report: EngineReport | SerialReport) -> _Rows:
+    return [
+        ("peak tokens stored", _tokens(report.peak_tokens_stored)),
+        ("peak memory of the process", _mebibytes(report.peak_rss_bytes)),
+    ]
+
+
+def _cache_times(report: EngineReport | SerialReport) -> _Rows:
+    return [
+        ("match", _times(report.match)),
+        ("insert", _times(report.insert)),
+        ("evict", _times(report.evict)),
+        ("lock", _times(report.lock)),
+    ]
 
 
 def _tokens(count: int) -> str:
-    return f"{count:,} tokens"
+    return "1 token" if count == 1 else f"{count:,} tokens"
 
 
 def _mebibytes(count: int | None) -> str:

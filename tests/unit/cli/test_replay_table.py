@@ -99,6 +99,7 @@ def test_what_does_not_apply_says_so() -> None:
     assert value_of(text, "invariants walked") == "off"
     assert value_of(text, "capacity") == "4,992 tokens"
     assert "window half" not in text
+    assert value_of(make_text(run_plan(replace(plan, page_size=1), "off")), "page size") == "1 token"
 
 
 def test_a_window_halfs_own_capacity_is_shown() -> None:
