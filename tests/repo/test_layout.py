@@ -1,0 +1,71 @@
+"""Each module has its test where one looks for it, and the text of the repository is finished."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "pymllm"
+UNIT = ROOT / "tests" / "unit"
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.startswith("__"))
+FOLDERS = ["src", "tests", "benchmarks", "docs", ".ci", "constraints"]
+SUFFIXES = {".py", ".md", ".toml", ".ini", ".txt", ".json", ".sh", ""}
+
+
+def is_left_by_a_tool(path: Path) -> bool:
+    """Whether a hidden folder other than .ci holds the file, such as a cache that a run left."""
+    folders = path.relative_to(ROOT).parts[:-1]
+    return any(part.startswith(".") and part != ".ci" for part in folders)
+
+
+TEXTS = sorted(
+    path
+    for path in [*ROOT.iterdir(), *(child for folder in FOLDERS for child in (ROOT / folder).rglob("*"))]
+    if path.is_file() and path.suffix in SUFFIXES and path.name != "LICENSE" and not is_left_by_a_tool(path)
+)
+
+# Each pattern is written so that it does not match its own line.
+UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X]|HAC[K])\b")
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(wor[k]|tm[p]|roo[t]|hom[e]|User[s]|op[t]|mn[t])/\w")
+SILENCED = re.compile(r"#\s*(type: ignor[e](?!\[)|noq[a](?!: ?[A-Z])|pragma: n[o])")
+
+
+def lines_matching(pattern: re.Pattern[str], path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    name = path.relative_to(ROOT)
+    return [f"{name}:{number}: {line}" for number, line in enumerate(lines, 1) if pattern.search(line)]
+
+
+def test_each_module_has_a_unit_test_beside_its_namesake() -> None:
+    """src/pymllm/<room>/<name>.py is tested in tests/unit/<room>/test_<name>.py."""
+    mirrors = {UNIT / path.relative_to(SOURCE).with_name(f"test_{path.name}") for path in MODULES}
+    assert sorted(str(path.relative_to(ROOT)) for path in mirrors if not path.is_file()) == []
+
+
+@pytest.mark.parametrize("pattern", [UNFINISHED, MACHINE_PATH])
+def test_nothing_is_left_unfinished_or_tied_to_one_machine(pattern: re.Pattern[str]) -> None:
+    """A reader finds no note to self and no path of somebody's disk."""
+    assert [line for path in TEXTS for line in lines_matching(pattern, path)] == []
+
+
+def test_a_silenced_check_names_what_it_silences() -> None:
+    """An ignore carries its code, and coverage is hidden only by the CUDA pragma."""
+    assert [line for path in TEXTS for line in lines_matching(SILENCED, path) if path.suffix == ".py"] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (UNFINISHED, "# TO" + "DO: later"),
+        (MACHINE_PATH, "open('/tm" + "p/x')"),
+        (SILENCED, "x = 1  # type: ignor" + "e"),
+        (SILENCED, "x = 1  # noq" + "a"),
+        (SILENCED, "x = 1  # pragma: n" + "o cover"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(pattern: re.Pattern[str], line: str) -> None:
+    """The tests above can fail."""
+    assert pattern.search(line)

@@ -1,0 +1,47 @@
+"""The head of a recorded trace through the engine, with every look that the engine has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_report import EngineReport
+from pymllm.workloads.source import TraceSource
+from pymllm.workloads.trace_file import read_trace
+
+TRACE = Path(__file__).parents[1] / "data" / "conversation_head.jsonl"
+
+
+def replay(device: torch.device, **sizes: int) -> EngineReport:
+    """Run the trace with contents compared and all invariants walked after every cache operation."""
+    config = EngineConfig(content_check=True, check_every=1, device=str(device), **sizes)
+    report = Engine(config, TraceSource(read_trace(TRACE))).run()
+    assert report.requests == 40
+    assert report.content_tokens > report.prompt_tokens
+    assert report.invariant_checks >= report.cache_operations > 0
+    return report
+
+
+def test_a_large_cache_hits_whatever_was_seen(device: torch.device) -> None:
+    """E1, E3: with room for everything, nothing is evicted and each prefix seen before is a hit."""
+    report = replay(device, page_size=1, capacity=1_000_000)
+    assert (report.finished, report.evict_calls) == (40, 0)
+    assert report.hit_tokens == report.ceiling_tokens > 0
+
+
+def test_a_tight_pool_retracts_and_still_reads_its_own(device: torch.device) -> None:
+    """E1, E3, E4: requests are thrown out and come back, and what they read is what they wrote."""
+    report = replay(device, page_size=16, capacity=60_000)
+    assert (report.finished, report.rejected) == (39, 1)
+    assert report.retractions > 0
+    assert report.evicted_tokens > 0
+
+
+def test_a_window_gives_its_halves_back(device: torch.device) -> None:
+    """E1, E3, S1: halves die behind the window, and no request reads through one."""
+    report = replay(device, page_size=64, capacity=200_000, swa_capacity=100_000, sliding_window_size=4096)
+    assert report.finished == 40
+    assert report.evicted_swa_tokens > report.evicted_tokens
