@@ -25,6 +25,9 @@ SPACES = (
 )
 """Where keys live; the plain one is drawn most. The string and the int 1 must not be mixed up (H3)."""
 
+TRUNK, TURN = 7, 7 + 2**24
+"""Tokens on the trunk and off it: equal to whoever drops their upper bits."""
+
 CONTAINERS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
 STYLES = len(SPACES) * len(CONTAINERS) * 4
 
@@ -38,9 +41,9 @@ def make_path(page_size: int, pages: int, turns: Sequence[int], style: int) -> P
     style, space = divmod(style // len(CONTAINERS), len(SPACES))
     tokens: list[Token] = []
     for page in range(pages):
-        fill = [7] * page_size
+        fill = [TRUNK] * page_size
         if page in turns and page % 2 == 0:
-            fill[-1 if turns.index(page) else 0] = 9
+            fill[-1 if turns.index(page) else 0] = TURN
         tokens += fill
     tokens += [5] * (style % page_size)
     return in_space(SPACES[space], tokens)

@@ -68,6 +68,8 @@ def _pages(size: int, node: Any, end: Path) -> list[tuple[Path, SeenPage]]:
     start = len(end.tokens) - len(slots)
     assert len(slots) == len(node.key), f"R9: node {node.id}: {len(slots)} slots, {len(node.key)} tokens"
     assert len(slots) % size == 0, f"R9: node {node.id} has {len(slots)} slots, page {size}"
+    kept = node.value.untyped_storage().nbytes()
+    assert kept == len(slots) * 8, f"X5: node {node.id} keeps {kept} bytes alive for {len(slots)} slots"
     return [
         (
             end.upto(start + at + size),
