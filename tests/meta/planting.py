@@ -59,7 +59,8 @@ def planted(edits: Sequence[Edit]) -> Iterator[None]:
     Raises
     ------
     StaleEditError
-        A target is gone, or what an edit looks for is not there exactly once; nothing was changed then.
+        A target is gone, what an edit looks for is not there exactly once, or the edited text does not
+        compile; nothing was changed then.
     """
     targets = dict.fromkeys(edit.target for edit in edits)
     codes = [_with_faults(target, [edit for edit in edits if edit.target == target]) for target in targets]
@@ -117,7 +118,10 @@ def _places(text: str, first: str, *rest: str) -> Iterator[tuple[int, int, str]]
 def _compiled(function: FunctionType, text: str, target: str) -> CodeType:
     """Compile a function's text to what can take the place of its code."""
     name = f"<fault in {target}>"
-    definition = ast.parse(text, name).body[0]
+    try:
+        definition = ast.parse(text, name).body[0]
+    except SyntaxError as error:
+        raise StaleEditError(f"{target} with its edits is no Python any more: {error}") from error
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list.clear()
     # Inside another function, so that super() finds its class where the old code found it.

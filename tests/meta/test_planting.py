@@ -86,6 +86,7 @@ def test_several_lines_are_found_and_written_with_their_indentation() -> None:
             Edit("pymllm.mem_cache.chunk_cache:ChunkCache.evictable_size", "0", "1"), id="inherited"
         ),
         pytest.param(Edit(f"{KEYS}:RadixKey", "extra_key", ""), id="a class"),
+        pytest.param(Edit(f"{KEYS}:hash_bytes", "return", "return ("), id="no Python"),
     ],
 )
 def test_an_edit_that_no_longer_fits_is_an_error(edit: Edit) -> None:
