@@ -102,7 +102,7 @@ class DeviceSlotStore(SlotStore):
         if self.check_ownership and slots.numel():
             self._check_held(slots)
         if self.page_size == 1:
-            return slots.to(torch.int32, copy=True)
+            return slots.int()
         return self._distinct(slots // self.page_size)
 
     def give(self, pages: torch.Tensor) -> None:

@@ -70,6 +70,13 @@ def test_slots_are_int32_on_the_device_in_memory_of_their_own(make: Make) -> Non
     assert alloc(allocator, 3).tolist() == [4, 5, 6]
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_result_does_not_keep_the_free_list_alive(make: Make, page_size: int) -> None:
+    """X5: holding one slot pins no more than the memory of its page."""
+    slots = alloc(make(64, page_size), 1)
+    assert slots.untyped_storage().nbytes() == 4 * page_size
+
+
 def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
     """A3: alloc(0) is met, even when nothing is free."""
     allocator = make(4, 4)
