@@ -74,7 +74,7 @@ def test_slots_are_int32_on_the_device_in_memory_of_their_own(make: Make) -> Non
 def test_a_result_does_not_keep_the_free_list_alive(make: Make, page_size: int) -> None:
     """X5: holding one slot pins no more than the memory of its page."""
     slots = alloc(make(64, page_size), 1)
-    assert slots.untyped_storage().nbytes() == 4 * page_size
+    assert slots.untyped_storage().nbytes() <= 4 * page_size
 
 
 def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
