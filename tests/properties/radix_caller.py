@@ -89,7 +89,7 @@ class Caller:
         if taken is None:
             return None
         slots = taken.tolist()
-        assert self.hands.keys().isdisjoint(slots), "L01: the pool hands out what the caller has"
+        assert self.hands.keys().isdisjoint(slots), "A2: the pool hands out what the caller has"
         self.hands.update(dict.fromkeys(slots, self.config.pool == "swa"))
         return slots
 
@@ -147,19 +147,19 @@ class Caller:
         self.pool.refuse = ""
 
     def compare_owners(self, pages: Mapping[Path, Page]) -> None:
-        """Every slot, and every SWA half, is free, or in the tree, or in the caller's hands (L01)."""
+        """Every slot, and every SWA half, is free, or in the tree, or in the caller's hands (A2, R9)."""
         if self.pool is None:
             return
         owners = dict(self.hands)
         for page in pages.values():
             for slot in page.slots:
-                assert slot not in owners, f"L01: slot {slot} has two owners"
+                assert slot not in owners, f"R9: slot {slot} has two owners"
                 owners[slot] = page.alive and self.config.pool == "swa"
-        assert self._available("full") + len(owners) == self.config.slots, "L01: slots are lost"
+        assert self._available("full") + len(owners) == self.config.slots, "A2: slots are lost"
         if self.config.pool != "swa" or not owners:
             return
         halves = self.pool.translate_to_swa(torch.tensor(list(owners))).tolist()
-        assert [half > 0 for half in halves] == list(owners.values()), "L01: an SWA half is misplaced"
+        assert [half > 0 for half in halves] == list(owners.values()), "S2: an SWA half is misplaced"
         real = [half for half in halves if half]
-        assert len(set(real)) == len(real), "L01: an SWA half has two owners"
-        assert self._available("swa") + len(real) == self.config.swa_slots, "L01: SWA halves are lost"
+        assert len(set(real)) == len(real), "A7: an SWA half has two owners"
+        assert self._available("swa") + len(real) == self.config.swa_slots, "A7: SWA halves are lost"

@@ -32,12 +32,13 @@ def check_radix_cache(cache: RadixCache) -> None:
     ------
     InvariantViolation
         Naming the law: R9 (structure), R6 and S5 (holds), R7 and S6 (sizes), R8 (recency), R5 and S3 (the
-        orders that victims are taken from), S4 (tombstones), H2 (hashes), R1 and L01 (slots and the pool).
+        orders that victims are taken from), S4 (tombstones), H2 (hashes), R1, R9, S2 and A7 (slots and
+        the pool), K1 (namespaces), X3 (ids).
 
     Notes
     -----
     Cost: O(nodes) in Python, and a few NumPy passes over all slots and, with a pool, over the pool's tables.
-    On a device the slots are copied to the host once. Laws: R1, R5-R9, S3-S6, H2, L01.
+    On a device the slots are copied to the host once. Laws: K1, X3, R1, R5-R9, S2-S6, A7, H2.
     """
     nodes = _check_structure(cache)
     _check_locks(cache, nodes)
@@ -235,7 +236,7 @@ def _check_hashes(cache: RadixCache, nodes: Sequence[TreeNode]) -> None:
 
 
 def _check_slots(cache: RadixCache, nodes: Sequence[TreeNode]) -> None:
-    """Compare the tree's slots with each other and with the pool's books (R1, R9, L01)."""
+    """Compare the tree's slots with each other and with the pool's books (R1, R9, S2, A7)."""
     pool = cache.pool
     values = torch.cat([node.value for node in nodes if node.value is not None])
     slots = values.cpu().numpy()
@@ -247,7 +248,7 @@ def _check_slots(cache: RadixCache, nodes: Sequence[TreeNode]) -> None:
     if hasattr(pool, "is_handed_out"):
         free = ~pool.is_handed_out(values).cpu().numpy()
         if free.any():
-            _fail("L01", f"slots {slots[free][:8].tolist()} are in the tree and free in the pool")
+            _fail("R9", f"slots {slots[free][:8].tolist()} are in the tree and free in the pool")
     if cache.sliding_window_size is not None and hasattr(pool, "translate_to_swa"):
         _check_halves(pool.translate_to_swa(values).cpu().numpy(), slots, nodes)
 
@@ -277,5 +278,5 @@ def _check_halves(
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         state = "alive" if alive[at] else "dead"
-        _fail("L13", f"slot {slots[at]} is {state} in the tree, and its SWA half is {halves[at]} in the pool")
-    _check_distinct("L01", "SWA half", halves[alive])
+        _fail("S2", f"slot {slots[at]} is {state} in the tree, and its SWA half is {halves[at]} in the pool")
+    _check_distinct("A7", "SWA half", halves[alive])

@@ -268,16 +268,16 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("R9", hold_padding),
     ("R9", hold_a_slot_twice),
     ("R1", swap_slots_of_a_page),
-    ("L01", free_a_cached_slot),
-    ("L13", free_a_half_of_an_alive_page),
-    ("L13", leave_a_half_to_a_dead_page),
-    ("L01", share_a_half),
+    ("R9", free_a_cached_slot),
+    ("S2", free_a_half_of_an_alive_page),
+    ("S2", leave_a_half_to_a_dead_page),
+    ("A7", share_a_half),
 ]
 
 
 @pytest.mark.parametrize(("law", "corrupt"), CORRUPTIONS, ids=[act.__name__ for _, act in CORRUPTIONS])
 def test_every_corruption_is_reported_under_its_law(law: str, corrupt: Callable[[Family], None]) -> None:
-    """R1, R5-R9, S3-S6, H2, L01: the walk names the law that a corrupted field breaks."""
+    """K1, X3, R1, R5-R9, S2-S6, A7, H2: the walk names the law that a corrupted field breaks."""
     family = Family()
     check_radix_cache(family.cache)
     corrupt(family)
@@ -340,7 +340,7 @@ def test_unchecked_pool_may_hold_pages_in_any_order() -> None:
 
 
 def test_pool_that_cannot_be_asked_is_not_asked() -> None:
-    """L01: a pool of somebody else's, with ``free`` alone, leaves only the tree's own slots to compare."""
+    """R9: a pool of somebody else's, with ``free`` alone, leaves only the tree's own slots to compare."""
 
     class Pool:
         def free(self, indices: torch.Tensor) -> None:

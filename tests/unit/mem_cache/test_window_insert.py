@@ -123,7 +123,7 @@ class TestNewPages:
         assert engine.state() == before
 
     def test_halves_that_are_gone_after_e_are_refused(self, engine: Engine) -> None:
-        """L13: an alive page has window KV, or an engine would read what is not there."""
+        """S2: an alive page has window KV, or an engine would read what is not there."""
         slots = engine.slots(12, evicted=5)
         before = engine.state()
         with pytest.raises(OwnershipError, match="token 4 "):
