@@ -101,6 +101,7 @@ class Engine:
         # `EngineMemory.changes` when the queue's head was last refused: it is futile to ask again before.
         self._refused_at = -1
         self._has_retracted = False
+        self._audited_operations = -1
 
     # -- running ---------------------------------------------------------------------------------------
 
@@ -213,7 +214,11 @@ class Engine:
         check_allocator(self._pools.allocator)
         self.decoding.write_back()
         lives = [*self.prefilling, *self.decoding.requests]
-        engine_audit.check_ownership(self.config, self._pools, lives)
+        operations = self.memory.probe.operations
+        engine_audit.check_ownership(
+            self.config, self._pools, lives, with_cache=operations != self._audited_operations
+        )
+        self._audited_operations = operations
 
     def _check_row(self, live: LiveRequest) -> None:
         if self._forward is not None:

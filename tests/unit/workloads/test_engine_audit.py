@@ -45,14 +45,15 @@ def own_page(engine: Engine, live: LiveRequest) -> int:
     return int(engine.memory.pools.rows.req_to_token[live.row, live.held_length]) // 4
 
 
-def check(engine: Engine) -> None:
+def check(engine: Engine, *, with_cache: bool = True) -> None:
     """Run the check of a running engine."""
-    check_ownership(engine.config, engine.memory.pools, lives_of(engine))
+    check_ownership(engine.config, engine.memory.pools, lives_of(engine), with_cache=with_cache)
 
 
 def test_sound_books_pass(engine: Engine) -> None:
     """E2: whatever follows fails for the planted reason."""
     check(engine)
+    check(engine, with_cache=False)
     engine.drain()
     check_quiescent(engine.config, engine.memory.pools)
 
@@ -62,8 +63,9 @@ def test_slot_with_two_owners_is_noticed(engine: Engine) -> None:
     first, second = lives_of(engine)
     table, page = engine.memory.pools.rows.req_to_token, own_page(engine, first)
     table[second.row, second.held_length : second.length] = table[first.row, first.held_length]
-    with pytest.raises(InvariantViolation, match=f"E2: page {page} has 2 owners: request 1, request 2"):
-        check(engine)
+    for with_cache in (False, True):
+        with pytest.raises(InvariantViolation, match=f"E2: page {page} has 2 owners: request 1, request 2"):
+            check(engine, with_cache=with_cache)
 
 
 def test_slot_of_request_and_cache_is_noticed(engine: Engine) -> None:
@@ -86,8 +88,9 @@ def test_free_slot_in_a_row_is_noticed(engine: Engine) -> None:
 def test_lost_slot_is_noticed(engine: Engine) -> None:
     """E3: allocated, but nobody's."""
     assert engine.memory.pools.allocator.alloc(4) is not None
-    with pytest.raises(InvariantViolation, match=r"E3: full slots: .* 60 of 64"):
-        check(engine)
+    for with_cache in (False, True):
+        with pytest.raises(InvariantViolation, match=r"E3: full slots: .* 60 of 64"):
+            check(engine, with_cache=with_cache)
 
 
 def test_row_that_differs_from_its_held_prefix_is_noticed(engine: Engine) -> None:
