@@ -42,20 +42,17 @@ def check_ownership(
     -----
     Cost: one pass over all owned pages, and with the cache one over all cached pages.
     """
-    table, page_size, cache = pools.rows.req_to_token.cpu(), config.page_size, pools.kind.cache
+    table, page_size, cache = pools.rows.req_to_token, config.page_size, pools.kind.cache
     owned = [table[live.row, live.held_length : live.length : page_size] for live in lives]
-    named, counted, swa_counted = (
-        owned,
-        cache.total_size(),
-        cache.swa_evictable_size() + cache.swa_protected_size(),
-    )
+    counted, swa_counted = cache.total_size(), cache.swa_evictable_size() + cache.swa_protected_size()
+    cached = torch.empty(0, dtype=torch.int64)
     if with_cache:
         for live in lives:
             _check_held_prefix(live, table[live.row, : live.held_length], pools)
         # Nodes are whole pages, so every page_size-th slot is the first of a page.
-        cached = torch.cat([_NOTHING, *pools.kind.cached_slots()]).cpu()[::page_size]
-        named, counted, swa_counted = [*owned, cached], 0, 0
-    pages = torch.cat([_NOTHING, *named]).numpy() // page_size
+        cached = _joined(pools.kind.cached_slots())[::page_size]
+        counted, swa_counted = 0, 0
+    pages = torch.cat([_joined(owned), cached]).numpy() // page_size
     _check_one_owner(pages, [len(slots) for slots in owned], lives)
     first_slots = torch.from_numpy(pages * page_size)
     handed_out = pools.allocator.is_handed_out(first_slots).cpu().numpy()
@@ -64,21 +61,28 @@ def check_ownership(
             "E2", f"page {int(pages[~handed_out][0])} is free, but a request or the cache names it"
         )
     _check_total("full", config.capacity, pools.full_available_size(), counted + len(pages) * page_size)
-    if pools.swa_allocator is not None and config.swa_capacity is not None:
-        halves = pools.swa_allocator.translate_to_swa(first_slots).cpu().numpy()
-        alive = halves[halves > 0]
-        if len(alive) and np.bincount(alive).max() > 1:
-            raise InvariantViolation("E2", "two full pages have the same SWA page behind them")
-        available = pools.swa_allocator.swa_available_size()
-        _check_total("SWA", config.swa_capacity, available, swa_counted + len(alive) * page_size)
+    _check_halves(config, pools, first_slots, swa_counted)
 
 
-_NOTHING = torch.empty(0, dtype=torch.int64)
+def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor, counted: int) -> None:
+    if pools.swa_allocator is None or config.swa_capacity is None:
+        return
+    halves = pools.swa_allocator.translate_to_swa(slots).cpu().numpy()
+    alive = halves[halves > 0]
+    if len(alive) and np.bincount(alive).max() > 1:
+        raise InvariantViolation("E2", "two full pages have the same SWA page behind them")
+    available = pools.swa_allocator.swa_available_size()
+    _check_total("SWA", config.swa_capacity, available, counted + len(alive) * config.page_size)
+
+
+def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Join slots into one int64 tensor on the host."""
+    return torch.cat([*pieces]).cpu().long() if pieces else torch.empty(0, dtype=torch.int64)
 
 
 def _check_held_prefix(live: LiveRequest, row: torch.Tensor, pools: EnginePools) -> None:
-    path = torch.cat([_NOTHING, *pools.kind.path_slots(live.held_node)]).cpu()
-    if not torch.equal(path, row.long()):
+    path = _joined(pools.kind.path_slots(live.held_node))
+    if not torch.equal(path, row.cpu().long()):
         raise InvariantViolation(
             "E2",
             f"request {live.request_id}: the first {live.held_length} entries of row {live.row} are not the "

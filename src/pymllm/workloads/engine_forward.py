@@ -129,8 +129,9 @@ class SimulatedForward:
     ) -> None:
         named = self._slots_of(parts, slots)
         self.checked_tokens += len(named)
+        index = torch.from_numpy(named).to(self._pools[parts].device)
         for layer, part, buffer in self._buffers(parts):
-            expected, found = kv_fingerprints(prefixes, layer, part), buffer[named]
+            expected, found = kv_fingerprints(prefixes, layer, part), buffer[index].cpu().numpy()
             if not np.array_equal(expected, found):
                 at = int(np.flatnonzero(expected != found)[0])
                 raise InvariantViolation(
@@ -139,10 +140,10 @@ class SimulatedForward:
                     f"{part.name}: expected {expected[at]}, as a cold run writes, found {found[at]}",
                 )
 
-    def _buffers(self, parts: tuple[KVPart, KVPart]) -> Iterator[tuple[int, KVPart, np.ndarray]]:
+    def _buffers(self, parts: tuple[KVPart, KVPart]) -> Iterator[tuple[int, KVPart, torch.Tensor]]:
         for layer in range(_LAYERS):
             for part, buffer in zip(parts, self._pools[parts].get_kv_buffer(layer), strict=True):
-                yield layer, part, buffer.cpu().numpy().reshape(-1)
+                yield layer, part, buffer.view(-1)
 
     def check_untouched(self) -> None:
         """Compare every slot but the padding one with the record of what was written there.
@@ -158,12 +159,13 @@ class SimulatedForward:
         """
         for parts in self._pools:
             for layer, part, buffer in self._buffers(parts):
-                astray = np.flatnonzero(buffer != self._written[layer, part])
+                found = buffer.cpu().numpy()
+                astray = np.flatnonzero(found != self._written[layer, part])
                 if (astray > 0).any():
                     slot = int(astray[astray > 0][0])
                     raise InvariantViolation(
                         "E5",
-                        f"slot {slot}, layer {layer}, {part.name} holds {buffer[slot]}, but what was last "
+                        f"slot {slot}, layer {layer}, {part.name} holds {found[slot]}, but what was last "
                         f"written to it is {self._written[layer, part][slot]}",
                     )
 
