@@ -56,8 +56,11 @@ class HostSlotStore(SlotStore):
         # Chunks that may hold old, and young, pages. A flag too many only costs a search.
         self._old_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
         self._young_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
-        # A shift takes half the time of a division (2.2 against 4.8 us for 4096 slots).
-        self._page_bits = page_size.bit_length() - 1 if page_size & (page_size - 1) == 0 else None
+        # A shift takes half the time of a division (2.2 against 4.8 us for 4096 slots), and by an array
+        # 0.5 us less than by a Python int, however few.
+        is_power = page_size & (page_size - 1) == 0
+        self._page_shift = np.array(page_size.bit_length() - 1) if is_power else None
+        self._chunk_shift = np.array(_CHUNK_BITS)
         self._offsets = np.arange(page_size, dtype=np.int32)
         self.clear()
 
@@ -163,7 +166,7 @@ class HostSlotStore(SlotStore):
             self.pending_pages += pages.size
             return
         self._state[pages] = self._epoch
-        self._young_chunks[pages >> _CHUNK_BITS] = True
+        self._young_chunks[pages >> self._chunk_shift] = True
         self._young_pages += pages.size
         self.free_pages += pages.size
 
@@ -226,9 +229,10 @@ class HostSlotStore(SlotStore):
 
     def _pages_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the page of each slot."""
-        if self._page_bits is None:
+        if self._page_shift is None:
             return slots // self.page_size
-        return slots >> self._page_bits
+        pages: NDArray[np.int64] = slots >> self._page_shift
+        return pages
 
     def _check_held(self, slots: NDArray[np.int64], pages: NDArray[np.int64]) -> None:
         """Refuse slots outside the pool and pages that are not handed out."""
