@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,15 @@ def test_the_bar_leaves_the_document_alone() -> None:
     assert "3/3" in result.stderr
 
 
+@pytest.fixture
+def children_take_interrupts() -> Iterator[None]:
+    """Undo what a shell does to its background jobs, CI runs among them: they and their children ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("children_take_interrupts")
 def test_ctrl_c_is_130_and_one_line(tmp_path: Path) -> None:
     """An interrupted replay says so and prints no half of a result."""
     pipe = tmp_path / "endless.jsonl"
