@@ -172,7 +172,7 @@ def test_the_bar_leaves_the_document_alone() -> None:
 
 @pytest.fixture
 def children_take_interrupts() -> Iterator[None]:
-    """Undo what a shell does to its background jobs, CI runs among them: they and their children ignore SIGINT."""
+    """Undo what a shell does to a background job, such as a CI run: it and its children ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
