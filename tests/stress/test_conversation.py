@@ -1,9 +1,15 @@
-"""The head of a recorded trace through the engine, with every look that the engine has."""
+"""The head of a recorded trace through the engine, with every look that the engine has.
+
+The trace stays with its owners: ``PYMLLM_TRACES`` names the folder that has Mooncake's
+``conversation_trace.jsonl``.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
 import torch
 
 from pymllm.workloads.engine import Engine
@@ -12,13 +18,16 @@ from pymllm.workloads.engine_report import EngineReport
 from pymllm.workloads.source import TraceSource
 from pymllm.workloads.trace_file import read_trace
 
-TRACE = Path(__file__).parents[1] / "data" / "conversation_head.jsonl"
+TRACE = Path(os.environ.get("PYMLLM_TRACES", "")) / "conversation_trace.jsonl"
+pytestmark = pytest.mark.skipif(
+    not TRACE.is_file(), reason="PYMLLM_TRACES names no folder with conversation_trace.jsonl"
+)
 
 
 def replay(device: torch.device, **sizes: int) -> EngineReport:
     """Run the trace with contents compared and all invariants walked after every cache operation."""
     config = EngineConfig(content_check=True, check_every=1, device=str(device), **sizes)
-    report = Engine(config, TraceSource(read_trace(TRACE))).run()
+    report = Engine(config, TraceSource(read_trace(TRACE, requests=40))).run()
     assert report.requests == 40
     assert report.content_tokens > report.prompt_tokens
     assert report.invariant_checks >= report.cache_operations > 0
