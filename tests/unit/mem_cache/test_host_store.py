@@ -133,3 +133,23 @@ def test_indices_on_cuda_are_copied_to_the_host() -> None:
     take(store, 2)
     store.free(torch.tensor([1, 2], device="cuda"))
     assert store.free_pages == 4
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("piece", [1, 37, 5_000])
+def test_long_runs_are_labelled_like_single_pages(page_size: int, piece: int) -> None:
+    """A2, A4: tens of thousands of pages at once, in few runs or in many, change hands exactly."""
+    draw = random.Random(piece)
+    store = make(64_000 * page_size, page_size, check_ownership=False)
+    all_pages = store.take(64_000)
+    assert all_pages is not None
+    pieces = [all_pages[start : start + piece] for start in range(0, 64_000, piece)]
+    draw.shuffle(pieces)
+    half = len(pieces) // 2
+    store.give(np.concatenate(pieces[:half]))
+    check_slot_store(store)
+    freed = sorted(page for part in pieces[:half] for page in part.tolist())
+    assert take(store, 10_000) == freed[:10_000]
+    check_slot_store(store)
+    assert take(store, len(freed) - 10_000) == freed[10_000:]
+    assert store.take(1) is None
