@@ -3,6 +3,10 @@
 This is the plainest use of a prefix cache there is: match, hold, evict what is short, allocate,
 insert, give back, release. There is no decoding, no batch and no virtual time, so the times are those
 of the cache and the allocator alone, and two correct caches of one kind agree on every count.
+
+Counts that other trees publish may differ by what they count as recent. Law R8 leaves the rest of a split
+node its age, since the returned path does not have it; trees that stamp a node before they compare it make
+that rest young. ``docs/replay.md`` has the numbers.
 """
 
 from __future__ import annotations
