@@ -164,7 +164,8 @@ class RadixCache(BasePrefixCache):
         Notes
         -----
         Refreshes the recency of the returned path only, and splits a node only where the returned prefix ends
-        inside it; the rest of that node keeps its age. Cost: one comparison of the key's bytes, O(nodes) in Python, one copy of the slots.
+        inside it; the rest of that node keeps its age. Cost: one comparison of the key's bytes, O(nodes) in
+        Python, one copy of the slots.
         Laws: R2, R8, R10, S1.
         """
         self._callbacks.refuse("match_prefix")
