@@ -20,12 +20,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadlines: a slow machine is not a wrong cache. A machine's test takes its length from the profile, so
 # that one class serves a commit (dev, ci) and a night (deep: at most 100,000 steps for each machine).
-settings.register_profile("dev", deadline=None, max_examples=30, stateful_step_count=30)
+settings.register_profile("dev", derandomize=False, deadline=None, max_examples=30, stateful_step_count=30)
 settings.register_profile(
     "ci", deadline=None, max_examples=60, stateful_step_count=40, derandomize=True, print_blob=True
 )
 settings.register_profile(
     "deep",
+    derandomize=False,
     deadline=None,
     max_examples=1000,
     stateful_step_count=100,

@@ -55,11 +55,16 @@ def run_pytest(tmp_path: Path):
 
 def test_a_gpu_test_without_a_gpu_is_skipped_with_the_reason(run_pytest) -> None:
     """A machine without a GPU stays green and says what it did not test."""
-    done = run_pytest("--hypothesis-seed=41")
+    done = run_pytest("--hypothesis-profile=dev", "--hypothesis-seed=41")
     assert done.returncode == 0, done.stdout
     assert "1 passed, 2 skipped" in done.stdout
     assert "needs a CUDA device" in done.stdout
-    assert "--hypothesis-seed: 41" in done.stdout
+    assert "profile dev, --hypothesis-seed: 41" in done.stdout
+
+
+def test_the_ci_profile_says_that_no_seed_matters(run_pytest) -> None:
+    """Runs of the gate repeat exactly, and their header says so."""
+    assert "profile ci, --hypothesis-seed: fixed by each test" in run_pytest("--hypothesis-profile=ci").stdout
 
 
 def test_require_gpu_turns_that_skip_into_a_failure(run_pytest) -> None:
