@@ -78,6 +78,8 @@ def hash_to_int64(hex_str: str) -> int:
 
     Raises
     ------
+    TypeError
+        Not a string.
     ValueError
         Fewer than 16 digits, or digits that are not hexadecimal.
 
@@ -85,6 +87,8 @@ def hash_to_int64(hex_str: str) -> int:
     -----
     Laws: H1.
     """
+    if not isinstance(hex_str, str):
+        raise TypeError(f"hex_str is {hex_str!r}: give a hex digest")
     try:
         digits = bytes.fromhex(hex_str[:16])
     except ValueError:

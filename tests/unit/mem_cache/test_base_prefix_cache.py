@@ -227,3 +227,9 @@ class TestResults:
             (),
         )
         assert EvictResult() == EvictResult(0, 0, 0)
+
+
+def test_a_digest_is_a_string() -> None:
+    """H1, X1: what is no string is named, not indexed."""
+    with pytest.raises(TypeError, match="hex_str is 5"):
+        hash_to_int64(5)  # type: ignore[arg-type]
