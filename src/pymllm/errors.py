@@ -7,8 +7,10 @@
         OwnershipError                 a slot, page or row that is not the caller's to give back
         LockError                      an unlock without that hold
         StaleNodeError                 a node that left its cache, or belongs to another
+        ProgramError                   a program of operations that the contract gives no meaning to
       CapacityError (RuntimeError)     expected under load: not enough memory; nothing changed
       InvariantViolation               a bug, ours or theirs: a law is broken
+      AdapterError                     could not examine: the adapter, not what it adapts, is at fault
       TraceError (ValueError)          a trace file: which line, and what is wrong with it
 
 Malformed arguments (a wrong type, a negative size, an index outside a buffer) raise the built-in
@@ -18,11 +20,15 @@ implementation is wrong.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
+    "AdapterError",
     "CapacityError",
     "InvariantViolation",
     "LockError",
     "OwnershipError",
+    "ProgramError",
     "PymllmError",
     "StaleNodeError",
     "TraceError",
@@ -50,6 +56,10 @@ class StaleNodeError(UsageError):
     """A node that was evicted, reset away, or belongs to another cache."""
 
 
+class ProgramError(UsageError):
+    """A program that cannot be judged: it names a step that gave nothing, or breaks a caller's duty."""
+
+
 class CapacityError(PymllmError, RuntimeError):
     """Not enough memory, as expected under load; the object is exactly as it was."""
 
@@ -62,16 +72,52 @@ class InvariantViolation(PymllmError):
     law : str
         Id of the law in the contract, such as ``"R7"``.
     message : str
-        What was expected and what was found, with the values.
+        What was looked at; without the two below also what was expected and found.
+    expected, observed : str, optional
+        What the law demands and what there was, where the two can be set side by side.
     """
 
-    def __init__(self, law: str, message: str) -> None:
-        super().__init__(law, message)
+    def __init__(
+        self, law: str, message: str, *, expected: str | None = None, observed: str | None = None
+    ) -> None:
+        super().__init__(law, message, expected, observed)
         self.law = law
+        self.message = message
+        self.expected = expected
+        self.observed = observed
+
+    def __str__(self) -> str:
+        if self.expected is None and self.observed is None:
+            return f"{self.law}: {self.message}"
+        return f"{self.law}: {self.message}: expected {self.expected}, observed {self.observed}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _violation, self.args
+
+
+def _violation(law: str, message: str, expected: str | None, observed: str | None) -> InvariantViolation:
+    """Make a violation out of its arguments, for pickle, which knows no keywords."""
+    return InvariantViolation(law, message, expected=expected, observed=observed)
+
+
+class AdapterError(PymllmError):
+    """An adapter cannot be loaded or does not answer as it must, so that nothing can be said of a law.
+
+    Parameters
+    ----------
+    adapter : str
+        Name of the adapter.
+    message : str
+        What is wrong with it and what to do.
+    """
+
+    def __init__(self, adapter: str, message: str) -> None:
+        super().__init__(adapter, message)
+        self.adapter = adapter
         self.message = message
 
     def __str__(self) -> str:
-        return f"{self.law}: {self.message}"
+        return f"adapter {self.adapter}: {self.message}"
 
 
 class TraceError(PymllmError, ValueError):

@@ -1,0 +1,1 @@
+"""Who is examined: implementations behind one small protocol, ours like anybody else's."""

@@ -1,0 +1,183 @@
+"""What an adapter is: something that carries operations out on an implementation and tells what happened.
+
+A class of its own per implementation derives from `BaseAdapter` and has one method per operation it
+understands, named like the operation (``do_match``, ``do_free_swa``), which takes the operation and
+returns a result. The rest is here: numbering, naming slots by step, errors, effects, sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.oracle.history import Config, Header
+from pymllm.oracle.operations import OPERATIONS_OF, Operation, Span
+from pymllm.oracle.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
+from pymllm.oracle.records import name_of
+
+__all__ = ["CAPABILITIES", "Adapter", "AdapterClass", "BaseAdapter", "UnsupportedError", "header_of"]
+
+CAPABILITIES: dict[str, str] = {
+    "pool": "has a slot pool of its own to allocate from",
+    "swa": "has a sliding window, or SWA halves",
+    "extra_key": "keeps namespaces apart",
+    "bigrams": "takes tuples as tokens",
+    "hashes": "computes page hashes",
+    "exact_lru": "evicts in the strict order of recency",
+    "refusals": "refuses misuse with the documented errors",
+    "merges": "frees become available in the order of A4",
+    "sorted": "hands out the lowest page first after a merge",
+    "groups": "collects frees in groups",
+    "faults": "lets a named call of the pool or a callback fail",
+    "callbacks": "calls back once per evicted node",
+    "call_order": "makes its pool calls in the number and order of X2",
+    "inspect": "shows its nodes",
+    "engine": "can be driven by the simulated engine",
+}
+"""What an adapter can claim; a law whose capability is missing is reported as not claimed."""
+
+
+class Adapter(Protocol):
+    """One implementation, built and ready, and what it claims."""
+
+    name: str
+    kind: str
+    config: Config
+    capabilities: frozenset[str]
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Carry an operation out and tell everything that could be seen of it.
+
+        Raises
+        ------
+        ProgramError
+            It names a step that gave nothing.
+        AdapterError
+            The adapter itself is at fault.
+        """
+
+    def audit(self) -> Sequence[str]:
+        """Walk the implementation from inside, where that is possible; ids of the laws that were checked.
+
+        Raises
+        ------
+        InvariantViolation
+            One of them is broken.
+        """
+
+    def close(self) -> None:
+        """Let go of everything that outlives the object, such as a process."""
+
+
+class AdapterClass(Protocol):
+    """How adapters are made: a class with these attributes, called with one of its configurations."""
+
+    KIND: ClassVar[str]
+    CONFIGURATIONS: ClassVar[Sequence[Config]]
+
+    def __call__(self, name: str, config: Mapping[str, int | str | bool | None]) -> Adapter:
+        """Build one; `ValueError` names what the configuration lacks."""
+
+
+class UnsupportedError(Exception):
+    """Raised inside an adapter where it cannot carry an operation out; it has done nothing."""
+
+
+class BaseAdapter:
+    """The common part of adapters in this process.
+
+    Parameters
+    ----------
+    name : str
+        As the registry or the command line knows it.
+    config : mapping
+        What to build, keys as in `CONFIGURATIONS`.
+
+    Attributes
+    ----------
+    KIND : str
+        One of `pymllm.oracle.operations.KINDS`.
+    CONFIGURATIONS : sequence of dict
+        What to examine where nobody asks for anything else: small pages, tiny pools.
+    effects : list of Effect
+        What the operation in progress has done to pools and callbacks so far.
+    """
+
+    KIND: ClassVar[str]
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({},)
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        self.name = name
+        self.kind = self.KIND
+        self.config: Config = dict(config)
+        self.capabilities = self.claim()
+        self.effects: list[Effect] = []
+        self._given: dict[int, tuple[int, ...]] = {}
+
+    def claim(self) -> frozenset[str]:
+        """Return the capabilities of this configuration, names of `CAPABILITIES`."""
+        return frozenset()
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size and counter that can be told, by its documented name."""
+        return {}
+
+    def audit(self) -> Sequence[str]:
+        """Walk the implementation from inside: nothing, unless a subclass can."""
+        return ()
+
+    def close(self) -> None:
+        """Let go of what outlives the object: nothing, unless a subclass has such."""
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Carry an operation out; whatever the implementation raises becomes a `Failed` result."""
+        method = getattr(self, f"do_{name_of(type(operation))}", None)
+        if method is None or type(operation) not in OPERATIONS_OF[self.kind]:
+            return Outcome(Unsupported(name_of(type(operation))), (), self.sizes())
+        self.effects = []
+        result: Result
+        try:
+            result = method(step, operation)
+        except (AdapterError, ProgramError, InvariantViolation):
+            raise
+        except UnsupportedError as reason:
+            result = Unsupported(str(reason))
+        except Exception as error:
+            result = Failed(type(error).__name__, str(error))
+        if isinstance(result, Slots | Matched):
+            self._given[step] = result.slots
+        return Outcome(result, tuple(self.effects), self.sizes())
+
+    def numbers(self, spans: Sequence[Span]) -> list[int]:
+        """Return the numbers that spans name.
+
+        Raises
+        ------
+        ProgramError
+            A step gave fewer, or none.
+        """
+        found: list[int] = []
+        for span in spans:
+            if span.step == 0:
+                found += range(span.start, span.stop)
+                continue
+            given = self._given.get(span.step, ())
+            if not 0 <= span.start <= span.stop <= len(given):
+                raise ProgramError(
+                    f"step {span.step} gave {len(given)} numbers, not {span.start}..{span.stop}"
+                )
+            found += given[span.start : span.stop]
+        return found
+
+
+def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:
+    """Make the header of a history that an adapter is about to write."""
+    return Header(
+        adapter.name,
+        adapter.kind,
+        dict(adapter.config),
+        tuple(sorted(adapter.capabilities)),
+        seed,
+        dict(versions or {}),
+    )

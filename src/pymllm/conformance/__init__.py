@@ -1,0 +1,1 @@
+"""The search for programs that break a law: state machines over operations, judged by the oracle."""

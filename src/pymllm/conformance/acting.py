@@ -1,0 +1,190 @@
+"""Rules whose arguments are small integers, so that Hypothesis and a seeded generator can both play them.
+
+Draw small, derive big: an act takes a few bounded integers and derives keys, slots and operations from
+them, which keeps Hypothesis fast and its shrinking meaningful, and lets `drive` run the same acts many
+times faster from a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from pymllm.adapters.base import Adapter
+from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Config, History
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import Outcome
+
+__all__ = ["ActingMachine", "FoundViolation", "act", "acts_of", "drive", "make_machine"]
+
+T = TypeVar("T")
+
+
+def act(
+    needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a method an act, with arguments that are integers in the given closed ranges.
+
+    Parameters
+    ----------
+    needs : str, optional
+        Name of an attribute of the machine that must be true for the act to make sense.
+    weight : int
+        How often `drive` chooses it, beside the others; Hypothesis weighs by itself.
+    """
+
+    def mark(method: Callable[..., None]) -> Any:
+        strategies: dict[str, Any] = {name: st.integers(low, high) for name, (low, high) in ranges.items()}
+        made: Any = rule(**strategies)(method)
+        if needs is not None:
+            made = precondition(lambda machine: bool(getattr(machine, needs)))(made)
+        made.act_needs, made.act_ranges, made.act_weight = needs, ranges, weight
+        return made
+
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class FoundViolation:
+    """A program that breaks a law, and how."""
+
+    history: History
+    violation: InvariantViolation
+
+
+class ActingMachine(RuleBasedStateMachine):
+    """Acts on one configuration of one adapter; `make_machine` makes the classes that run.
+
+    Attributes
+    ----------
+    ADAPTER : str
+        Registry name or ``module:Class``.
+    CONFIG : dict
+        What to build.
+    SEED : int or None
+        For the headers of histories.
+    AUDIT : bool
+        Whether to walk the implementation from inside after every step.
+    examiner : Examiner
+        The adapter beside its judge.
+    found : FoundViolation or None
+        Of the class: the last violation that any run met; after Hypothesis has shrunk, the smallest.
+    steps_run, runs, totals
+        Of the class: operations and programs so far, and a function to call with each ended examiner.
+    """
+
+    ADAPTER: ClassVar[str]
+    CONFIG: ClassVar[Config]
+    SEED: ClassVar[int | None] = None
+    AUDIT: ClassVar[bool] = True
+    REPLAY_EVERY: ClassVar[int] = 8
+    found: ClassVar[FoundViolation | None] = None
+    steps_run: ClassVar[int] = 0
+    runs: ClassVar[int] = 0
+    on_end: ClassVar[Callable[[Examiner], None] | None] = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
+        self.begin()
+
+    @classmethod
+    def make_adapter(cls) -> Adapter:
+        """Build the adapter that the class is about."""
+        return make_adapter(cls.ADAPTER, dict(cls.CONFIG))
+
+    def begin(self) -> None:
+        """Set up what a subclass keeps."""
+
+    def end(self) -> None:
+        """Return everything, before the program is judged as a whole."""
+
+    def do(self, operation: Operation) -> Outcome:
+        """Carry out an operation and have it judged."""
+        type(self).steps_run += 1
+        return self._watched(lambda: self.examiner.do(operation))
+
+    def _watched(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except InvariantViolation as violation:
+            type(self).found = FoundViolation(self.examiner.history, violation)
+            raise
+
+    def teardown(self) -> None:
+        """Return everything, judge the end, now and then run the whole program again (X3)."""
+        cls = type(self)
+        try:
+            if not self._is_broken():
+                self.end()
+                self._watched(self.examiner.judge.check_end)
+                if cls.runs % self.REPLAY_EVERY == 0:
+                    self._watched(lambda: self.examiner.check_replay(self.make_adapter))
+        finally:
+            cls.runs += 1
+            if cls.on_end is not None:
+                cls.on_end(self.examiner)
+            self.examiner.adapter.close()
+
+    def _is_broken(self) -> bool:
+        found = type(self).found
+        return found is not None and found.history is self.examiner.history
+
+
+def make_machine(
+    base: type[ActingMachine], adapter: str, config: Config, *, seed: int | None = None, audit: bool = True
+) -> type[ActingMachine]:
+    """Make the machine class of one adapter and configuration, under a name of its own.
+
+    Hypothesis files failing examples under a class's name, so two must not share one.
+    """
+    parts = [adapter, *(f"{key}_{value}" for key, value in config.items())]
+    name = "".join(
+        character if character.isalnum() else "_" for character in "__".join([base.__name__, *parts])
+    )
+    space = {"ADAPTER": adapter, "CONFIG": config, "SEED": seed, "AUDIT": audit}
+    return type(name, (base,), space)
+
+
+def acts_of(machine_class: type[ActingMachine]) -> dict[str, Any]:
+    """Return each act of a machine by its name, in order of names."""
+    methods = {name: getattr(machine_class, name) for name in sorted(dir(machine_class))}
+    return {name: method for name, method in methods.items() if hasattr(method, "act_ranges")}
+
+
+def drive(machine_class: type[ActingMachine], seed: int, steps: int) -> ActingMachine:
+    """Play a machine's acts from a seeded generator and tear it down; the run is the same everywhere.
+
+    Returns
+    -------
+    ActingMachine
+        After its end: what it counted is of interest.
+
+    Raises
+    ------
+    InvariantViolation
+        The program broke a law.
+    """
+    source = random.Random(seed)
+    machine = machine_class()
+    acts = acts_of(machine_class)
+    try:
+        for _ in range(steps):
+            ready = [
+                method
+                for method in acts.values()
+                if not method.act_needs or getattr(machine, method.act_needs)
+            ]
+            (chosen,) = source.choices(ready, [method.act_weight for method in ready])
+            chosen(machine, **{name: source.randint(*bounds) for name, bounds in chosen.act_ranges.items()})
+    finally:
+        machine.teardown()
+    return machine

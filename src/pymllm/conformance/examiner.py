@@ -1,0 +1,98 @@
+"""One adapter beside its judge, and the history of both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from pymllm.adapters.base import Adapter, header_of
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import History, Step
+from pymllm.oracle.judge import Judge, make_judge
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import Outcome
+
+__all__ = ["Examiner"]
+
+
+class Examiner:
+    """Carry operations out, write them down, and have each judged at once.
+
+    Parameters
+    ----------
+    adapter : Adapter
+        New: nothing was done with it.
+    seed : int or None
+        For the history's header.
+    versions : mapping of str to str, optional
+        For the history's header.
+    audit : bool
+        Walk the implementation from inside after every step, where the adapter can.
+
+    Attributes
+    ----------
+    judge : Judge
+        Knows what is held by whom; who chooses the next operation may ask it.
+    history : History
+        Every step so far, a violating one included.
+    audited : Counter of str
+        How often each law was checked from inside.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        seed: int | None = None,
+        versions: Mapping[str, str] | None = None,
+        audit: bool = True,
+    ) -> None:
+        self.adapter = adapter
+        self.history = History(header_of(adapter, seed, versions))
+        self.judge: Judge = make_judge(self.history.header)
+        self.audited: Counter[str] = Counter()
+        self._audit = audit
+
+    @property
+    def next_step(self) -> int:
+        """Number that the next operation will have."""
+        return self.history.steps[-1].number + 1 if self.history.steps else 1
+
+    def do(self, operation: Operation, step: int | None = None) -> Outcome:
+        """Carry out one operation and judge it.
+
+        Raises
+        ------
+        InvariantViolation
+            It broke a law; the history ends with it.
+        """
+        number = self.next_step if step is None else step
+        outcome = self.adapter.apply(number, operation)
+        self.history.steps.append(Step(number, operation, outcome))
+        self.judge.judge(number, operation, outcome)
+        if self._audit:
+            self.audited.update(self.adapter.audit())
+        return outcome
+
+    def check_replay(self, make: Callable[[], Adapter]) -> None:
+        """Run the program again on a new adapter: the outcomes must be the same (X3).
+
+        Raises
+        ------
+        InvariantViolation
+            X3: a step did something else the second time.
+        """
+        twin = make()
+        try:
+            for step in self.history.steps:
+                again = twin.apply(step.number, step.operation)
+                if again != step.outcome:
+                    raise InvariantViolation(
+                        "X3",
+                        f"step {step.number}, run again",
+                        expected=repr(step.outcome),
+                        observed=repr(again),
+                    )
+        finally:
+            twin.close()
+        self.judge.evidence.count("X3")

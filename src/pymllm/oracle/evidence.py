@@ -1,0 +1,74 @@
+"""What a judge has seen: how often each law was really tested, and which situations were met."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn
+
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.outcomes import Failed, Outcome
+
+__all__ = ["Evidence"]
+
+
+class Evidence:
+    """Counts tests of laws and refuses what breaks one.
+
+    Attributes
+    ----------
+    exercised : Counter of str
+        By a law's id: tests that could have failed and did not.
+    reached : Counter of str
+        By a situation's name: how often it was met.
+    """
+
+    def __init__(self) -> None:
+        self.exercised: Counter[str] = Counter()
+        self.reached: Counter[str] = Counter()
+
+    def meet(self, situation: str, met: object = True) -> None:
+        """Count a situation, if it was met."""
+        if met:
+            self.reached[situation] += 1
+
+    def count(self, *laws: str) -> None:
+        """Count a test that was made elsewhere and passed."""
+        self.exercised.update(laws)
+
+    def expect(self, law: str, what: str, expected: object, observed: object) -> None:
+        """Test that two values are equal.
+
+        Raises
+        ------
+        InvariantViolation
+            They are not.
+        """
+        if expected != observed:
+            self.refuse(law, what, expected, observed)
+        self.exercised[law] += 1
+
+    def demand(
+        self, law: str, truth: object, what: str, expected: str, observed: Callable[[], object]
+    ) -> None:
+        """Test that something is true; ``observed`` is asked only where it is not."""
+        if not truth:
+            self.refuse(law, what, expected, observed())
+        self.exercised[law] += 1
+
+    def expect_error(self, law: str, what: str, outcome: Outcome, *errors: str) -> None:
+        """Test that a call was refused with one of some errors, by class name."""
+        result = outcome.result
+        found = result.error if isinstance(result, Failed) else f"no error, {result}"
+        if found not in errors:
+            self.refuse(law, what, " or ".join(errors), found)
+        self.exercised[law] += 1
+
+    def refuse(self, law: str, what: str, expected: object, observed: object) -> NoReturn:
+        """Say that a law is broken."""
+        raise InvariantViolation(law, what, expected=_shown(expected), observed=_shown(observed))
+
+
+def _shown(value: object) -> str:
+    shown = value if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= 400 else f"{shown[:397]}..."

@@ -1,0 +1,201 @@
+"""A program and what it did, as JSON lines: a header, then one line per step.
+
+::
+
+    {"format": "pymllm-history", "schema": 1, "adapter": "radix", "kind": "prefix", "config": {...}, ...}
+    {"step": 1, "op": {"op": "alloc", "tokens": 2}, "outcome": {"result": {"is": "slots", "slots": [1, 2]}}}
+    {"step": 2, "op": {"op": "match", "key": {"tokens": [7, 7]}}, "outcome": {...}}
+
+Step numbers only grow; gaps are allowed, so that dropping lines leaves every reference valid. A line
+without an outcome has not been run: a program is a history of such lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pymllm.errors import TraceError
+from pymllm.oracle.operations import KINDS, OPERATIONS, Operation, operation_from_plain, operation_to_plain
+from pymllm.oracle.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
+from pymllm.oracle.records import decode, encode, schema_of, tagged_schema_of
+
+__all__ = [
+    "FORMAT",
+    "SCHEMA",
+    "Config",
+    "Header",
+    "History",
+    "Step",
+    "dump_history",
+    "history_schema",
+    "load_history",
+    "read_history",
+    "write_history",
+]
+
+FORMAT = "pymllm-history"
+SCHEMA = 1
+"""Version of the format; a reader refuses any other."""
+
+Config = dict[str, int | str | bool | None]
+"""What an implementation was built with, such as ``{"page_size": 4, "window": None}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a history is of.
+
+    Parameters
+    ----------
+    adapter : str
+        Name of the adapter.
+    kind : str
+        One of `pymllm.oracle.operations.KINDS`.
+    config : dict
+        What the adapter was built with.
+    capabilities : tuple of str
+        What it claims, sorted.
+    seed : int or None
+        Of the search that found the program.
+    versions : dict of str to str
+        Of the packages involved.
+    note : str
+        Why it was kept, such as the violated law.
+    """
+
+    adapter: str
+    kind: str
+    config: Config = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+    seed: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation and what it did; ``outcome`` is ``None`` where it has not been run."""
+
+    number: int
+    operation: Operation
+    outcome: Outcome | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """A header and the steps so far."""
+
+    header: Header
+    steps: list[Step] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def dump_history(history: History) -> Iterator[str]:
+    """Write a history as JSON, one line after the other, without line ends."""
+    yield json.dumps({"format": FORMAT, "schema": SCHEMA, **encode(history.header)})
+    for step in history.steps:
+        line: dict[str, Any] = {"step": step.number, "op": operation_to_plain(step.operation)}
+        if step.outcome is not None:
+            line["outcome"] = outcome_to_plain(step.outcome)
+        yield json.dumps(line)
+
+
+def write_history(history: History, path: Path) -> None:
+    """Write a history to a file; a file that is there is replaced."""
+    path.write_text("".join(f"{line}\n" for line in dump_history(history)), encoding="utf-8")
+
+
+def load_history(path: Path) -> History:
+    """Read a history from a file.
+
+    Raises
+    ------
+    TraceError
+        It is not one: which line, and why.
+    OSError
+        The file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TraceError(str(path), None, f"not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return read_history(text.splitlines(), str(path))
+
+
+def read_history(lines: Iterable[str], source: str) -> History:
+    """Read a history from lines of JSON; ``source`` names them in a `TraceError`."""
+    history: History | None = None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            plain = json.loads(line)
+            if history is None:
+                history = History(_read_header(plain))
+            else:
+                history.steps.append(_read_step(plain, history))
+        except (ValueError, RecursionError) as error:
+            raise TraceError(source, number, _say(error)) from None
+    if history is None:
+        raise TraceError(source, None, "empty; a history begins with its header")
+    return history
+
+
+def _say(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at column {error.colno}"
+    return str(error) or type(error).__name__
+
+
+def _read_header(plain: Any) -> Header:
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+        raise ValueError(f'a history begins with a header {{"format": "{FORMAT}", ...}}')
+    if plain.get("schema") != SCHEMA:
+        raise ValueError(f"schema is {plain.get('schema')!r}; this version reads {SCHEMA}")
+    fields = {key: value for key, value in plain.items() if key not in ("format", "schema")}
+    header: Header = decode(Header, fields, "header")
+    if header.kind not in KINDS:
+        raise ValueError(f"kind is {header.kind!r}; it must be one of {', '.join(KINDS)}")
+    return header
+
+
+def _read_step(plain: Any, history: History) -> Step:
+    if not isinstance(plain, Mapping) or not {"step", "op"} <= set(plain) <= {"step", "op", "outcome"}:
+        raise ValueError("a step is an object with step, op and, once it was run, outcome")
+    last = history.steps[-1].number if history.steps else 0
+    if type(plain["step"]) is not int or plain["step"] <= last:
+        raise ValueError(f"step is {plain['step']!r}; it must be an integer above {last}")
+    outcome = outcome_from_plain(plain["outcome"]) if "outcome" in plain else None
+    return Step(plain["step"], operation_from_plain(plain["op"]), outcome)
+
+
+def history_schema() -> dict[str, Any]:
+    """Describe one line of a history, header or step, as a JSON schema."""
+    header = schema_of(Header)
+    header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
+    header["properties"]["kind"] = {"enum": list(KINDS)}
+    header["required"] = ["format", "schema", *header["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of a pymllm history",
+        "oneOf": [
+            header,
+            {
+                "type": "object",
+                "description": "One operation and what it did.",
+                "properties": {
+                    "step": {"type": "integer", "minimum": 1},
+                    "op": tagged_schema_of(OPERATIONS, "op"),
+                    "outcome": outcome_schema(),
+                },
+                "required": ["step", "op"],
+                "additionalProperties": False,
+            },
+        ],
+    }

@@ -1,0 +1,227 @@
+"""The laws of the contract, as a registry: what each says, of whom, and how it is checked.
+
+Ids never change their meaning. The sentences are short on purpose; the contract has the whole text.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pymllm.oracle.operations import KINDS
+
+__all__ = ["LAWS", "Law", "Way", "find_law", "laws_of"]
+
+
+class Way(enum.Enum):
+    """How a law is checked; every law in at least two ways."""
+
+    STRUCTURE = "structure"
+    """A walk through our own objects (`pymllm.invariants`, the engine's audits)."""
+    ORACLE = "oracle"
+    """Operations and outcomes alone, for anybody's implementation."""
+    PLANT = "plant"
+    """A planted fault that some test must notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law.
+
+    Parameters
+    ----------
+    id : str
+        Such as ``"R6"``.
+    sentence : str
+        What it demands.
+    source : str
+        Section of the contract.
+    ways : frozenset of Way
+        How it is checked.
+    kinds : tuple of str
+        Kinds of implementation that it is about.
+    needs : frozenset of str
+        Capabilities without which it is not claimed.
+    """
+
+    id: str
+    sentence: str
+    source: str
+    ways: frozenset[Way]
+    kinds: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
+
+    def is_claimed_by(self, capabilities: Collection[str]) -> bool:
+        """Tell whether an adapter with these capabilities is judged by it."""
+        return self.needs <= set(capabilities)
+
+
+def _law(id: str, sentence: str, section: str, ways: str, kinds: str, needs: str = "") -> Law:
+    chosen = {"s": Way.STRUCTURE, "o": Way.ORACLE, "p": Way.PLANT}
+    return Law(
+        id,
+        sentence,
+        f"contract, section {section}",
+        frozenset(chosen[way] for way in ways),
+        KINDS if kinds == "all" else tuple(kinds.split()),
+        frozenset(needs.split()),
+    )
+
+
+_FOR_ALL = (
+    _law("X1", "bad input is refused before anything changes", "0", "op", "all", "refusals"),
+    _law(
+        "X2",
+        "what a pool did not take is still in the tree; calls come in order",
+        "0",
+        "op",
+        "prefix",
+        "faults",
+    ),
+    _law("X3", "the same program gives the same outcomes", "0", "op", "all"),
+    _law(
+        "X4",
+        "an allocation that cannot be met changes nothing",
+        "0",
+        "op",
+        "slots rows states prefix",
+        "pool",
+    ),
+    _law(
+        "X5",
+        "nothing of the caller's is kept, nothing of the tree's is handed out",
+        "0",
+        "op",
+        "prefix",
+        "inspect",
+    ),
+    _law(
+        "X6", "callbacks run on written books and may not re-enter", "0", "op", "prefix", "callbacks faults"
+    ),
+    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows prefix"),
+)
+_SLOTS = (
+    _law("A1", "slot 0 and page 0 are never handed out", "1", "sop", "slots prefix", "pool"),
+    _law("A2", "free, pending and handed-out pages partition the pool", "1", "sop", "slots prefix", "pool"),
+    _law(
+        "A3",
+        "an allocation gives distinct slots in whole pages, in order",
+        "1",
+        "sop",
+        "slots prefix",
+        "pool",
+    ),
+    _law(
+        "A4",
+        "freed slots wait until a merge; sorted pools give the lowest first",
+        "1",
+        "op",
+        "slots",
+        "pool merges",
+    ),
+    _law(
+        "A5", "a page is freed once, and only by whom it was handed to", "1", "sop", "slots", "pool refusals"
+    ),
+    _law("A6", "groups do not nest, and end once", "1", "sop", "slots", "pool groups"),
+    _law(
+        "A7",
+        "every slot has its own SWA half, until that is freed or moved",
+        "1",
+        "sop",
+        "slots prefix",
+        "pool swa",
+    ),
+)
+_POOLS = (
+    _law("P1", "rows 1 to max_reqs are handed out, row 0 is padding", "2", "sop", "rows"),
+    _law("P2", "a freed row is zero, and is freed once", "2", "sop", "rows"),
+    _law("P3", "a write changes the named rows, exactly", "2", "sop", "rows buffers"),
+    _law("P4", "states have the documented layout and dtype", "2", "sop", "states"),
+    _law("P5", "track slots have one owner; copies are bit-exact, resets exact", "2", "sop", "states"),
+)
+_KEYS = (
+    _law(
+        "K1",
+        "keys of other namespaces or widths never meet; containers do not matter",
+        "3",
+        "op",
+        "hashes prefix",
+    ),
+    _law("H1", "hash functions as documented", "3", "op", "hashes"),
+    _law(
+        "H2", "page hashes chain from the root, whatever was computed before", "3", "sop", "prefix", "hashes"
+    ),
+    _law(
+        "H3",
+        "namespaces seed their hashes so that nothing collides",
+        "3",
+        "sop",
+        "prefix",
+        "hashes extra_key",
+    ),
+)
+_RADIX = (
+    _law("R1", "keys and values are cut to whole pages", "4", "sop", "prefix"),
+    _law("R2", "a match is the longest usable cached prefix, slots in order", "4", "op", "prefix"),
+    _law("R3", "an insert says what was there, and the whole key is there afterwards", "4", "op", "prefix"),
+    _law("R4", "the cache owns what it adopted, and nothing else", "4", "op", "prefix"),
+    _law("R5", "an eviction takes enough, and not one leaf more", "4", "op", "prefix"),
+    _law("R6", "lock references balance, and a locked node stays", "4", "sop", "prefix"),
+    _law("R7", "evictable and protected sizes are recounts", "4", "sop", "prefix"),
+    _law("R8", "the least recent goes first", "4", "sop", "prefix", "exact_lru"),
+    _law("R9", "the tree is well formed, and no slot stands in it twice", "4", "sop", "prefix"),
+    _law("R10", "a split keeps the lower half's identity and every count", "4", "sop", "prefix", "inspect"),
+)
+_WINDOW = (
+    _law("S1", "a prefix is usable if its last window is alive", "5", "op", "prefix", "swa"),
+    _law("S2", "a tombstone frees its SWA half and keeps the full one", "5", "sop", "prefix", "swa"),
+    _law("S3", "a window eviction takes enough, the least recent first", "5", "op", "prefix", "swa"),
+    _law("S4", "every leaf is alive", "5", "sop", "prefix", "swa"),
+    _law(
+        "S5",
+        "a hold locks exactly its window, and its token releases exactly that",
+        "5",
+        "sop",
+        "prefix",
+        "swa",
+    ),
+    _law("S6", "window lock references count the holds that cover a page", "5", "sop", "prefix", "swa"),
+    _law(
+        "S7",
+        "a tombstone is revived by the rules, or the insert is refused whole",
+        "5",
+        "op",
+        "prefix",
+        "swa",
+    ),
+)
+_ENGINE = (
+    _law("E1", "every read finds what a cold run would have written", "9", "sop", "prefix"),
+    _law("E2", "a live request's row names only what it owns or holds", "9", "sp", "prefix", "engine"),
+    _law("E3", "every exit gives everything back", "9", "sop", "prefix", "engine"),
+    _law("E4", "admission succeeds whenever free and evictable suffice", "9", "sp", "prefix", "engine"),
+    _law("E5", "padding lands in slot 0 and row 0, and nowhere else", "9", "sop", "rows buffers prefix"),
+)
+
+LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_ENGINE)
+"""Every law of the sections whose classes exist, in the contract's order."""
+
+
+def find_law(id: str) -> Law:
+    """Return a law by its id, in either case.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    for law in LAWS:
+        if law.id == id.upper():
+            return law
+    raise ValueError(f"no law {id!r}; there are {', '.join(law.id for law in LAWS)}")
+
+
+def laws_of(kind: str) -> tuple[Law, ...]:
+    """Return the laws about a kind of implementation, in the contract's order."""
+    return tuple(law for law in LAWS if kind in law.kinds)

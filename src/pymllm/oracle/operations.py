@@ -1,0 +1,484 @@
+"""What can be asked of an implementation: the only language between the rooms.
+
+An operation is a frozen record of plain data. Operations are numbered from 1 within a program, and
+whatever an implementation chose is named by the step that chose it, so that a program runs on any
+adapter: nodes by the `Match` or `Insert` that returned them, holds by their `Lock`, slots by a `Span` of
+the step that handed them out.
+
+Which operations an adapter must understand depends on its kind (`OPERATIONS_OF`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pymllm.oracle.records import decode_tagged, encode_tagged
+
+__all__ = [
+    "KINDS",
+    "OPERATIONS",
+    "OPERATIONS_OF",
+    "Alloc",
+    "AllocRows",
+    "AllocTrack",
+    "BeginGroup",
+    "Clear",
+    "CopyStates",
+    "EndGroup",
+    "Evict",
+    "Fault",
+    "Free",
+    "FreeRow",
+    "FreeSWA",
+    "FreeTrack",
+    "Hash",
+    "HashBytes",
+    "HashInt64",
+    "HashPage",
+    "Insert",
+    "Inspect",
+    "Key",
+    "Lock",
+    "Malformed",
+    "Match",
+    "Merge",
+    "MoveSWA",
+    "Operation",
+    "PickToken",
+    "ReadKV",
+    "ReadRows",
+    "ReadStates",
+    "Reset",
+    "ResetStates",
+    "SliceKey",
+    "Span",
+    "Token",
+    "Unlock",
+    "WriteEntries",
+    "WriteKV",
+    "WriteRow",
+    "WriteState",
+    "operation_from_plain",
+    "operation_to_plain",
+]
+
+Token = int | tuple[int, ...]
+"""One element of a key: a token id, or a tuple of them (bigrams)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some of the numbers (slots, rows) that a step gave, by their place in its answer.
+
+    Parameters
+    ----------
+    step : int
+        Number of the step. Step 0 stands for the numbers themselves: ``Span(0, 4, 8)`` is 4, 5, 6, 7,
+        whoever they belong to.
+    start, stop : int
+        Half-open range of places, ``0 <= start <= stop``.
+    """
+
+    step: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a prefix cache.
+
+    Parameters
+    ----------
+    tokens : tuple of int or of tuple of int
+        Token ids, or equally long tuples of them.
+    extra_key : str, int or None
+        Namespace.
+    form : str
+        The container that the adapter hands over: ``list``, ``tuple``, ``array``, ``int32``, ``int64``
+        (NumPy), ``tensor32`` or ``tensor64``; an adapter that has only one ignores it.
+    """
+
+    tokens: tuple[Token, ...]
+    extra_key: str | int | None = None
+    form: str = "list"
+
+
+# -- for every kind ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Call something with an argument that no caller may pass; must be refused, and change nothing (X1).
+
+    Parameters
+    ----------
+    call : str
+        Name of the operation that is spoiled, such as ``"free"``.
+    wrong : str
+        What is wrong with it; the adapter makes the argument, or answers that it cannot.
+    """
+
+    call: str
+    wrong: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Let a call fail that the next operation makes; forgotten if that operation does not get so far.
+
+    Parameters
+    ----------
+    call : str
+        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool (it raises and takes nothing),
+        ``"callback"`` (the eviction callback raises) or ``"reenter"`` (the eviction callback calls the cache:
+        `match_prefix`, which must be refused, X6).
+    nth : int
+        Which of these calls, from 1.
+    """
+
+    call: str
+    nth: int = 1
+
+
+# -- slot allocators -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """Take slots (A3); answered by `Slots` or `NoRoom`."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Give slots back (A5). ``form`` is the dtype, and ``strided``, ``2d`` or nothing: ``"int64 2d"``."""
+
+    slots: tuple[Span, ...]
+    form: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSWA:
+    """Give the SWA halves of slots back (A7)."""
+
+    slots: tuple[Span, ...]
+    form: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSWA:
+    """Give the SWA halves of ``source`` to the slots ``target``, pair by pair (A7)."""
+
+    source: tuple[Span, ...]
+    target: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge freed slots into the free ones, by request (A4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginGroup:
+    """Collect the frees that follow (A6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndGroup:
+    """Carry out the frees since `BeginGroup` (A6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Make a pool as good as new; every slot that it handed out is its own again (X7)."""
+
+
+# -- request rows --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AllocRows:
+    """Take rows for requests, all or none (P1); answered by `Slots` or `NoRoom`."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRow:
+    """Give a row back (P2); ``row`` names exactly one."""
+
+    row: Span
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRow:
+    """Write ``values`` into positions ``start .. stop`` of one row (P3)."""
+
+    row: Span
+    start: int
+    stop: int
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEntries:
+    """Write one value into one position of each row named; row 0 takes padding (P2, E5)."""
+
+    rows: tuple[Span, ...]
+    positions: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """Read the whole table; answered by `Table`."""
+
+
+# -- KV buffers ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteKV:
+    """Write rows of keys and values (P3).
+
+    Parameters
+    ----------
+    layer : int
+        Layer.
+    slots : tuple of int
+        One per row; 0 takes padding.
+    keys, values : tuple of tuple of int
+        One row of small integers for each slot, as long as a row of the buffer.
+    shape : str
+        ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"batch"``
+        ``[1, n, heads, dim]``.
+    """
+
+    layer: int
+    slots: tuple[int, ...]
+    keys: tuple[tuple[int, ...], ...]
+    values: tuple[tuple[int, ...], ...]
+    shape: str = "heads"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKV:
+    """Read both whole buffers of a layer; answered by `Buffers`."""
+
+    layer: int
+
+
+# -- state pools ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AllocTrack:
+    """Take one track slot (P5); answered by `Slots` or `NoRoom`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeTrack:
+    """Give one track slot back (P5)."""
+
+    slot: Span
+
+
+@dataclass(frozen=True, slots=True)
+class WriteState:
+    """Write a state through a layer's views: one small integer everywhere in each of the two parts."""
+
+    layer: int
+    slot: Span
+    recurrent: int
+    conv: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStates:
+    """Copy states row to row over all layers (P5)."""
+
+    source: tuple[Span, ...]
+    target: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStates:
+    """Zero the states of some rows (P5)."""
+
+    rows: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStates:
+    """Read the states of a layer; answered by `States`."""
+
+    layer: int
+
+
+# -- keys and hashes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SliceKey:
+    """Slice a key (K1); answered by `Tokens`."""
+
+    key: Key
+    start: int | None
+    stop: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PickToken:
+    """Index a key with one integer (K1); answered by `Tokens`."""
+
+    key: Key
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class HashPage:
+    """Hash the tokens of a page, chained to a prior hash (H1); answered by `Hashes`."""
+
+    key: Key
+    prior: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HashInt64:
+    """Turn a hex digest into a signed 64-bit integer (H1); answered by `Number`."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class HashBytes:
+    """Hash bytes, given in hex, to an unsigned 64-bit integer (H1); answered by `Number`."""
+
+    data: str
+
+
+# -- prefix caches -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Find the longest usable cached prefix (R2); answered by `Matched`."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Cache a key (R3, R4, S7); answered by `Inserted`.
+
+    Parameters
+    ----------
+    key : Key
+        The key, an unaligned tail included.
+    slots : tuple of Span, or None
+        One slot per token; ``None`` lets a cache without a pool store the token ids (R1).
+    prev_prefix_len, swa_evicted_seqlen : int
+        As in the documented interface.
+    form : str
+        As of `Free`.
+    """
+
+    key: Key
+    slots: tuple[Span, ...] | None = None
+    prev_prefix_len: int = 0
+    swa_evicted_seqlen: int = 0
+    form: str = "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict ``tokens`` and, of the second kind of memory, ``secondary`` (R5, S3); answered by `Evicted`."""
+
+    tokens: int
+    secondary: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Take a hold at the node that step ``of`` returned (R6, S5); answered by `Locked`."""
+
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unlock:
+    """Release a hold (R6, S5).
+
+    Parameters
+    ----------
+    lock : int
+        The step of its `Lock`.
+    at : int or None
+        Passes the node of another `Match`, `Insert` or `Lock` instead.
+    token : int or None
+        Passes the token of another `Lock` instead; 0 passes none at all.
+    """
+
+    lock: int
+    at: int | None = None
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """Compute the page hashes of the node that step ``of`` returned (H2, H3); answered by `Hashes`.
+
+    Those of its whole path, from the root.
+    """
+
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Empty the cache, whatever is held (X7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Look at every node, where the implementation has nodes to show; answered by `Inspected`."""
+
+
+Operation = (
+    Malformed | Fault | Alloc | Free | FreeSWA | MoveSWA | Merge | BeginGroup | EndGroup | Clear
+    | AllocRows | FreeRow | WriteRow | WriteEntries | ReadRows | WriteKV | ReadKV
+    | AllocTrack | FreeTrack | WriteState | CopyStates | ResetStates | ReadStates
+    | SliceKey | PickToken | HashPage | HashInt64 | HashBytes
+    | Match | Insert | Evict | Lock | Unlock | Hash | Reset | Inspect
+)  # fmt: skip
+
+_POOL = (Alloc, Free, FreeSWA, MoveSWA)
+
+OPERATIONS_OF: dict[str, tuple[type, ...]] = {
+    "slots": (*_POOL, Merge, BeginGroup, EndGroup, Clear, Malformed),
+    "rows": (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows, Clear, Malformed),
+    "buffers": (WriteKV, ReadKV, Malformed),
+    "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Malformed),
+    "hashes": (SliceKey, PickToken, HashPage, HashInt64, HashBytes, Malformed),
+    "prefix": (*_POOL, Match, Insert, Evict, Lock, Unlock, Hash, Reset, Inspect, Fault, Malformed),
+}
+"""The operations of each kind of implementation."""
+
+KINDS = tuple(OPERATIONS_OF)
+"""Slot allocators, request rows, KV buffers, state pools, keys and hashes, prefix caches."""
+
+OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))
+"""Every operation once."""
+
+
+def operation_to_plain(operation: Operation) -> dict[str, object]:
+    """Return an operation as a dict of plain data, ``op`` first."""
+    return encode_tagged(operation, "op")
+
+
+def operation_from_plain(plain: object, where: str = "op") -> Operation:
+    """Return a dict of plain data as an operation; `ValueError` says what is wrong with it."""
+    operation: Operation = decode_tagged(OPERATIONS, plain, "op", where)
+    return operation

@@ -1,0 +1,300 @@
+"""What an operation did: what its caller saw, and what the pools below saw, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pymllm.oracle.operations import Token
+from pymllm.oracle.records import decode, decode_tagged, encode, encode_tagged, schema_of, tagged_schema_of
+
+__all__ = [
+    "INJECTED",
+    "RESULTS",
+    "Buffers",
+    "Done",
+    "Effect",
+    "Evicted",
+    "Failed",
+    "Hashes",
+    "Inserted",
+    "Inspected",
+    "Locked",
+    "Matched",
+    "NoRoom",
+    "NodeView",
+    "Number",
+    "Outcome",
+    "Result",
+    "Slots",
+    "States",
+    "Table",
+    "Tokens",
+    "Unsupported",
+    "outcome_from_plain",
+    "outcome_schema",
+    "outcome_to_plain",
+]
+
+INJECTED = "InjectedFault"
+"""The error of a call that a `Fault` let fail."""
+
+# -- what the caller saw -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An error, by the name of its class; ``message`` is for people and never compared."""
+
+    error: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The adapter cannot carry this operation out, and did nothing."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """``None``: the pool has too few left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Slots or rows handed out, in order, and the SWA slots behind them where there are such."""
+
+    slots: tuple[int, ...]
+    swa_slots: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Answer of a match; ``node_len`` is the length of ``last_node``'s path, where it can be told."""
+
+    slots: tuple[int, ...]
+    prefix_len: int
+    node_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """Answer of an insert; ``node_len`` as of `Matched`."""
+
+    prefix_len: int
+    adopted: tuple[tuple[int, int], ...]
+    node_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Tokens evicted: removed ones, and alive ones of the window's half."""
+
+    full: int
+    swa: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A hold's token, opaque; ``None`` where there is none."""
+
+    token: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """Hex digests, one per page, from the start of the key."""
+
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One integer."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A key: its tokens and its namespace."""
+
+    tokens: tuple[Token, ...]
+    extra_key: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Every row of a table, row 0 first."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Every row of a layer's keys and of its values, slot 0 first."""
+
+    keys: tuple[tuple[int, ...], ...]
+    values: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Each slot's recurrent and convolution state, flattened, slot 0 first, and the shapes of both views."""
+
+    recurrent: tuple[tuple[int, ...], ...]
+    conv: tuple[tuple[int, ...], ...]
+    recurrent_shape: tuple[int, ...]
+    conv_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node of a tree, as its documented attributes tell; the root is left out.
+
+    Parameters
+    ----------
+    id : int
+        Its id.
+    parent : int or None
+        Its parent's id; ``None`` for a child of the root.
+    tokens, extra_key, slots
+        Its part of the key, the namespace, and its slots.
+    is_alive : bool
+        Whether it is no tombstone.
+    lock_ref, swa_lock_ref, hit_count : int
+        As documented; ``None`` where there is no such count.
+    last_access : float
+        As documented.
+    boundary : int, str or None
+        ``swa_boundary_id``.
+    page_hashes : tuple of str, or None
+        What it has computed of them.
+    kept_bytes : int or None
+        Size of the storage that its slots keep alive.
+    """
+
+    id: int
+    parent: int | None
+    tokens: tuple[Token, ...]
+    extra_key: str | int | None
+    slots: tuple[int, ...]
+    is_alive: bool = True
+    lock_ref: int | None = None
+    swa_lock_ref: int | None = None
+    hit_count: int | None = None
+    last_access: float | None = None
+    boundary: int | str | None = None
+    page_hashes: tuple[str, ...] | None = None
+    kept_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """Every node, parents before their children."""
+
+    nodes: tuple[NodeView, ...]
+
+
+Result = (
+    Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
+    | Tokens | Table | Buffers | States | Inspected
+)  # fmt: skip
+
+RESULTS: tuple[type, ...] = (
+    Done, Failed, Unsupported, NoRoom, Slots, Matched, Inserted, Evicted, Locked, Hashes, Number,
+    Tokens, Table, Buffers, States, Inspected,
+)  # fmt: skip
+"""Every kind of answer."""
+
+# -- what the pools saw --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One call that an operation made and that was carried out.
+
+    Parameters
+    ----------
+    call : str
+        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"callback"`` for a removed node.
+    slots : tuple of int
+        Slots named; the sources of a move. Empty for a callback.
+    target : tuple of int
+        The targets of a move.
+    node : int or None
+        Of a callback: the node's id.
+    note : str
+        Of a callback that called the cache (`Fault`): the error that it met, or ``""`` if none; for others
+        ``""``. Where the callback could read sizes, ``sizes`` has them.
+    sizes : dict of str to int
+        What the sizes were inside the callback.
+    """
+
+    call: str
+    slots: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+    node: int | None = None
+    note: str = ""
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that could be seen of one operation.
+
+    Parameters
+    ----------
+    result : Result
+        What the caller got.
+    effects : tuple of Effect
+        What the pools and callbacks saw, in order.
+    sizes : dict of str to int
+        Every size and counter afterwards, in tokens, by its documented name (``"evictable_size"``,
+        ``"available_size"`` ...); what the adapter cannot tell is left out.
+    """
+
+    result: Result
+    effects: tuple[Effect, ...] = ()
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def outcome_to_plain(outcome: Outcome) -> dict[str, object]:
+    """Return an outcome as a dict of plain data."""
+    plain: dict[str, object] = {"result": encode_tagged(outcome.result, "is")}
+    if outcome.effects:
+        plain["effects"] = encode(outcome.effects)
+    if outcome.sizes:
+        plain["sizes"] = dict(outcome.sizes)
+    return plain
+
+
+def outcome_from_plain(plain: object, where: str = "outcome") -> Outcome:
+    """Return a dict of plain data as an outcome; `ValueError` says what is wrong with it."""
+    if not isinstance(plain, dict) or not {"result"} <= set(plain) <= {"result", "effects", "sizes"}:
+        raise ValueError(f"{where} must be an object with result and, where there are any, effects and sizes")
+    return Outcome(
+        decode_tagged(RESULTS, plain["result"], "is", f"{where}.result"),
+        decode(tuple[Effect, ...], plain.get("effects", []), f"{where}.effects"),
+        decode(dict[str, int], plain.get("sizes", {}), f"{where}.sizes"),
+    )
+
+
+def outcome_schema() -> dict[str, object]:
+    """Describe the plain data of an outcome as a JSON schema."""
+    return {
+        "type": "object",
+        "properties": {
+            "result": tagged_schema_of(RESULTS, "is"),
+            "effects": schema_of(tuple[Effect, ...]),
+            "sizes": schema_of(dict[str, int]),
+        },
+        "required": ["result"],
+        "additionalProperties": False,
+    }
