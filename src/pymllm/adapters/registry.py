@@ -1,4 +1,4 @@
-"""The adapters there are, by name. They are loaded when asked for: a missing package does not matter before."""
+"""The adapters there are, by name, each loaded only when asked for: a missing package matters no sooner."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def act(
 
     def mark(method: Callable[..., None]) -> Any:
         strategies: dict[str, Any] = {name: st.integers(low, high) for name, (low, high) in ranges.items()}
-        made: Any = rule(**strategies)(method)
+        decorate: Any = rule
+        made = decorate(**strategies)(method)
         if needs is not None:
             made = precondition(lambda machine: bool(getattr(machine, needs)))(made)
         made.act_needs, made.act_ranges, made.act_weight = needs, ranges, weight
