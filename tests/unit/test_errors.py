@@ -18,7 +18,7 @@ BUILT_IN = {
 def test_every_public_error_is_a_pymllm_error() -> None:
     """X1: one except clause catches whatever the package raises by its own name."""
     classes = [getattr(errors, name) for name in errors.__all__]
-    assert len(classes) == 8
+    assert len(classes) == 10
     assert all(issubclass(cls, errors.PymllmError) for cls in classes)
 
 
@@ -46,6 +46,17 @@ def test_an_invariant_violation_names_its_law_first() -> None:
     assert str(violation) == "R7: lock_ref is 2, recounted 1"
 
 
+def test_an_invariant_violation_sets_both_sides_beside_each_other() -> None:
+    """What the law demands and what there was are fields, and in the text."""
+    violation = errors.InvariantViolation("R2", "length of a match", expected="4", observed="8")
+    assert str(violation) == "R2: length of a match: expected 4, observed 8"
+
+
+def test_an_adapter_error_names_the_adapter() -> None:
+    """Nobody takes it for a fault of what is adapted."""
+    assert str(errors.AdapterError("mine", "no module m")) == "adapter mine: no module m"
+
+
 @pytest.mark.parametrize(
     ("line", "text"), [(3, "trace.jsonl:3: no timestamp"), (None, "trace.jsonl: no timestamp")]
 )
@@ -57,7 +68,13 @@ def test_a_trace_error_says_where(line: int | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [errors.InvariantViolation("A2", "lost a page"), errors.TraceError("x", 1, "empty")]
+    "error",
+    [
+        errors.InvariantViolation("A2", "lost a page"),
+        errors.InvariantViolation("A2", "free pages", expected="8", observed="7"),
+        errors.TraceError("x", 1, "empty"),
+        errors.AdapterError("mine", "no module"),
+    ],
 )
 def test_errors_with_fields_survive_a_process_boundary(error: Exception) -> None:
     """A worker process can hand its error to the one that waits for it."""

@@ -1,0 +1,94 @@
+"""Histories: written, read, and refused with the line that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pymllm.errors import TraceError
+from pymllm.oracle.history import (
+    Header,
+    History,
+    Step,
+    dump_history,
+    history_schema,
+    load_history,
+    read_history,
+    write_history,
+)
+from pymllm.oracle.operations import Alloc, Free, Span
+from pymllm.oracle.outcomes import Done, Outcome, Slots
+
+HEADER = Header("token-slots", "slots", {"page_size": 4, "window": None}, ("pool",), 7, {"torch": "2.13"})
+STEPS = [
+    Step(1, Alloc(4), Outcome(Slots((4, 5, 6, 7)), (), {"available_size": 8})),
+    Step(3, Free((Span(1, 0, 4),)), Outcome(Done())),
+    Step(4, Alloc(4)),
+]
+LINES = list(dump_history(History(HEADER, STEPS)))
+
+
+def test_a_history_survives_the_way_through_a_file(tmp_path: Path) -> None:
+    """Header, gaps between the steps and steps that were not run included."""
+    path = tmp_path / "found.jsonl"
+    write_history(History(HEADER, list(STEPS)), path)
+    again = load_history(path)
+    assert (again.header, again.steps) == (HEADER, STEPS)
+    assert len(again) == 3
+    assert path.read_text(encoding="utf-8").splitlines() == LINES
+
+
+def test_empty_lines_do_not_count() -> None:
+    """A file may end in one, or be edited by hand."""
+    assert read_history(["", LINES[0], " ", LINES[1]], "x").steps == STEPS[:1]
+
+
+def spoiled(line: int, **changes: object) -> list[str]:
+    """Return the lines of a good history, one of them with other fields."""
+    lines = list(LINES)
+    lines[line] = json.dumps({**json.loads(lines[line]), **changes})
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([], "x: empty; a history begins with its header"),
+        (["["], "x:1: not JSON: Expecting value at column 2"),
+        (["[" * 100_000], "x:1: "),
+        ([LINES[1]], "x:1: a history begins with a header"),
+        (["[]"], "x:1: a history begins with a header"),
+        (spoiled(0, schema=2), "x:1: schema is 2; this version reads 1"),
+        (spoiled(0, kind="queue"), "x:1: kind is 'queue'; it must be one of slots, rows"),
+        (spoiled(0, seed="7"), "x:1: header.seed is '7'; it must be an integer or null"),
+        (spoiled(2, step=1), "x:3: step is 1; it must be an integer above 1"),
+        (spoiled(1, step=True), "x:2: step is True; it must be an integer above 0"),
+        (spoiled(1, op={"op": "fly"}), "x:2: op: op is 'fly'"),
+        (spoiled(1, more=1), "x:2: a step is an object with step, op"),
+        ([LINES[0], "4"], "x:2: a step is an object with step, op"),
+        (spoiled(1, outcome={}), "x:2: outcome must be an object with result"),
+    ],
+)
+def test_a_bad_line_is_named(lines: list[str], says: str) -> None:
+    """X1: the error has the file, the line and what was expected."""
+    with pytest.raises(TraceError) as caught:
+        read_history(lines, "x")
+    assert str(caught.value).startswith(says)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """X1: a binary file is no history."""
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TraceError, match="not UTF-8 text"):
+        load_history(path)
+
+
+def test_the_schema_names_format_version_and_kinds() -> None:
+    """A reader in another language can tell whether it understands a file."""
+    header, step = history_schema()["oneOf"]
+    assert header["properties"]["schema"] == {"const": 1}
+    assert "slots" in header["properties"]["kind"]["enum"]
+    assert step["required"] == ["step", "op"]

@@ -1,0 +1,55 @@
+"""The registry of laws."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pymllm.adapters.base import CAPABILITIES
+from pymllm.oracle.laws import LAWS, Law, find_law, laws_of
+from pymllm.oracle.operations import KINDS
+
+each_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
+
+
+def test_ids_are_unique_and_complete() -> None:
+    """Sections 0 to 5 and 9 of the contract, each law once, in order."""
+    numbers = {"X": 7, "A": 7, "P": 5, "K": 1, "H": 3, "R": 10, "S": 7, "E": 5}
+    expected = [f"{letter}{number}" for letter, last in numbers.items() for number in range(1, last + 1)]
+    assert [law.id for law in LAWS] == expected
+
+
+@each_law
+def test_every_law_is_checked_in_two_ways(law: Law) -> None:
+    """A check that nobody checks proves nothing."""
+    assert len(law.ways) >= 2
+
+
+@each_law
+def test_every_law_can_be_read_and_placed(law: Law) -> None:
+    """One short sentence, the section, kinds and capabilities that there are."""
+    assert len(law.sentence) < 100
+    assert re.fullmatch(r"contract, section \d", law.source)
+    assert set(law.kinds) <= set(KINDS)
+    assert law.needs <= set(CAPABILITIES)
+
+
+def test_a_law_is_found_in_either_case() -> None:
+    """Who types r6 means R6."""
+    assert find_law("r6") is find_law("R6")
+    with pytest.raises(ValueError, match="no law 'R99'; there are X1, X2"):
+        find_law("R99")
+
+
+def test_a_law_is_claimed_with_all_its_capabilities() -> None:
+    """One that is missing is enough: not claimed."""
+    law = find_law("A7")
+    assert law.is_claimed_by({"pool", "swa", "inspect"})
+    assert not law.is_claimed_by({"pool"})
+
+
+def test_every_kind_has_laws() -> None:
+    """There is something to judge of each, and S laws are about prefix caches only."""
+    assert all(laws_of(kind) for kind in KINDS)
+    assert {kind for kind in KINDS if find_law("S4") in laws_of(kind)} == {"prefix"}
