@@ -1,0 +1,86 @@
+"""The registry of adapters: names, places, and errors that help."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.base import CAPABILITIES
+from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.errors import AdapterError, UsageError
+
+STRANGER = """
+class Cache:
+    KIND = "slots"
+    CONFIGURATIONS = ({"pages": 4}, {"pages": 8})
+
+    def __init__(self, name, config):
+        if config["pages"] < 1:
+            raise RuntimeError("no pages")
+        self.name, self.config = name, config
+
+class Teapot:
+    KIND = "kettle"
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of somebody else's, by name."""
+    (tmp_path / "stranger.py").write_text(STRANGER, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    return "stranger"
+
+
+@pytest.mark.parametrize("entry", [*OWN, *FAULTY], ids=lambda entry: entry.name)
+def test_every_entry_can_be_built_in_every_configuration(entry: AdapterEntry) -> None:
+    """The registry promises nothing that is not there."""
+    for config in load_adapter(entry).CONFIGURATIONS:
+        adapter = make_adapter(entry.name, dict(config))
+        assert adapter.name == entry.name
+        assert adapter.capabilities <= set(CAPABILITIES)
+        adapter.close()
+
+
+def test_names_are_unique() -> None:
+    """A name means one thing."""
+    names = [entry.name for entry in (*OWN, *FAULTY)]
+    assert len(set(names)) == len(names)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    """X1: the error says what there is and how to name one's own."""
+    with pytest.raises(UsageError, match=r"no adapter 'raddix'; there are token-slots, .*module:Class"):
+        find_adapter("raddix")
+
+
+def test_a_stranger_is_named_by_module_and_class(stranger: str) -> None:
+    """The first configuration is the default, any other may be given."""
+    assert make_adapter("stranger:Cache").config == {"pages": 4}
+    assert make_adapter("stranger:Cache", {"pages": 9}).config == {"pages": 9}
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("nowhere:Cache", "cannot import nowhere"),
+        ("broken:Cache", "cannot import broken: No module named 'nowhere_to_be_found'"),
+        ("stranger:Kettle", "stranger has no class 'Kettle'"),
+        ("stranger:Teapot", "Teapot.KIND must be one of slots, rows"),
+    ],
+)
+def test_what_cannot_be_loaded_is_the_adapters_fault(stranger: str, place: str, says: str) -> None:
+    """An adapter error, so that no law is said to be violated."""
+    with pytest.raises(AdapterError) as caught:
+        load_adapter(find_adapter(place))
+    assert says in str(caught.value)
+
+
+def test_what_cannot_be_built_is_the_adapters_fault(stranger: str) -> None:
+    """The configuration is named."""
+    with pytest.raises(AdapterError, match=r"cannot be built with {'pages': 0}: no pages"):
+        make_adapter("stranger:Cache", {"pages": 0})
