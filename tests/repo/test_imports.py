@@ -19,9 +19,16 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "mem_cache": ({"errors"}, {"numpy", "torch"}),
     "invariants": ({"errors", "mem_cache"}, {"numpy", "torch"}),
     "workloads": ({"errors", "mem_cache", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
+    # The judge shares nothing with what it judges: that independence is what it is for.
+    "oracle": ({"errors"}, set()),
+    "adapters": ({"errors", "mem_cache", "invariants", "oracle"}, {"numpy", "torch"}),
+    "conformance": (
+        {"errors", "mem_cache", "invariants", "workloads", "oracle", "adapters"},
+        {"numpy", "torch", "hypothesis"},
+    ),
     "cli": (
-        {"errors", "mem_cache", "invariants", "workloads"},
-        {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
+        {"errors", "mem_cache", "invariants", "workloads", "oracle", "adapters", "conformance"},
+        {"numpy", "torch", "msgspec", "psutil", "click", "rich", "joblib"},
     ),
 }
 # The two files that belong to no room.
@@ -95,6 +102,13 @@ def test_taking_a_cache_does_not_load_the_examiners() -> None:
     # Not pynvml: torch loads that itself where it is installed.
     watched = ["hypothesis", "pytest", "pymllm.invariants", "pymllm.workloads", "pymllm.cli"]
     assert loaded_by("pymllm.mem_cache", *watched) == set()
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "oracle").glob("*.py")), ids=lambda path: path.stem)
+def test_the_oracle_runs_without_what_it_judges(path: Path) -> None:
+    """Whoever judges a cache in another language needs neither torch nor our classes."""
+    watched = [*HEAVY, "pymllm.mem_cache", "pymllm.invariants", "pymllm.workloads", "pymllm.adapters"]
+    assert loaded_by(f"pymllm.oracle.{path.stem}", *watched) == set()
 
 
 def test_the_look_at_loaded_modules_sees_a_loaded_one() -> None:
