@@ -1,0 +1,65 @@
+"""The numbers (slots, rows) that steps gave: what a `Span` names, and a `Span` for what it should name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import Span
+
+__all__ = ["GivenNumbers"]
+
+
+class GivenNumbers:
+    """Remembers, for each step, the numbers that it gave, and for each number where it was given last."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, tuple[int, ...]] = {}
+        self._last: dict[int, tuple[int, int]] = {}
+
+    def record(self, step: int, numbers: tuple[int, ...]) -> None:
+        """Remember what a step gave, in order."""
+        self._by_step[step] = numbers
+        self._last.update((number, (step, place)) for place, number in enumerate(numbers))
+
+    def resolve(self, spans: Iterable[Span]) -> list[int]:
+        """Return the numbers that spans name.
+
+        Raises
+        ------
+        ProgramError
+            A step gave fewer, or none.
+        """
+        found: list[int] = []
+        for span in spans:
+            if span.step == 0:
+                found += range(span.start, span.stop)
+                continue
+            given = self._by_step.get(span.step, ())
+            if not 0 <= span.start <= span.stop <= len(given):
+                raise ProgramError(
+                    f"{span} names places {span.start}..{span.stop}, and that step gave {len(given)} numbers"
+                )
+            found += given[span.start : span.stop]
+        return found
+
+    def origin(self, number: int) -> int:
+        """Return the step that gave a number last, or 0 if none did."""
+        return self._last.get(number, (0, number))[0]
+
+    def name(self, numbers: Sequence[int]) -> tuple[Span, ...]:
+        """Name numbers by the steps that gave them last, and by themselves where none did.
+
+        Returns
+        -------
+        tuple of Span
+            As few as name exactly these numbers in this order.
+        """
+        spans: list[Span] = []
+        for number in numbers:
+            step, place = self._last.get(number, (0, number))
+            if spans and spans[-1].step == step and spans[-1].stop == place:
+                spans[-1] = Span(step, spans[-1].start, place + 1)
+            else:
+                spans.append(Span(step, place, place + 1))
+        return tuple(spans)

@@ -1,0 +1,181 @@
+"""What a slot pool may do, on plain sets of pages: obvious rather than fast.
+
+A model counts in pages and knows no slots, spans or errors. It is told what was handed out and taken
+back, and answers what is free, whose turn it is, and where halves are. It refuses nothing: whoever
+judges asks first (`PageModel.is_free`, `PageModel.next_pages`) and tells it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["PageModel", "WindowModel"]
+
+
+class PageModel:
+    """One pool: each of the pages 1 to ``pages`` is in exactly one of four sets (A2).
+
+    Parameters
+    ----------
+    pages : int
+        Pages of the pool; page 0 is padding and not one of them (A1).
+
+    Attributes
+    ----------
+    old, young : set of int
+        Free pages: those of before the last merge, and those that became free since (A4).
+    pending : set of int
+        Pages taken back inside the open group; they are neither free nor held (A6).
+    held : set of int
+        Pages in the hands of callers.
+    group_open : bool
+        Whether a group is open.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.clear()
+
+    def clear(self) -> None:
+        """Make every page free, whoever has it, and close the group (X7)."""
+        self.old = set(range(1, self.pages + 1))
+        self.young: set[int] = set()
+        self.pending: set[int] = set()
+        self.held: set[int] = set()
+        self.group_open = False
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    @property
+    def free_count(self) -> int:
+        """Pages that can be handed out, pending ones not counted."""
+        return len(self.old) + len(self.young)
+
+    def has(self, page: int) -> bool:
+        """Tell whether the pool ever hands this page out."""
+        return 1 <= page <= self.pages
+
+    def is_free(self, page: int) -> bool:
+        """Tell whether a page can be handed out."""
+        return page in self.old or page in self.young
+
+    def needs_merge(self, count: int) -> bool:
+        """Tell whether the old pages do not suffice for ``count``, so that the young ones join them."""
+        return count > len(self.old)
+
+    def next_pages(self, count: int) -> set[int]:
+        """Return the pages from which the next ``count`` must come where merges are in order (A4)."""
+        return self.old | self.young if self.needs_merge(count) else set(self.old)
+
+    def lowest(self, count: int) -> list[int]:
+        """Return what the next ``count`` pages are where the lowest go first (A4)."""
+        return sorted(self.next_pages(count))[:count]
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def take(self, pages: Sequence[int]) -> None:
+        """Hand out free pages, after a merge if need be."""
+        if self.needs_merge(len(pages)):
+            self.merge()
+        self.old.difference_update(pages)
+        self.young.difference_update(pages)
+        self.held.update(pages)
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Take held pages back; inside a group they stay pending."""
+        given = set(pages)
+        self.held -= given
+        (self.pending if self.group_open else self.young).update(given)
+
+    def merge(self) -> None:
+        """Let the young pages be old."""
+        self.old |= self.young
+        self.young = set()
+
+    def begin_group(self) -> None:
+        """Let what is given from now on stay pending."""
+        self.group_open = True
+
+    def end_group(self) -> None:
+        """Let what is pending be free."""
+        self.group_open = False
+        self.young |= self.pending
+        self.pending = set()
+
+
+class WindowModel:
+    """A full pool, a window pool, and which window page is the half of which full page (A7).
+
+    Parameters
+    ----------
+    pages, swa_pages : int
+        Pages of the two pools.
+
+    Attributes
+    ----------
+    full, swa : PageModel
+        The pools.
+    half : dict of int to int
+        Window page by full page; a full page without one is not in it.
+    """
+
+    def __init__(self, pages: int, swa_pages: int) -> None:
+        self.full, self.swa = PageModel(pages), PageModel(swa_pages)
+        self.half: dict[int, int] = {}
+
+    @property
+    def free_count(self) -> int:
+        """Pages that can be handed out together with a half."""
+        return min(self.full.free_count, self.swa.free_count)
+
+    @property
+    def alive(self) -> list[int]:
+        """Full pages with a half, in order."""
+        return sorted(self.half)
+
+    @property
+    def gone(self) -> list[int]:
+        """Held full pages without a half, in order."""
+        return sorted(self.full.held - self.half.keys())
+
+    def take(self, pages: Sequence[int], halves: Sequence[int]) -> None:
+        """Hand out free full pages, each with a free window page behind it."""
+        self.full.take(pages)
+        self.swa.take(halves)
+        self.half.update(zip(pages, halves, strict=True))
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Take held full pages back with what is left of their halves."""
+        given = set(pages)
+        self.full.give(given)
+        self.give_halves(given & self.half.keys())
+
+    def give_halves(self, pages: Iterable[int]) -> None:
+        """Take the halves of full pages back; the full pages stay held."""
+        self.swa.give([self.half.pop(page) for page in pages])
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Let the half of ``source[i]`` be that of ``target[i]``."""
+        moved = [self.half.pop(page) for page in source]
+        self.half.update(zip(target, moved, strict=True))
+
+    def merge(self) -> None:
+        """Merge both pools."""
+        self.full.merge()
+        self.swa.merge()
+
+    def begin_group(self) -> None:
+        """Open a group in both pools."""
+        self.full.begin_group()
+        self.swa.begin_group()
+
+    def end_group(self) -> None:
+        """Close the group in both pools."""
+        self.full.end_group()
+        self.swa.end_group()
+
+    def clear(self) -> None:
+        """Make every page of both pools free, and close the group."""
+        self.full.clear()
+        self.swa.clear()
+        self.half = {}
