@@ -127,13 +127,21 @@ class ActingMachine(RuleBasedStateMachine):
             if not self._is_broken():
                 self.end()
                 self._watched(self.examiner.judge.check_end)
-                if cls.runs % self.REPLAY_EVERY == 0:
+                if self.is_replayed:
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         finally:
             cls.runs += 1
             if cls.on_end is not None:
                 cls.on_end(self.examiner)
             self.examiner.adapter.close()
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether this program is run a second time.
+
+        Every one is once a violation was found: a shrinker must meet it in each run, not in some.
+        """
+        return self.runs % self.REPLAY_EVERY == 0 or self.found is not None
 
     def _is_broken(self) -> bool:
         found = type(self).found

@@ -99,7 +99,7 @@ _FOR_ALL = (
     _law(
         "X6", "callbacks run on written books and may not re-enter", "0", "op", "prefix", "callbacks faults"
     ),
-    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows prefix"),
+    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix"),
 )
 _SLOTS = (
     _law("A1", "slot 0 and page 0 are never handed out", "1", "sop", "slots prefix", "pool"),

@@ -42,9 +42,11 @@ __all__ = [
     "Malformed",
     "Match",
     "Merge",
+    "MoveKV",
     "MoveSWA",
     "Operation",
     "PickToken",
+    "ReadHalves",
     "ReadKV",
     "ReadRows",
     "ReadStates",
@@ -176,6 +178,13 @@ class MoveSWA:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadHalves:
+    """Translate slots to their SWA halves, 0 where gone (A7); answered by `Slots` with only ``swa_slots``."""
+
+    slots: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Merge:
     """Merge freed slots into the free ones, by request (A4)."""
 
@@ -214,21 +223,26 @@ class FreeRow:
 
 @dataclass(frozen=True, slots=True)
 class WriteRow:
-    """Write ``values`` into positions ``start .. stop`` of one row (P3)."""
+    """Write ``values`` into positions ``start .. stop`` of one row (P3); ``form`` is theirs, as of `Free`."""
 
     row: Span
     start: int
     stop: int
     values: tuple[int, ...]
+    form: str = "int32"
 
 
 @dataclass(frozen=True, slots=True)
 class WriteEntries:
-    """Write one value into one position of each row named; row 0 takes padding (P2, E5)."""
+    """Write one value into one position of each row named; row 0 takes padding (P2, E5).
+
+    ``form`` is that of all three, as of `Free`.
+    """
 
     rows: tuple[Span, ...]
     positions: tuple[int, ...]
     values: tuple[int, ...]
+    form: str = "int32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +264,13 @@ class WriteKV:
     slots : tuple of int
         One per row; 0 takes padding.
     keys, values : tuple of tuple of int
-        One row of small integers for each slot, as long as a row of the buffer.
+        One row of integers for each slot, as long as a row of the buffer, each in -128 .. 127: an adapter
+        stores them as numbers or as the bit patterns of its dtype, and reads them back likewise.
     shape : str
-        ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"batch"``
-        ``[1, n, heads, dim]``.
+        ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"strided"`` the same with gaps
+        in memory, ``"batch"`` ``[1, n, heads, dim]`` with slots ``[1, n]``.
+    form : str
+        That of the slots, as of `Free`; a batch's are a row as they are.
     """
 
     layer: int
@@ -261,6 +278,20 @@ class WriteKV:
     keys: tuple[tuple[int, ...], ...]
     values: tuple[tuple[int, ...], ...]
     shape: str = "heads"
+    form: str = "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveKV:
+    """Write rows that are views of the layer's own buffers, all read before one is written (P3).
+
+    ``count`` rows from ``source`` on go to as many from ``target`` on.
+    """
+
+    layer: int
+    source: int
+    target: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,27 +318,43 @@ class FreeTrack:
 
 @dataclass(frozen=True, slots=True)
 class WriteState:
-    """Write a state through a layer's views: one small integer everywhere in each of the two parts."""
+    """Write a state through a layer's views, each of the two parts with integers of its own.
+
+    Parameters
+    ----------
+    layer : int
+        Layer.
+    slot : Span
+        Exactly one row or track slot.
+    recurrent, conv : int
+        The first element of each part.
+    ramp : int
+        Each further element, in the order of memory, is larger by this. All are in -128 .. 127 and stored
+        as in `WriteKV`.
+    """
 
     layer: int
     slot: Span
     recurrent: int
     conv: int
+    ramp: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CopyStates:
-    """Copy states row to row over all layers (P5)."""
+    """Copy states row to row over all layers (P5); ``form`` as of `Free`."""
 
     source: tuple[Span, ...]
     target: tuple[Span, ...]
+    form: str = "int64"
 
 
 @dataclass(frozen=True, slots=True)
 class ResetStates:
-    """Zero the states of some rows (P5)."""
+    """Zero the states of some rows (P5); ``form`` as of `Free`."""
 
     rows: tuple[Span, ...]
+    form: str = "int64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,8 +494,8 @@ class Inspect:
 
 
 Operation = (
-    Malformed | Fault | Alloc | Free | FreeSWA | MoveSWA | Merge | BeginGroup | EndGroup | Clear
-    | AllocRows | FreeRow | WriteRow | WriteEntries | ReadRows | WriteKV | ReadKV
+    Malformed | Fault | Alloc | Free | FreeSWA | MoveSWA | ReadHalves | Merge | BeginGroup | EndGroup | Clear
+    | AllocRows | FreeRow | WriteRow | WriteEntries | ReadRows | WriteKV | MoveKV | ReadKV
     | AllocTrack | FreeTrack | WriteState | CopyStates | ResetStates | ReadStates
     | SliceKey | PickToken | HashPage | HashInt64 | HashBytes
     | Match | Insert | Evict | Lock | Unlock | Hash | Reset | Inspect
@@ -457,10 +504,10 @@ Operation = (
 _POOL = (Alloc, Free, FreeSWA, MoveSWA)
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
-    "slots": (*_POOL, Merge, BeginGroup, EndGroup, Clear, Malformed),
+    "slots": (*_POOL, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
     "rows": (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows, Clear, Malformed),
-    "buffers": (WriteKV, ReadKV, Malformed),
-    "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Malformed),
+    "buffers": (WriteKV, MoveKV, ReadKV, Malformed),
+    "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Clear, Malformed),
     "hashes": (SliceKey, PickToken, HashPage, HashInt64, HashBytes, Malformed),
     "prefix": (*_POOL, Match, Insert, Evict, Lock, Unlock, Hash, Reset, Inspect, Fault, Malformed),
 }

@@ -146,12 +146,17 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Each slot's recurrent and convolution state, flattened, slot 0 first, and the shapes of both views."""
+    """Each slot's recurrent and convolution state, flattened, slot 0 first, and the form of both views.
+
+    A dtype is a name such as ``"float32"``; left empty where the adapter cannot tell.
+    """
 
     recurrent: tuple[tuple[int, ...], ...]
     conv: tuple[tuple[int, ...], ...]
     recurrent_shape: tuple[int, ...]
     conv_shape: tuple[int, ...]
+    recurrent_dtype: str = ""
+    conv_dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
