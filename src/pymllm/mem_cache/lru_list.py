@@ -1,0 +1,194 @@
+"""A doubly-linked list through the nodes of a `MambaRadixCache`, most recent first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pymllm.errors import UsageError
+from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+
+__all__ = ["LRUList"]
+
+
+class LRUList:
+    """Order nodes by recency; a node's neighbours are stored in the node.
+
+    Parameters
+    ----------
+    mamba : bool
+        Link through ``mamba_prev`` and ``mamba_next`` instead of ``prev`` and ``next``, and take a node for
+        unlocked when its ``mamba_lock_ref`` is 0, not its ``full_lock_ref``.
+
+    Attributes
+    ----------
+    mamba : bool
+        As given.
+    head, tail : MambaTreeNode
+        Sentinels: the most recent member follows ``head``, the least recent precedes ``tail``.
+
+    Notes
+    -----
+    A node may be in one list of each mode at a time. Cost: O(1) per node touched; the two ``get_lru_*`` walk
+    from the old end over what does not qualify, so `MambaRadixCache` chooses its victims otherwise. Law: M8.
+
+    Examples
+    --------
+    >>> lru, old, new = LRUList(), MambaTreeNode(), MambaTreeNode()
+    >>> lru.insert_mru(old)
+    >>> lru.insert_mru(new)
+    >>> lru.get_lru_unlocked() is old
+    True
+    >>> lru.touch_mru(old)
+    >>> lru.get_lru_unlocked() is new
+    True
+    """
+
+    def __init__(self, mamba: bool = False) -> None:
+        self.mamba = mamba
+        self.head = MambaTreeNode()
+        self.tail = MambaTreeNode()
+        self._members: set[MambaTreeNode] = set()
+        self._prev = "mamba_prev" if mamba else "prev"
+        self._next = "mamba_next" if mamba else "next"
+        self._lock = "mamba_lock_ref" if mamba else "full_lock_ref"
+        self._link(self.head, self.tail)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, node: Any) -> bool:
+        return isinstance(node, MambaTreeNode) and node in self._members
+
+    def __iter__(self) -> Iterator[MambaTreeNode]:
+        """Visit the members, the most recent first."""
+        at = getattr(self.head, self._next)
+        while at is not self.tail:
+            yield at
+            at = getattr(at, self._next)
+
+    def __reversed__(self) -> Iterator[MambaTreeNode]:
+        """Visit the members, the least recent first."""
+        at = getattr(self.tail, self._prev)
+        while at is not self.head:
+            yield at
+            at = getattr(at, self._prev)
+
+    def insert_mru(self, node: MambaTreeNode) -> None:
+        """Insert ``node`` as the most recent member.
+
+        Raises
+        ------
+        UsageError
+            It is a member already.
+        """
+        self.insert_older(node, self.head)
+
+    def insert_older(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
+        """Insert ``node`` right behind ``newer``, a member or ``head``.
+
+        Raises
+        ------
+        UsageError
+            ``node`` is a member already, or ``newer`` is none.
+        """
+        self._check_type(node)
+        if node in self._members:
+            raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
+        if newer is not self.head:
+            self._check_member(newer)
+        if getattr(node, self._next) is not None:
+            raise UsageError(f"node {node.id} is in another list of this mode: remove it there first")
+        after = getattr(newer, self._next)
+        self._link(newer, node)
+        self._link(node, after)
+        self._members.add(node)
+
+    def remove(self, node: MambaTreeNode) -> None:
+        """Take ``node`` out.
+
+        Raises
+        ------
+        UsageError
+            It is no member.
+        """
+        self._check_member(node)
+        self._link(getattr(node, self._prev), getattr(node, self._next))
+        setattr(node, self._prev, None)
+        setattr(node, self._next, None)
+        self._members.discard(node)
+
+    def touch_mru(self, node: MambaTreeNode) -> None:
+        """Make a member the most recent one.
+
+        Raises
+        ------
+        UsageError
+            It is no member.
+        """
+        self._check_member(node)
+        self._move_behind(node, self.head)
+
+    def touch_node_and_parents_mru(self, node: MambaTreeNode, root: MambaTreeNode) -> None:
+        """Make ``node`` and its ancestors the most recent members, a child before its parent.
+
+        Parameters
+        ----------
+        node : MambaTreeNode
+            Where to begin; like its ancestors, passed over where it is no member.
+        root : MambaTreeNode
+            Where to stop; it is not touched.
+
+        Raises
+        ------
+        UsageError
+            ``root`` is not above ``node``; nothing has moved then.
+        """
+        self._check_type(node)
+        path, at = [], node
+        while at is not root:
+            if at in self._members:
+                path.append(at)
+            if at.parent is None:
+                raise UsageError(f"node {root.id} is no ancestor of node {node.id}: give the root above it")
+            at = at.parent
+        newer = self.head
+        for member in path:
+            self._move_behind(member, newer)
+            newer = member
+
+    def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
+        """Return the least recent member without children and without a lock, or ``None``."""
+        for node in reversed(self):
+            if not node.children and not getattr(node, self._lock):
+                return node
+        return None
+
+    def get_lru_unlocked(self) -> MambaTreeNode | None:
+        """Return the least recent member without a lock, or ``None``."""
+        for node in reversed(self):
+            if not getattr(node, self._lock):
+                return node
+        return None
+
+    def _move_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
+        after = getattr(newer, self._next)
+        if after is node:
+            return
+        self._link(getattr(node, self._prev), getattr(node, self._next))
+        self._link(newer, node)
+        self._link(node, after)
+
+    def _link(self, newer: MambaTreeNode, older: MambaTreeNode) -> None:
+        setattr(newer, self._next, older)
+        setattr(older, self._prev, newer)
+
+    def _check_member(self, node: MambaTreeNode) -> None:
+        self._check_type(node)
+        if node not in self._members:
+            raise UsageError(f"node {node.id} is not in the list: insert_mru it first")
+
+    @staticmethod
+    def _check_type(node: Any) -> None:
+        if not isinstance(node, MambaTreeNode):
+            raise TypeError(f"node is a {type(node).__name__}: give a MambaTreeNode")

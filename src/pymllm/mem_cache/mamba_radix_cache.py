@@ -1,0 +1,436 @@
+"""The prefix cache of hybrid models: KV of the attention layers, and states of the recurrent ones.
+
+Here are the public calls and the order in which they touch pools and tree. The tree is in
+`pymllm.mem_cache.radix_tree`, what states add in `pymllm.mem_cache.cached_states`, the choice of leaves in
+`pymllm.mem_cache.eviction`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    RadixKey,
+)
+from pymllm.mem_cache.cached_states import CachedStates, StatePlan
+from pymllm.mem_cache.eviction import EvictionCallbacks
+from pymllm.mem_cache.incoming_slots import read_incoming_slots
+from pymllm.mem_cache.lru_list import LRUList
+from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+
+__all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
+
+logger = logging.getLogger(__name__)
+
+
+class MambaRadixCache(BasePrefixCache):
+    """Share KV and recurrent states between requests with equal prompt prefixes.
+
+    A recurrent layer's state holds good after exactly the token it was taken at. So a prefix can be resumed
+    from where a node ends that has a state, and KV beyond it is computed again. States are few and
+    large: they are evicted in an order of their own, and may go while the KV stays.
+
+    Parameters
+    ----------
+    page_size : int
+        Tokens per KV page; keys and values are cut down to whole pages. Must be the allocator's.
+    token_to_kv_pool_allocator : allocator, optional
+        Owner of the KV slots: ``free(indices)`` is required; ``page_size``, ``device`` and
+        ``check_ownership`` are honoured. Without one, slots are plain numbers on the CPU.
+    mamba_pool : pool, optional
+        Owner of the track slots: ``free_track_slot(slot)`` is required. The cache copies no state: its
+        user copies a working state into a track slot and hands that over. Without one, track slots are plain
+        numbers.
+    on_node_evict : callable, optional
+        Called with the id of each evicted node, after the eviction is complete. It may ask for sizes, hashes
+        and `pretty_print`; any other call on the cache from inside it is a ``RuntimeError`` (X6).
+
+    Attributes
+    ----------
+    page_size, pool, mamba_pool, on_node_evict
+        As given.
+    root_node : MambaTreeNode
+        The empty prefix; another one after each `reset`.
+    full_lru, mamba_lru : LRUList
+        Every node but the root, and every node with a state, most recent first (M8). For looking only.
+
+    Raises
+    ------
+    ValueError
+        A page of less than one token, or another page size than the allocator's.
+
+    Notes
+    -----
+    Not thread-safe: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
+    inner nodes are looked at. Laws: X, R and M of the contract.
+    """
+
+    def __init__(
+        self,
+        page_size: int = 1,
+        token_to_kv_pool_allocator: Any = None,
+        mamba_pool: Any = None,
+        on_node_evict: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.page_size = as_size("page_size", page_size)
+        pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
+        if pool_page != self.page_size:
+            raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
+        self.pool = token_to_kv_pool_allocator
+        self.mamba_pool = mamba_pool
+        self.on_node_evict = on_node_evict
+        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
+        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device)
+        self._states = CachedStates(self._tree)
+        self.full_lru = LRUList()
+        self._callbacks = EvictionCallbacks()
+
+    # -- sizes ---------------------------------------------------------------------------------------
+
+    @property
+    def root_node(self) -> MambaTreeNode:
+        """The root: the node of the empty prefix."""
+        return self._tree.root
+
+    @property
+    def mamba_lru(self) -> LRUList:
+        """Every node with a state, most recent first."""
+        return self._states.lru
+
+    def evictable_size(self) -> int:
+        """Count the tokens of unlocked nodes, O(1) (R7)."""
+        return self._tree.evictable_tokens
+
+    def protected_size(self) -> int:
+        """Count the tokens of locked nodes, O(1) (R7)."""
+        return self._tree.protected_tokens
+
+    def mamba_evictable_size(self) -> int:
+        """Count the states that no hold protects, O(1) (M6)."""
+        return self._states.evictable
+
+    def mamba_protected_size(self) -> int:
+        """Count the states that a hold at their node protects, O(1) (M4, M6)."""
+        return self._states.protected
+
+    def total_size(self) -> int:
+        """Count all cached tokens, with and without a state, O(1) (R7)."""
+        return self._tree.evictable_tokens + self._tree.protected_tokens
+
+    # -- the calls -----------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Return every KV slot and every track slot, whatever is held, and start empty.
+
+        Raises
+        ------
+        Exception
+            The first that a pool raised; both pools are asked for everything, and the cache is empty all
+            the same (X7).
+
+        Notes
+        -----
+        Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
+        """
+        self._callbacks.refuse("reset")
+        owned = list(self._tree.nodes())
+        track_slots = [node._track_slot for node in owned if node.mamba_value is not None]
+        slots = self._tree.gather(owned)
+        self._tree.clear()
+        self._states.clear()
+        self.full_lru = LRUList()
+        errors: list[BaseException] = []
+        if self.mamba_pool is not None:
+            for track_slot in track_slots:
+                _collect(errors, self.mamba_pool.free_track_slot, track_slot)
+        if owned and self.pool is not None:
+            _collect(errors, self.pool.free, slots)
+        if errors:
+            raise errors[0]
+
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        """Find the longest cached prefix of ``key`` that ends at a state.
+
+        Parameters
+        ----------
+        key : RadixKey
+            Tokens and namespace; what is left over after the last whole page is ignored.
+
+        Returns
+        -------
+        MatchResult
+            ``indices`` are a copy; ``last_node.mamba_value`` is the track slot to restore from.
+            ``mamba_branching_seqlen`` is the number of tokens whose KV is cached where that is more: a state
+            taken there would save the next request of this kind the most.
+
+        Raises
+        ------
+        TypeError, ValueError
+            ``key`` is no `RadixKey`, or its tokens are not integers in ``0 .. 2**32 - 1``.
+
+        Notes
+        -----
+        Refreshes the recency of the returned path only, and never splits a node, since states end nodes.
+        Cost: one comparison of the key's bytes, O(nodes) in Python, one copy of the slots.
+        Laws: R2, R8, R10, M2.
+        """
+        self._callbacks.refuse("match_prefix")
+        walk = self._tree.walk(PagedKey.of(key, self.page_size))
+        path = walk.path
+        while path and path[-1].mamba_value is None:
+            path.pop()
+        self._stamp(path)
+        for node in path:
+            node.hit_count += 1
+        last = path[-1] if path else self._tree.root
+        branching = walk.length if walk.length > last._depth else None
+        return MatchResult(self._tree.gather(path), last, last._depth, branching)
+
+    def insert(
+        self,
+        key: RadixKey,
+        value: torch.Tensor | None = None,
+        *,
+        mamba_value: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> InsertResult:
+        """Cache the KV slots of the whole pages of ``key``, and perhaps the state at its end.
+
+        Parameters
+        ----------
+        key : RadixKey
+            Tokens and namespace.
+        value : torch.Tensor, optional
+            One KV slot per token, any integer dtype, shape ``(len(key),)``; copied. Each page of the key lies
+            in one page of the pool, in order. Without a pool it may be left out: the token ids then serve as
+            slots.
+        mamba_value : torch.Tensor, optional
+            Track slot of the state after the key's last token, any integer dtype, shape ``(1,)``; copied. The
+            key must then be page-aligned and not empty.
+        **kwargs
+            Options of other caches, ignored.
+
+        Returns
+        -------
+        InsertResult
+            ``adopted`` names the KV that the cache now owns; all else that was passed in is still the
+            caller's to free (R4). ``mamba_exist`` is True where the key's end had a state already: the
+            track slot is still the caller's then, and the cache's otherwise.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A key, value or state that does not fit; a state whose key is empty or not page-aligned; or a page
+            of slots that is not one page of the pool (checked where the pool checks ownership).
+
+        Notes
+        -----
+        Slots already cached are not overwritten. A state that arrives at a node under a hold is protected at
+        once. Cost: as `match_prefix`, and one copy of what is new. Laws: R1, R3, R4, R8, M1, M3, M4.
+        """
+        self._callbacks.refuse("insert")
+        paged = PagedKey.of(key, self.page_size)
+        slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
+        track_slot = None
+        if mamba_value is not None:
+            track_slot = _read_track_slot(mamba_value)
+            self._check_resumable(key, paged)
+        tree = self._tree
+        walk = tree.walk(paged)
+        new = slots[walk.length : paged.length].to(self.device, torch.int64, copy=True)
+        if walk.shared:
+            assert walk.partial is not None
+            walk.path.append(self._split(walk.partial, walk.shared))
+        self._stamp(walk.path)
+        last = walk.path[-1] if walk.path else tree.root
+        adopted: tuple[tuple[int, int], ...] = ()
+        if len(new):
+            last = tree.append(last, paged, new)
+            self.full_lru.insert_mru(last)
+            adopted = ((walk.length, paged.length),)
+        exists = mamba_value is not None and last.mamba_value is not None
+        if mamba_value is not None and track_slot is not None and not exists:
+            self._states.adopt(last, mamba_value.to(self.device, torch.int64, copy=True), track_slot)
+        return InsertResult(walk.length, last, mamba_exist=exists, adopted=adopted)
+
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        """Give KV and states back to their pools, least recently used first.
+
+        Parameters
+        ----------
+        num_tokens : int
+            Tokens to remove: whole unlocked leaves go, with their states, until at least so many are gone
+            (R5).
+        swa_num_tokens : int
+            States to free, those of removed leaves included: an inner node loses its state and keeps its KV,
+            an unlocked leaf goes whole; an unlocked node without a state that becomes a leaf goes too (M5).
+
+        Returns
+        -------
+        EvictResult
+            What really went, ``full_evicted`` in tokens and ``mamba_evicted`` in states; less than asked for
+            only when nothing more is unlocked.
+
+        Raises
+        ------
+        Exception
+            What a pool raised; what it has not taken is still cached. Or the first error of
+            ``on_node_evict``, after every callback has run (X2).
+
+        Notes
+        -----
+        Cost: O(1) per node or state taken, whatever else is cached or locked; one ``free_track_slot`` per
+        state and one ``free``.
+        """
+        self._callbacks.refuse("evict")
+        wanted, wanted_states = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
+        plan = StatePlan(self._states)
+        plan.leaves.take_leaves(wanted)
+        plan.take_states(wanted_states)
+        removed, states = plan.leaves.removed, plan.states
+        plan.give_back(self.mamba_pool)
+        if removed and self.pool is not None:
+            try:
+                self.pool.free(self._tree.gather(removed))
+            except BaseException:
+                plan.call_off()
+                raise
+        for node in removed:
+            self.full_lru.remove(node)
+        self._tree.remove(removed)
+        self._callbacks.run(self.on_node_evict, removed)
+        return EvictResult(plan.leaves.tokens, mamba_evicted=states)
+
+    def inc_lock_ref(self, node: MambaTreeNode | None) -> None:
+        """Hold ``node``: its KV and that of its ancestors, and its own state.
+
+        Parameters
+        ----------
+        node : MambaTreeNode or None
+            The ``last_node`` of a match or insert; ``None`` and the root are no-ops.
+
+        Raises
+        ------
+        TypeError, StaleNodeError
+            The node is not in this cache (any more).
+
+        Notes
+        -----
+        A state that arrives at the node later is protected too. Cost: O(depth). Laws: R6, M4.
+        """
+        self._callbacks.refuse("inc_lock_ref")
+        if self._tree.check_node(node, MambaTreeNode):
+            assert node is not None
+            self._tree.hold(node)
+            self._states.hold(node)
+
+    def dec_lock_ref(self, node: MambaTreeNode | None, **kwargs: Any) -> None:
+        """Release one hold taken at ``node``.
+
+        Parameters
+        ----------
+        node : MambaTreeNode or None
+            The node that was held; ``None`` and the root, also one from before a `reset`, are no-ops.
+        **kwargs
+            ``swa_boundary_id`` and other options of other caches, ignored.
+
+        Raises
+        ------
+        TypeError, StaleNodeError
+            The node is not in this cache (any more).
+        LockError
+            No hold is outstanding at exactly this node.
+
+        Notes
+        -----
+        Cost: O(depth). Laws: R6, M4.
+        """
+        self._callbacks.refuse("dec_lock_ref")
+        if self._tree.check_node(node, MambaTreeNode):
+            assert node is not None
+            self._tree.check_held(node)
+            self._states.release(node)
+            self._tree.release(node)
+
+    def compute_node_hash(self, node: MambaTreeNode) -> list[str]:
+        """Hash the pages of ``node``, as `RadixCache.compute_node_hash` does (H2, H3)."""
+        if node is None:
+            raise TypeError("node is None: give a MambaTreeNode of this cache")
+        return self._tree.page_hashes(node) if self._tree.check_node(node, MambaTreeNode) else []
+
+    def pretty_print(self) -> None:
+        """Print the tree to standard output, one line per node, children indented below their parent."""
+        states = len(self._states.lru)
+        print(
+            f"MambaRadixCache: {self.total_size()} tokens, {self.evictable_size()} evictable, "
+            f"{states} states, {self._states.evictable} evictable, page {self.page_size}"
+        )
+        pending = [(child, 1) for child in reversed(self._tree.root.children.values())]
+        while pending:
+            node, level = pending.pop()
+            print("  " * level + node.describe())
+            pending.extend((child, level + 1) for child in reversed(node.children.values()))
+
+    # -- what the calls share ------------------------------------------------------------------------
+
+    def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
+        """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
+        upper = self._tree.split(node, tokens)
+        self.full_lru.insert_older(upper, node)
+        return upper
+
+    def _stamp(self, path: list[MambaTreeNode]) -> None:
+        """Make the nodes of a path, and only them, the most recent (R8, M8)."""
+        tree = self._tree
+        now = tree.tick()
+        if not path:
+            return
+        last = path[-1]
+        is_leaf = tree.is_evictable_leaf(last)  # the only one of the path that can be a victim of phase 1
+        if is_leaf:
+            tree.leaves.discard(last)
+        self._states.stamp(path, now)
+        if is_leaf:
+            tree.leaves.add(last)
+        self.full_lru.touch_node_and_parents_mru(last, tree.root)
+        self._states.lru.touch_node_and_parents_mru(last, tree.root)
+
+    def _check_resumable(self, key: RadixKey, paged: PagedKey) -> None:
+        if not paged.length or paged.length != len(key):
+            raise ValueError(
+                f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key of "
+                f"whole pages of {self.page_size}, at least one"
+            )
+
+
+def _read_track_slot(value: Any) -> int:
+    """Return the one track slot of a caller's tensor, or raise."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"mamba_value is a {type(value).__name__}: give a 1-D integer tensor of one track slot"
+        )
+    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+        raise TypeError(f"mamba_value has dtype {value.dtype}: track slots are integers")
+    if value.shape != (1,):
+        raise ValueError(
+            f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)"
+        )
+    return int(value)
+
+
+def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:
+    """Make a call and keep what it raises."""
+    try:
+        call(argument)
+    except Exception as error:
+        errors.append(error)

@@ -1,0 +1,130 @@
+"""The node of a `MambaRadixCache`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+
+__all__ = ["MambaTreeNode"]
+
+
+class MambaTreeNode:
+    """One node of a `MambaRadixCache`: the edge into it, its KV slots, and perhaps a state at its end.
+
+    Attributes
+    ----------
+    children : dict
+        Child nodes, filed under the bytes of their first page (below the root with namespace and token
+        width).
+    parent : MambaTreeNode or None
+        ``None`` for a root and once evicted.
+    key : RadixKey
+        The tokens of the edge, ``uint32``, read-only.
+    value : torch.Tensor or None
+        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
+    mamba_value : torch.Tensor or None
+        Track slot of the state after the node's last token, ``int64``, shape ``(1,)``; ``None`` without one.
+    full_lock_ref : int
+        Holds at or below the node (R6); a root's is 1.
+    mamba_lock_ref : int
+        Holds at exactly the node while it has a state, else 0; never above ``full_lock_ref`` (M4).
+    last_access_time : float
+        Number of the last match or insert that used it, a logical clock (R8, X3).
+    hit_count : int
+        Matches whose returned path has the node.
+    hash_values : list of str or None
+        One chained SHA-256 per page, once `MambaRadixCache.compute_node_hash` was asked.
+    id : int
+        Counts up per cache, never reused.
+    prev, next : MambaTreeNode or None
+        Neighbours in ``full_lru``, the more recent one first.
+    mamba_prev, mamba_next : MambaTreeNode or None
+        Neighbours in ``mamba_lru``.
+    """
+
+    __slots__ = (  # noqa: RUF023 - the documented order, then what is private
+        "children",
+        "parent",
+        "key",
+        "value",
+        "mamba_value",
+        "full_lock_ref",
+        "mamba_lock_ref",
+        "last_access_time",
+        "hit_count",
+        "hash_values",
+        "id",
+        "prev",
+        "next",
+        "mamba_prev",
+        "mamba_next",
+        "_raw",
+        "_filed_under",
+        "_length",
+        "_depth",
+        "_holds",
+        "_owner",
+        "_track_slot",
+    )
+
+    lock_ref: int
+    """Another name of ``full_lock_ref``, by which `pymllm.mem_cache.radix_tree` knows it."""
+
+    def __init__(self) -> None:
+        self.children: dict[Any, MambaTreeNode] = {}
+        self.parent: MambaTreeNode | None = None
+        self.key: RadixKey | None = None
+        self.value: torch.Tensor | None = None
+        self.mamba_value: torch.Tensor | None = None
+        self.full_lock_ref = 0
+        self.mamba_lock_ref = 0
+        self.last_access_time = 0.0
+        self.hit_count = 0
+        self.hash_values: list[str] | None = None
+        self.id = 1
+        self.prev: MambaTreeNode | None = None
+        self.next: MambaTreeNode | None = None
+        self.mamba_prev: MambaTreeNode | None = None
+        self.mamba_next: MambaTreeNode | None = None
+        self._raw = b""
+        self._filed_under: Any = None
+        self._length = 0
+        self._depth = 0
+        self._holds = 0
+        self._owner: object | None = None
+        self._track_slot = 0  # mamba_value as a number: reading a device tensor would wait for the device
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the KV slots are gone."""
+        return self.value is None
+
+    @property
+    def mamba_tombstone(self) -> bool:
+        """Whether the node has KV but no state."""
+        return self.value is not None and self.mamba_value is None
+
+    def __lt__(self, other: MambaTreeNode) -> bool:
+        """Tell whether this node is less recent (R8)."""
+        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
+
+    def __repr__(self) -> str:
+        state = "none" if self.mamba_value is None else self._track_slot
+        return (
+            f"MambaTreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, state={state}, "
+            f"full_lock_ref={self.full_lock_ref}, mamba_lock_ref={self.mamba_lock_ref})"
+        )
+
+    def describe(self) -> str:
+        """Return what `MambaRadixCache.pretty_print` shows of the node, on one line."""
+        marks = f" full_lock_ref={self.full_lock_ref}"
+        if self.mamba_value is not None:
+            marks += f" state={self._track_slot} mamba_lock_ref={self.mamba_lock_ref}"
+        return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{marks}"
+
+
+# The slot itself under a second name: a property would cost the tree's loops 40 ns for each node of a path.
+MambaTreeNode.lock_ref = MambaTreeNode.full_lock_ref  # type: ignore[misc]
