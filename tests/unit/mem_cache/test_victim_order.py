@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import pytest
+
 from pymllm.mem_cache.victim_order import VictimOrder
 
 
@@ -69,6 +71,45 @@ def test_member_removed_from_the_middle_of_one_access_is_gone() -> None:
     assert order.oldest() is nodes[1]
     order.add(nodes[0])
     assert drain(order) == [(1.0, 4), (1.0, 8)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_restamped_members_are_the_youngest(count: int) -> None:
+    """R8: a path that is used again leaves its old places together, and the shallowest stays the oldest."""
+    order: VictimOrder[Aged] = VictimOrder()
+    path = [Aged(float(access), depth) for depth, access in enumerate((9, 9, 4, 3, 3)[:count], start=1)]
+    other = Aged(5.0, 7)
+    for node in [*path, other]:
+        order.add(node)
+    order.restamp(path, 10.0)
+    assert len(order) == count + 1
+    assert all(node in order for node in path)
+    assert drain(order) == [(5.0, 7), *((10.0, depth) for depth in range(1, count + 1))]
+
+
+def test_member_of_a_restamped_access_comes_and_goes() -> None:
+    """R5: nodes enter and leave the container of a path like any other."""
+    order: VictimOrder[Aged] = VictimOrder()
+    path = [Aged(float(depth), depth) for depth in (4, 8)]
+    for node in path:
+        order.add(node)
+    order.restamp(path, 20.0)
+    order.discard(path[0])
+    order.add(Aged(20.0, 2))
+    assert drain(order) == [(20.0, 2), (20.0, 8)]
+
+
+def test_member_that_comes_and_goes_leaves_nothing_behind() -> None:
+    """R5: holds that come and go between two accesses do not make the order grow."""
+    order: VictimOrder[Aged] = VictimOrder()
+    fickle, other = Aged(3.0, 8), Aged(3.0, 4)
+    order.add(fickle)
+    order.add(other)
+    for _ in range(1000):
+        order.discard(fickle)
+        order.add(fickle)
+    assert len(order._at[3.0]._heap) < 200
+    assert drain(order) == [(3.0, 4), (3.0, 8)]
 
 
 def test_old_accesses_may_return_at_any_time() -> None:
