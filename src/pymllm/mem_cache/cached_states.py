@@ -6,7 +6,7 @@ its node, while the KV below it is locked by every hold at or beneath (M4).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,14 +40,18 @@ class CachedStates:
 
     def __init__(self, tree: RadixTree[MambaTreeNode]) -> None:
         self.tree = tree
+        self.lru = LRUList(mamba=True)
         self.clear()
 
     def clear(self) -> None:
-        """Have none, after the tree was cleared."""
+        """Take every state from its node, whatever is held."""
+        for node in self.lru:
+            node.mamba_value = None
+            node.mamba_lock_ref = node._track_slot = 0
+        self.lru.clear()
         self.unlocked: VictimOrder[MambaTreeNode] = VictimOrder()
         self.evictable = 0
         self.protected = 0
-        self.lru = LRUList(mamba=True)
 
     def adopt(self, node: MambaTreeNode, value: torch.Tensor, track_slot: int) -> None:
         """Give a state to a node of the current access that has none; its holds protect it at once (M4)."""
@@ -68,15 +72,12 @@ class CachedStates:
         self.evictable -= 1
         self.lru.remove(node)
 
-    def stamp(self, path: Iterable[MambaTreeNode], now: float) -> None:
-        """Set the recency of the nodes of a path."""
+    def stamp(self, path: Sequence[MambaTreeNode], now: float) -> None:
+        """Set the recency of the nodes of a path to that of a new access."""
+        evictable = [node for node in path if node.mamba_value is not None and not node.mamba_lock_ref]
+        self.unlocked.restamp(evictable, now)
         for node in path:
-            if node.mamba_value is not None and not node.mamba_lock_ref:
-                self.unlocked.discard(node)
-                node.last_access_time = now
-                self.unlocked.add(node)
-            else:
-                node.last_access_time = now
+            node.last_access_time = now
 
     def hold(self, node: MambaTreeNode) -> None:
         """Protect the state of ``node``, if it has one, by one more hold."""

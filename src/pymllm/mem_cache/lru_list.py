@@ -97,8 +97,11 @@ class LRUList:
             raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
         if newer is not self.head:
             self._check_member(newer)
-        if getattr(node, self._next) is not None:
-            raise UsageError(f"node {node.id} is in another list of this mode: remove it there first")
+        if getattr(node, self._next) is not None or getattr(node, self._prev) is not None:
+            raise UsageError(
+                f"node {node.id} is in another list of this mode, or the sentinel of one: "
+                "remove it there, or insert a node of your own"
+            )
         after = getattr(newer, self._next)
         self._link(newer, node)
         self._link(node, after)
@@ -116,7 +119,15 @@ class LRUList:
         self._link(getattr(node, self._prev), getattr(node, self._next))
         setattr(node, self._prev, None)
         setattr(node, self._next, None)
-        self._members.discard(node)
+        self._members.remove(node)
+
+    def clear(self) -> None:
+        """Take every member out; they name no neighbours any more."""
+        for node in self._members:
+            setattr(node, self._prev, None)
+            setattr(node, self._next, None)
+        self._members.clear()
+        self._link(self.head, self.tail)
 
     def touch_mru(self, node: MambaTreeNode) -> None:
         """Make a member the most recent one.
@@ -127,7 +138,8 @@ class LRUList:
             It is no member.
         """
         self._check_member(node)
-        self._move_behind(node, self.head)
+        if getattr(self.head, self._next) is not node:
+            self._move_behind(node, self.head)
 
     def touch_node_and_parents_mru(self, node: MambaTreeNode, root: MambaTreeNode) -> None:
         """Make ``node`` and its ancestors the most recent members, a child before its parent.
@@ -145,6 +157,7 @@ class LRUList:
             ``root`` is not above ``node``; nothing has moved then.
         """
         self._check_type(node)
+        self._check_type(root)
         path, at = [], node
         while at is not root:
             if at in self._members:
@@ -152,9 +165,10 @@ class LRUList:
             if at.parent is None:
                 raise UsageError(f"node {root.id} is no ancestor of node {node.id}: give the root above it")
             at = at.parent
-        newer = self.head
+        newer, forward = self.head, self._next
         for member in path:
-            self._move_behind(member, newer)
+            if getattr(newer, forward) is not member:  # of a path touched before, only its end moves
+                self._move_behind(member, newer)
             newer = member
 
     def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
@@ -172,10 +186,8 @@ class LRUList:
         return None
 
     def _move_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
-        after = getattr(newer, self._next)
-        if after is node:
-            return
         self._link(getattr(node, self._prev), getattr(node, self._next))
+        after = getattr(newer, self._next)
         self._link(newer, node)
         self._link(node, after)
 

@@ -148,7 +148,7 @@ class MambaRadixCache(BasePrefixCache):
         slots = self._tree.gather(owned)
         self._tree.clear()
         self._states.clear()
-        self.full_lru = LRUList()
+        self.full_lru.clear()
         errors: list[BaseException] = []
         if self.mamba_pool is not None:
             for track_slot in track_slots:

@@ -1,0 +1,75 @@
+"""`MambaTreeNode` on its own: order, what it has, and what it says of itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pymllm.mem_cache import MambaTreeNode, RadixKey
+
+
+def make_node(access: float, depth: int) -> MambaTreeNode:
+    node = MambaTreeNode()
+    node.last_access_time, node._depth = access, depth
+    return node
+
+
+@pytest.mark.parametrize(("older", "younger"), [((1, 9), (2, 3)), ((2, 3), (2, 4))])
+def test_order_is_access_then_depth(older: tuple[float, int], younger: tuple[float, int]) -> None:
+    """R8: the access number decides, and the depth among nodes of one access."""
+    assert make_node(*older) < make_node(*younger)
+    assert not make_node(*younger) < make_node(*older)
+    assert not make_node(*older) < make_node(*older)
+
+
+def test_node_without_slots_is_evicted() -> None:
+    """A node has left its cache when its slots are gone."""
+    node = MambaTreeNode()
+    assert node.evicted
+    node.value = torch.tensor([1])
+    assert not node.evicted
+
+
+def test_tombstone_has_slots_and_no_state() -> None:
+    """M5: neither an evicted node nor one with a state is a tombstone."""
+    node = MambaTreeNode()
+    assert not node.mamba_tombstone
+    node.value = torch.tensor([1])
+    assert node.mamba_tombstone
+    node.mamba_value = torch.tensor([0])
+    assert not node.mamba_tombstone
+
+
+def test_tree_and_cache_count_one_lock() -> None:
+    """R6: what the shared tree counts as lock_ref is full_lock_ref itself, not a copy of it."""
+    node = MambaTreeNode()
+    node.lock_ref += 2
+    assert node.full_lock_ref == 2
+    node.full_lock_ref -= 1
+    assert node.lock_ref == 1
+
+
+def test_node_takes_no_other_field() -> None:
+    """Nodes are many and compact: a misspelt field is an error, not a dictionary for each node."""
+    node = MambaTreeNode()
+    with pytest.raises(AttributeError):
+        node.swa_tombstone = True  # type: ignore[attr-defined]
+    assert not hasattr(node, "__dict__")
+
+
+def test_description_names_locks_and_state() -> None:
+    """`describe` shows what a reader of the printed tree looks for, a state only where there is one."""
+    node = make_node(7.0, 2)
+    node.key, node.full_lock_ref = RadixKey([5, 6], "lora"), 2
+    assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 full_lock_ref=2"
+    node.mamba_value, node._track_slot, node.mamba_lock_ref = torch.tensor([9]), 9, 1
+    assert node.describe().endswith("full_lock_ref=2 state=9 mamba_lock_ref=1")
+
+
+def test_repr_is_short() -> None:
+    """`repr` tells a node by id, size, state and locks, whatever its key."""
+    node = make_node(1.0, 4)
+    shown = "MambaTreeNode(id=1, tokens=0, depth=4, state={}, full_lock_ref=0, mamba_lock_ref=0)"
+    assert repr(node) == shown.format("none")
+    node.mamba_value, node._track_slot = torch.tensor([3]), 3
+    assert repr(node) == shown.format(3)
