@@ -43,6 +43,9 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "EvictResult": lambda: mem_cache.EvictResult(),
     "TreeNode": lambda: mem_cache.TreeNode(),
     "RadixCache": lambda: mem_cache.RadixCache(),
+    "MambaTreeNode": lambda: mem_cache.MambaTreeNode(),
+    "LRUList": lambda: mem_cache.LRUList(),
+    "MambaRadixCache": lambda: mem_cache.MambaRadixCache(),
     "KVPool": lambda: mem_cache.KVPool(4, layer_num=1, k_head_num=1, k_head_dim=2, device="cpu"),
     "TokenToKVPoolAllocator": lambda: mem_cache.TokenToKVPoolAllocator(4, device="cpu"),
     "ReqToTokenPool": lambda: mem_cache.ReqToTokenPool(2, 4, device="cpu"),
@@ -154,7 +157,7 @@ def test_base_prefix_cache_leaves_the_documented_methods_abstract() -> None:
     assert mem_cache.BasePrefixCache.__abstractmethods__ == set(abstract)
 
 
-@pytest.mark.parametrize("name", ["RadixCache", "ChunkCache"])
+@pytest.mark.parametrize("name", ["RadixCache", "MambaRadixCache", "ChunkCache"])
 def test_caches_keep_the_documented_base(name: str) -> None:
     """A caller may ask isinstance(cache, BasePrefixCache)."""
     assert issubclass(getattr(mem_cache, name), mem_cache.BasePrefixCache)

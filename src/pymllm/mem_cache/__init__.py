@@ -18,6 +18,7 @@ from pymllm.mem_cache.base_prefix_cache import (
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.kv_pool import KVPool
+from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
@@ -31,6 +32,9 @@ __all__ = [
     "GDNPool",
     "InsertResult",
     "KVPool",
+    "LRUList",
+    "MambaRadixCache",
+    "MambaTreeNode",
     "MatchResult",
     "RadixCache",
     "RadixKey",

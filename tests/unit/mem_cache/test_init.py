@@ -20,6 +20,7 @@ DOCUMENTED = {
         "hash_token_ids",
     ],
     "chunk_cache": ["ChunkCache"],
+    "mamba_radix_cache": ["LRUList", "MambaRadixCache", "MambaTreeNode"],
     "memory_pool": [
         "GDNPool",
         "KVPool",
