@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pymllm.invariants.gdn_pool import check_gdn_pool
 from pymllm.invariants.kv_pool import check_kv_pool
+from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
 from pymllm.invariants.radix_cache import check_radix_cache
 from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
 from pymllm.invariants.swa_allocator import check_swa_allocator
@@ -16,6 +17,7 @@ from pymllm.invariants.token_allocator import check_token_allocator
 __all__ = [
     "check_gdn_pool",
     "check_kv_pool",
+    "check_mamba_radix_cache",
     "check_radix_cache",
     "check_req_to_token_pool",
     "check_swa_allocator",
