@@ -80,31 +80,17 @@ class LRUList:
         Raises
         ------
         UsageError
-            It is a member already.
-        """
-        self.insert_older(node, self.head)
-
-    def insert_older(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
-        """Insert ``node`` right behind ``newer``, a member or ``head``.
-
-        Raises
-        ------
-        UsageError
-            ``node`` is a member already, or ``newer`` is none.
+            It is a member already, of this list or of another one of the same mode, or a sentinel.
         """
         self._check_type(node)
         if node in self._members:
             raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
-        if newer is not self.head:
-            self._check_member(newer)
         if getattr(node, self._next) is not None or getattr(node, self._prev) is not None:
             raise UsageError(
                 f"node {node.id} is in another list of this mode, or the sentinel of one: "
                 "remove it there, or insert a node of your own"
             )
-        after = getattr(newer, self._next)
-        self._link(newer, node)
-        self._link(node, after)
+        self._put_behind(node, self.head)
         self._members.add(node)
 
     def remove(self, node: MambaTreeNode) -> None:
@@ -139,7 +125,8 @@ class LRUList:
         """
         self._check_member(node)
         if getattr(self.head, self._next) is not node:
-            self._move_behind(node, self.head)
+            self._link(getattr(node, self._prev), getattr(node, self._next))
+            self._put_behind(node, self.head)
 
     def touch_node_and_parents_mru(self, node: MambaTreeNode, root: MambaTreeNode) -> None:
         """Make ``node`` and its ancestors the most recent members, a child before its parent.
@@ -168,7 +155,8 @@ class LRUList:
         newer, forward = self.head, self._next
         for member in path:
             if getattr(newer, forward) is not member:  # of a path touched before, only its end moves
-                self._move_behind(member, newer)
+                self._link(getattr(member, self._prev), getattr(member, forward))
+                self._put_behind(member, newer)
             newer = member
 
     def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
@@ -185,11 +173,10 @@ class LRUList:
                 return node
         return None
 
-    def _move_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
-        self._link(getattr(node, self._prev), getattr(node, self._next))
-        after = getattr(newer, self._next)
+    def _put_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
+        older = getattr(newer, self._next)
         self._link(newer, node)
-        self._link(node, after)
+        self._link(node, older)
 
     def _link(self, newer: MambaTreeNode, older: MambaTreeNode) -> None:
         setattr(newer, self._next, older)

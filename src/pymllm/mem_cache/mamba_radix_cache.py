@@ -384,9 +384,12 @@ class MambaRadixCache(BasePrefixCache):
     # -- what the calls share ------------------------------------------------------------------------
 
     def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
-        """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
+        """Split a node; the state stays with the lower half, whose end it belongs to (M3).
+
+        The upper half is listed as the most recent: the insert that needs it is about to stamp it.
+        """
         upper = self._tree.split(node, tokens)
-        self.full_lru.insert_older(upper, node)
+        self.full_lru.insert_mru(upper)
         return upper
 
     def _stamp(self, path: list[MambaTreeNode]) -> None:

@@ -86,15 +86,6 @@ class TestOrder:
         fill(lru, make_nodes(3))
         assert ids(lru) == [2, 1, 0]
 
-    def test_node_may_enter_behind_another(self, lru: LRUList) -> None:
-        """M8, R8: the upper half of a split is just older than the lower one; the head is newer than all."""
-        a, b, c, d = make_nodes(4)
-        fill(lru, [a, b])
-        lru.insert_older(c, b)
-        assert ids(lru) == [1, 2, 0]
-        lru.insert_older(d, lru.head)
-        assert ids(lru) == [3, 1, 2, 0]
-
     @pytest.mark.parametrize("number", [0, 1, 2])
     def test_removed_node_leaves_no_trace(self, lru: LRUList, number: int) -> None:
         """M8: at either end or between, its neighbours close up and it may enter again."""
@@ -232,15 +223,10 @@ class Scene:
 
 MISUSES: list[Callable[[Scene], None]] = [
     lambda it: it.lru.insert_mru(it.member),
-    lambda it: it.lru.insert_older(it.member, it.lru.head),
     lambda it: it.lru.insert_mru(it.elsewhere),
     lambda it: it.lru.insert_mru(it.lru.head),
     lambda it: it.lru.insert_mru(it.lru.tail),
     lambda it: it.lru.insert_mru(it.other.tail),
-    lambda it: it.lru.insert_older(it.stranger, it.leaf),
-    lambda it: it.lru.insert_older(it.stranger, it.elsewhere),
-    lambda it: it.lru.insert_older(it.stranger, it.lru.tail),
-    lambda it: it.lru.insert_older(it.stranger, it.stranger),
     lambda it: it.lru.remove(it.stranger),
     lambda it: it.lru.remove(it.elsewhere),
     lambda it: it.lru.remove(it.lru.head),
@@ -270,7 +256,6 @@ class TestMisuse:
         scene = Scene(lru)
         calls: list[Callable[[], None]] = [
             lambda: lru.insert_mru(node),
-            lambda: lru.insert_older(scene.stranger, node),
             lambda: lru.remove(node),
             lambda: lru.touch_mru(node),
             lambda: lru.touch_node_and_parents_mru(node, scene.root),
