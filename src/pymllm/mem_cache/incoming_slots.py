@@ -60,7 +60,7 @@ def read_incoming_slots(
         raise TypeError(f"value is a {type(value).__name__}: give a 1-D integer tensor of slots")
     if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
         raise TypeError(f"value has dtype {value.dtype}: slots are integers")
-    if value.dim() != 1 or len(value) != key_length:
+    if value.shape != (key_length,):
         raise ValueError(
             f"value has shape {tuple(value.shape)} for a key of {key_length} tokens: give one slot per token"
         )

@@ -236,7 +236,8 @@ class MambaRadixCache(BasePrefixCache):
         Notes
         -----
         Slots already cached are not overwritten. A state that arrives at a node under a hold is protected at
-        once. Cost: as `match_prefix`, and one copy of what is new. Laws: R1, R3, R4, R8, M1, M3, M4.
+        once. Cost: as `match_prefix`, and one copy of what is new; the number of the track slot is read, so
+        hand it over on the host, or the call waits for the device. Laws: R1, R3, R4, R8, M1, M3, M4.
         """
         self._callbacks.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
@@ -254,7 +255,7 @@ class MambaRadixCache(BasePrefixCache):
         self._stamp(walk.path)
         last = walk.path[-1] if walk.path else tree.root
         adopted: tuple[tuple[int, int], ...] = ()
-        if len(new):
+        if walk.length < paged.length:
             last = tree.append(last, paged, new)
             self.full_lru.insert_mru(last)
             adopted = ((walk.length, paged.length),)

@@ -244,7 +244,7 @@ class RadixCache(BasePrefixCache):
             walk.path.append(tree.split(walk.partial, walk.shared))
         self._stamp(walk.path)
         last = walk.path[-1] if walk.path else tree.root
-        if not len(new):
+        if walk.length == paged.length:
             return InsertResult(walk.length, last)
         leaf = tree.append(last, paged, new)
         return InsertResult(walk.length, leaf, adopted=((walk.length, paged.length),))

@@ -158,14 +158,14 @@ class RadixTree(Generic[NodeT]):
         """
         if self.is_evictable_leaf(parent):
             self.leaves.discard(parent)
-        start = parent._depth
+        start, length = parent._depth, value.shape[0]  # len() of a tensor takes 0.4 us
         token_bytes = key.width * BYTES_PER_ID
         node = self._make_node()
         node.id = next(self._ids)
         node.parent = parent
         node.value = value
-        node._depth = start + len(value)
-        node._length = len(value)
+        node._depth = start + length
+        node._length = length
         node._owner = self.epoch
         node.last_access_time = self.clock
         self._set_edge(
