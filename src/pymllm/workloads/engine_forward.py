@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.mem_cache.memory_pool import KVPool, SWATokenToKVPoolAllocator
+from pymllm.mem_cache.memory_pool import KVPool
 from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_pools import WindowAllocator
 from pymllm.workloads.fingerprint import KVPart, kv_fingerprints
 
 __all__ = ["BATCH_MULTIPLE", "SimulatedForward", "padded"]
@@ -34,8 +35,15 @@ class SimulatedForward:
     ----------
     config : EngineConfig
         Already rounded.
-    swa_allocator : SWATokenToKVPoolAllocator or None
+    swa_allocator : WindowAllocator or None
         Translates full slots to SWA slots, where there is a window.
+
+    Attributes
+    ----------
+    checked_tokens : int
+        KV rows read back and compared, both halves.
+    unchecked_writes : int
+        Calls of `write` since `check_untouched` was last called.
 
     Notes
     -----
@@ -43,8 +51,9 @@ class SimulatedForward:
     write that went astray. Not thread-safe.
     """
 
-    def __init__(self, config: EngineConfig, swa_allocator: SWATokenToKVPoolAllocator | None) -> None:
+    def __init__(self, config: EngineConfig, swa_allocator: WindowAllocator | None) -> None:
         self.checked_tokens = 0
+        self.unchecked_writes = 0
         self._window = config.sliding_window_size
         self._swa_allocator = swa_allocator
         self._garbage = np.random.default_rng(config.seed)
@@ -68,6 +77,7 @@ class SimulatedForward:
         prefixes : numpy.ndarray
             Their prefix fingerprints, shape ``(n,)``, uint64.
         """
+        self.unchecked_writes += 1
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
             index = torch.from_numpy(padded(named))
@@ -168,6 +178,7 @@ class SimulatedForward:
                         f"slot {slot}, layer {layer}, {part.name} holds {found[slot]}, but what was last "
                         f"written to it is {self._written[layer, part][slot]}",
                     )
+        self.unchecked_writes = 0
 
 
 def _make_pool(config: EngineConfig, size: int) -> KVPool:
