@@ -166,7 +166,7 @@ _RADIX = (
     _law("R2", "a match is the longest usable cached prefix, slots in order", "4", "op", "prefix"),
     _law("R3", "an insert says what was there, and the whole key is there afterwards", "4", "op", "prefix"),
     _law("R4", "the cache owns what it adopted, and nothing else", "4", "op", "prefix"),
-    _law("R5", "an eviction takes enough, and not one leaf more", "4", "op", "prefix"),
+    _law("R5", "an eviction takes enough, and not one leaf more", "4", "sop", "prefix"),
     _law("R6", "lock references balance, and a locked node stays", "4", "sop", "prefix"),
     _law("R7", "evictable and protected sizes are recounts", "4", "sop", "prefix"),
     _law("R8", "the least recent goes first", "4", "sop", "prefix", "exact_lru"),
@@ -176,7 +176,7 @@ _RADIX = (
 _WINDOW = (
     _law("S1", "a prefix is usable if its last window is alive", "5", "op", "prefix", "swa"),
     _law("S2", "a tombstone frees its SWA half and keeps the full one", "5", "sop", "prefix", "swa"),
-    _law("S3", "a window eviction takes enough, the least recent first", "5", "op", "prefix", "swa"),
+    _law("S3", "a window eviction takes enough, the least recent first", "5", "sop", "prefix", "swa"),
     _law("S4", "every leaf is alive", "5", "sop", "prefix", "swa"),
     _law(
         "S5",
