@@ -1,0 +1,76 @@
+"""What the adapters of our rows, buffers, states and hashes have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.key_forms import make_indices
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import Malformed, Span
+from pymllm.oracle.outcomes import Done
+
+__all__ = ["OwnPool"]
+
+
+class OwnPool(BaseAdapter):
+    """One object of ours; ``device`` in the configuration names another device than the CPU.
+
+    Attributes
+    ----------
+    MALFORMED : dict
+        Each call that no caller may make, by its operation and what is wrong with it.
+    device : torch.device
+        Where its tensors are.
+    pool : object
+        What is adapted.
+    """
+
+    MALFORMED: ClassVar[Mapping[tuple[str, str], Callable[[Any], object]]] = {}
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.device = torch.device(str(config.get("device", "cpu")))
+        self.pool: Any = self.make_pool()
+
+    def make_pool(self) -> object:
+        """Build what is adapted."""
+        raise NotImplementedError
+
+    def number(self, key: str) -> int:
+        """Return a number of the configuration; `ValueError` if there is none by this name."""
+        value = self.config.get(key)
+        if not isinstance(value, int):
+            raise ValueError(f"the configuration's {key} is {value!r}; it must be an integer")
+        return value
+
+    def dtype(self) -> torch.dtype:
+        """Return the configuration's ``dtype``; `ValueError` if torch has none of this name."""
+        found = getattr(torch, str(self.config.get("dtype")), None)
+        if not isinstance(found, torch.dtype):
+            raise ValueError(
+                f"the configuration's dtype is {self.config.get('dtype')!r}; torch has none such"
+            )
+        return found
+
+    def one(self, span: Span) -> int:
+        """Return the only number that a span names; `ProgramError` if it names none or several."""
+        numbers = self.numbers((span,))
+        if len(numbers) != 1:
+            raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
+        return numbers[0]
+
+    def index(self, numbers: Sequence[int], form: str) -> torch.Tensor:
+        """Return numbers as an index tensor on the device."""
+        return make_indices(numbers, form).to(self.device)
+
+    def do_malformed(self, step: int, operation: Malformed) -> Done:
+        """Make one of the calls of `MALFORMED`."""
+        call = self.MALFORMED.get((operation.call, operation.wrong))
+        if call is None:
+            raise UnsupportedError(f"{operation.call} with {operation.wrong}")
+        call(self.pool)
+        return Done()
