@@ -11,6 +11,7 @@ that an operation which fails half-way can be judged by what it really did.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from pymllm.oracle.prefix_pages import (
     Found,
@@ -113,12 +114,8 @@ class PrefixModel:
         """Tell whether a prefix whose pages have these flags may be resumed from (S1)."""
         if self.window is None or all(alive):
             return True
-        tail = 0
-        for flag in reversed(alive):
-            if not flag:
-                break
-            tail += self.page_size
-        return tail >= self.window
+        tail = sum(1 for _ in takewhile(bool, reversed(alive)))
+        return tail * self.page_size >= self.window
 
     def is_usable(self, path: Path) -> bool:
         """Tell whether a cached path may be resumed from (S1)."""
