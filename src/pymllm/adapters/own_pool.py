@@ -13,7 +13,26 @@ from pymllm.errors import ProgramError
 from pymllm.oracle.operations import Malformed, Span
 from pymllm.oracle.outcomes import Done
 
-__all__ = ["OwnPool"]
+__all__ = ["OwnPool", "as_elements", "as_numbers"]
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def as_elements(numbers: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return elements of a dtype whose bits are these numbers.
+
+    Notes
+    -----
+    So -1 is a NaN in any floating point type, and 1 and 0 are different numbers of which a careless kernel
+    makes the same: what is compared is what was stored, bit for bit (P5).
+    """
+    return torch.tensor(numbers, dtype=_INTEGERS[dtype.itemsize]).view(dtype)
+
+
+def as_numbers(elements: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+    """Return the bits of each row's elements as numbers, row by row."""
+    rows = elements.view(_INTEGERS[elements.dtype.itemsize]).flatten(start_dim=1)
+    return tuple(map(tuple, rows.tolist()))
 
 
 class OwnPool(BaseAdapter):

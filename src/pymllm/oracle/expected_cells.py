@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence
 
 __all__ = ["Content", "ExpectedCells"]
 
+CellT = TypeVar("CellT", bound=tuple[Any, ...])
+
 Content = tuple[int, ...]
 """What stands in one cell."""
 
 
-class ExpectedCells:
+class ExpectedCells(Generic[CellT]):
     """Follows every write and compares the whole memory when somebody reads it.
 
     Where the contract leaves open which of several writes came last, a cell may hold any of them until it
@@ -33,25 +36,25 @@ class ExpectedCells:
     law of a write whose content has strayed there, or else of the last operation, which changed too much.
     """
 
-    def __init__(self, wording: str, law: str, blank: Mapping[tuple[Hashable, ...], Content]) -> None:
+    def __init__(self, wording: str, law: str, blank: Mapping[CellT, Content]) -> None:
         self._wording = wording
         self._law = law
         self._blank = {cell: (content,) for cell, content in blank.items()}
-        self._may_hold: dict[tuple[Hashable, ...], tuple[Content, ...]] = dict(self._blank)
+        self._may_hold: dict[CellT, tuple[Content, ...]] = dict(self._blank)
         self._tested: dict[str, None] = {}
         self._forget_blame()
 
     def _forget_blame(self) -> None:
-        self._blame: dict[tuple[Hashable, ...], str] = {}
+        self._blame: dict[CellT, str] = {}
         self._strays: dict[Content, str] = {}
         self._suspect = self._law
         self._tested.clear()
 
-    def holds(self, cell: tuple[Hashable, ...]) -> tuple[Content, ...]:
+    def holds(self, cell: CellT) -> tuple[Content, ...]:
         """Return what a cell may hold; nothing stands for anything."""
         return self._may_hold[cell]
 
-    def put(self, law: str, cell: tuple[Hashable, ...], *contents: Content) -> None:
+    def put(self, law: str, cell: CellT, *contents: Content) -> None:
         """Follow a write of a cell: it holds one of ``contents`` then, or anything where there are none."""
         if contents != self._may_hold[cell]:
             self._tested[law] = None
@@ -71,7 +74,7 @@ class ExpectedCells:
         self._suspect = law
         self._tested[law] = None
 
-    def test(self, evidence: Evidence, found: Mapping[tuple[Hashable, ...], Content]) -> None:
+    def test(self, evidence: Evidence, found: Mapping[CellT, Content]) -> None:
         """Compare every cell with what was read, and count each law that could have been seen broken.
 
         Parameters
@@ -96,7 +99,7 @@ class ExpectedCells:
         evidence.count(*self._tested)
         self._forget_blame()
 
-    def _law_of(self, cell: tuple[Hashable, ...], content: Content) -> str:
+    def _law_of(self, cell: CellT, content: Content) -> str:
         return self._blame.get(cell) or self._strays.get(content) or self._suspect
 
 

@@ -120,6 +120,11 @@ class PoolJudge:
             self.evidence.refuse(law, what, name_of(kind), outcome.result)
         return outcome.result
 
+    def require_shape(self, law: str, what: str, expected: object, found: object) -> None:
+        """Test the form of what was read, which is the same at each reading and so counts for nothing."""
+        if expected != found:
+            self.evidence.refuse(law, what, expected, found)
+
     def expect_refusal(
         self, law: str, what: str, operation: Operation, outcome: Outcome, *errors: str
     ) -> str:

@@ -214,7 +214,7 @@ class RowJudge(PoolJudge):
     def _judge_read_rows(self, step: int, operation: ReadRows, outcome: Outcome) -> str:
         rows = self.answer(Table, "P1", "reading the table", outcome).rows
         shape = (self.max_reqs + 1, {self.context})
-        self.evidence.expect("P1", "rows and their lengths", shape, (len(rows), {len(row) for row in rows}))
+        self.require_shape("P1", "rows and their lengths", shape, (len(rows), {len(row) for row in rows}))
         self._table.test(
             self.evidence,
             {(row, at): (value,) for row, values in enumerate(rows) for at, value in enumerate(values)},
