@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pymllm.oracle.operations import KINDS
 
-__all__ = ["LAWS", "Law", "Way", "find_law", "laws_of"]
+__all__ = ["INVARIANTS", "LAWS", "Law", "Way", "find_law", "laws_of"]
 
 
 class Way(enum.Enum):
@@ -206,6 +206,13 @@ _ENGINE = (
 
 LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_ENGINE)
 """Every law of the sections whose classes exist, in the contract's order."""
+
+INVARIANTS: dict[str, tuple[str, ...]] = {
+    "lock references balance": ("R6", "S6"),
+    "slot 0 is never handed out": ("A1", "P1", "P5"),
+    "windows are valid": ("S1", "S4", "S5"),
+}
+"""What users ask for by name, and the laws that together say it."""
 
 
 def find_law(id: str) -> Law:

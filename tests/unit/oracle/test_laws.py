@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.oracle.laws import LAWS, Law, find_law, laws_of
+from pymllm.oracle.laws import INVARIANTS, LAWS, Law, find_law, laws_of
 from pymllm.oracle.operations import KINDS
 
 each_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
@@ -53,3 +53,12 @@ def test_every_kind_has_laws() -> None:
     """There is something to judge of each, and S laws are about prefix caches only."""
     assert all(laws_of(kind) for kind in KINDS)
     assert {kind for kind in KINDS if find_law("S4") in laws_of(kind)} == {"prefix"}
+
+
+def test_every_invariant_is_made_of_laws() -> None:
+    """What users ask for by name is judged by id."""
+    assert [find_law(id).id for laws in INVARIANTS.values() for id in laws] == [
+        *("R6", "S6"),
+        *("A1", "P1", "P5"),
+        *("S1", "S4", "S5"),
+    ]
