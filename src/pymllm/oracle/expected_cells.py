@@ -62,6 +62,10 @@ class ExpectedCells(Generic[CellT]):
         self._blame[cell] = self._suspect = law
         self._strays.update(dict.fromkeys(contents, law))
 
+    def release(self, cell: CellT) -> None:
+        """Follow the end of a cell's ownership: whoever gets it next finds anything there."""
+        self._may_hold[cell] = ()
+
     def wipe(self, law: str) -> None:
         """Follow a return of the whole memory to what it was at first."""
         for cell, blank in self._blank.items():
