@@ -37,6 +37,8 @@ class SimulatedForward:
         Already rounded.
     swa_allocator : WindowAllocator or None
         Translates full slots to SWA slots, where there is a window.
+    slots : int, optional
+        Slots that the full pool names, in tokens; ``config.capacity`` of them may be in use at one time.
 
     Attributes
     ----------
@@ -51,13 +53,15 @@ class SimulatedForward:
     write that went astray. Not thread-safe.
     """
 
-    def __init__(self, config: EngineConfig, swa_allocator: WindowAllocator | None) -> None:
+    def __init__(
+        self, config: EngineConfig, swa_allocator: WindowAllocator | None, slots: int | None = None
+    ) -> None:
         self.checked_tokens = 0
         self.unchecked_writes = 0
         self._window = config.sliding_window_size
         self._swa_allocator = swa_allocator
         self._garbage = np.random.default_rng(config.seed)
-        self._pools = {_FULL: _make_pool(config, config.capacity)}
+        self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
         if config.swa_capacity is not None:
             self._pools[_SWA] = _make_pool(config, config.swa_capacity)
         self._written = {

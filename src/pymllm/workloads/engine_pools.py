@@ -35,6 +35,10 @@ __all__ = [
 class SlotAllocator(Protocol):
     """What an engine asks of a pool of slots, as documented of `TokenToKVPoolAllocator`."""
 
+    @property
+    def size(self) -> int:
+        """Slots that there are, in tokens."""
+
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Hand out slots in whole pages, or ``None``."""
 

@@ -66,7 +66,9 @@ class EngineWatch:
     """
 
     def __init__(self, config: EngineConfig, pools: EnginePools, onlooker: Onlooker | None = None) -> None:
-        self.forward = SimulatedForward(config, pools.swa_allocator) if config.content_check else None
+        self.forward: SimulatedForward | None = None
+        if config.content_check:
+            self.forward = SimulatedForward(config, pools.swa_allocator, pools.allocator.size)
         self.tested: Counter[str] = Counter()
         self._config = config
         self._pools = pools

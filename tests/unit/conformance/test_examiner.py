@@ -37,6 +37,8 @@ def test_the_walk_from_inside_is_counted(audit: bool, walks: int) -> None:
     examiner = Examiner(token_slots(), audit=audit)
     examiner.do(Alloc(1))
     assert examiner.audited["A2"] == walks
+    examiner.look_inside()
+    assert examiner.audited["A2"] == walks + 1
 
 
 class Wrong:
