@@ -77,7 +77,7 @@ class Examiner:
         return outcome
 
     def look_inside(self) -> None:
-        """Walk the implementation from inside, where the adapter can; `InvariantViolation` as of its audit."""
+        """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
         self.audited.update(self.adapter.audit())
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
