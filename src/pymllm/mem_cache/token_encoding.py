@@ -145,17 +145,18 @@ def _encode_sequence(token_ids: list[Any] | tuple[Any, ...]) -> tuple[bytes, int
 
 
 def _pack(ids: list[Any] | tuple[Any, ...], width: int) -> bytes:
+    """Encode integers, at least one, or say which of them is none."""
     try:
         packed = array("I", ids)
     except (OverflowError, TypeError):
         faults = (_fault_of(token, place // width) for place, token in enumerate(ids))
         raise next(fault for fault in faults if fault) from None
-    # A bool packs as 0 or 1. Looking at those alone takes 15 us for 131,072 tokens, at all types 2.5 ms.
-    few = np.flatnonzero(np.asarray(packed) <= 1)
-    for place in few.tolist():
-        if _is_flag(ids[place]):
-            raise _no_integer(ids[place], place // width)
-    return packed.tobytes() if _IS_NATIVE else np.asarray(packed).astype(_LITTLE_U32).tobytes()
+    # A bool packs as 0 or 1, so only those are looked at: 1.3 us for 64 tokens, 6.4 us for 131,072 (the
+    # minimum), where the types of all elements would take 1.4 us and 2.5 ms.
+    numbers = np.asarray(packed)
+    if numbers.min() <= 1:
+        _refuse_flags(ids, np.flatnonzero(numbers <= 1).tolist(), width)
+    return packed.tobytes() if _IS_NATIVE else numbers.astype(_LITTLE_U32).tobytes()
 
 
 def _fault_of(token: Any, place: int) -> TypeError | ValueError | None:
@@ -166,8 +167,11 @@ def _fault_of(token: Any, place: int) -> TypeError | ValueError | None:
     return None if 0 <= number <= _MAX_ID else _out_of_range(number)
 
 
-def _is_flag(token: Any) -> bool:
-    return isinstance(token, bool) or (isinstance(token, torch.Tensor) and token.dtype is torch.bool)
+def _refuse_flags(ids: list[Any] | tuple[Any, ...], places: list[int], width: int) -> None:
+    for place in places:
+        token = ids[place]
+        if isinstance(token, bool) or (isinstance(token, torch.Tensor) and token.dtype is torch.bool):
+            raise _no_integer(token, place // width)
 
 
 def _no_integer(token: Any, place: int) -> TypeError:
