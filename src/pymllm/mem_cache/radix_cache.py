@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.arguments import as_device, as_int, as_pool, as_size
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -58,6 +58,8 @@ class RadixCache(BasePrefixCache):
 
     Raises
     ------
+    TypeError
+        A size is not an int, the allocator has no ``free``, or the callback cannot be called.
     ValueError
         A page or window of less than one token, or another page size than the pool's.
 
@@ -81,9 +83,11 @@ class RadixCache(BasePrefixCache):
         pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
         if pool_page != self.page_size:
             raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
-        self.pool = token_to_kv_pool_allocator
+        self.pool = as_pool(token_to_kv_pool_allocator)
+        if on_node_evict is not None and not callable(on_node_evict):
+            raise TypeError(f"on_node_evict is {on_node_evict!r}: give a function of a node id, or None")
         self.on_node_evict = on_node_evict
-        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
+        self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         self._tree = RadixTree(TreeNode, self.page_size, self.device)
         self._window: SlidingWindow[TreeNode] | None = None
         if self.sliding_window_size is not None:

@@ -9,14 +9,11 @@ import numpy as np
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import (
+from pymllm.mem_cache.arguments import as_device, as_int, as_size, as_switch
+from pymllm.mem_cache.index_arguments import (
     IndexLike,
-    as_device,
     as_index,
-    as_int,
     as_integers,
-    as_size,
-    as_switch,
     check_range,
     is_readable,
     is_single,

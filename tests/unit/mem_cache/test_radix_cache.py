@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,28 @@ class TestConstructor:
         """X1: half a token is no window."""
         with pytest.raises(TypeError, match="sliding_window_size"):
             RadixCache(1, 4.0)
+
+    @pytest.mark.parametrize("wrong", [5, "pool", SimpleNamespace(free=5), SimpleNamespace(page_size=1)])
+    def test_an_allocator_can_take_slots_back(self, wrong: Any) -> None:
+        """X1: said when the cache is made, not when the first eviction wants to return something."""
+        with pytest.raises(TypeError, match=r"token_to_kv_pool_allocator is .* no method free"):
+            RadixCache(token_to_kv_pool_allocator=wrong)
+
+    def test_anything_that_takes_slots_back_is_an_allocator(self) -> None:
+        """Section 4: a pool is known by its ``free``; nothing else is asked for without a window."""
+        freed: list[list[int]] = []
+        cache = RadixCache(
+            token_to_kv_pool_allocator=SimpleNamespace(free=lambda slots: freed.append(slots.tolist()))
+        )
+        put(cache, [1, 2], 7)
+        assert cache.evict(1).full_evicted == 2
+        assert freed == [[7, 8]]
+
+    @pytest.mark.parametrize("wrong", [5, "print", [print]])
+    def test_a_callback_can_be_called(self, wrong: Any) -> None:
+        """X1: said when the cache is made, not after the first eviction."""
+        with pytest.raises(TypeError, match="on_node_evict is"):
+            RadixCache(on_node_evict=wrong)
 
     def test_page_size_is_the_pools(self, pool: RecordingPool) -> None:
         """R1: pages of two sizes would be freed in halves."""
