@@ -185,12 +185,15 @@ class TokenSlots(BaseAdapter):
     # -- tensors and numbers -------------------------------------------------------------------------------
 
     def _indices(self, spans: Sequence[Span], form: str = "int32") -> torch.Tensor:
-        """Return slots as a tensor; where they do not fit its dtype, nothing was asked of the allocator."""
+        """Return slots as a tensor; where they do not fit its dtype, nothing is asked of the allocator."""
         numbers = self.numbers(spans)
         try:
-            return make_indices(numbers, form).to(self.device)
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            made = make_indices(numbers, form)
+        except (RuntimeError, ValueError) as error:
             raise UnsupportedError(f"slots as {form}: {error}") from error
+        if made.reshape(-1).tolist() != numbers:  # torch wraps -1 to 255 without a word
+            raise UnsupportedError(f"slots {numbers} as {form}")
+        return made.to(self.device)
 
     def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
         """Return slots that the allocator made as numbers, if they are what it promises to make."""

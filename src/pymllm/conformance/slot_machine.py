@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from pymllm.conformance.acting import ActingMachine, act
+from pymllm.conformance.acting import act
+from pymllm.conformance.pool_machine import PoolMachine
 from pymllm.oracle.operations import (
     Alloc,
     BeginGroup,
@@ -36,11 +38,8 @@ FORMS = (
 )
 """Forms of indices; the last two hold slots below 256 only."""
 
-WRONG_SIZES = ("negative size", "float size", "bool size")
-WRONG_INDICES = ("float indices", "bool indices", "bfloat16 indices", "a list", "None")
 
-
-class SlotMachine(ActingMachine):
+class SlotMachine(PoolMachine):
     """Drives any slot allocator; what it knows of pages and slots it asks the judge.
 
     Attributes
@@ -49,16 +48,24 @@ class SlotMachine(ActingMachine):
         Follows the pool.
     """
 
+    MALFORMED: ClassVar[Sequence[Malformed]] = (
+        *(Malformed("alloc", wrong) for wrong in ("negative size", "float size", "bool size")),
+        *(
+            Malformed(call, wrong)
+            for call in ("free", "free_swa", "move_swa", "read_halves")
+            for wrong in ("float indices", "bool indices", "bfloat16 indices", "a list", "None")
+        ),
+    )
+
     def begin(self) -> None:
         """Look up what is claimed; misuse is left out where it is undefined."""
         judge = self.examiner.judge
         assert isinstance(judge, SlotJudge)  # of the adapter's kind
         self.judge = judge
         self.page_size = judge.page_size
-        self.checked = "refusals" in judge.claims
         self.grouped = "groups" in judge.claims
         self.windowed = judge.window is not None
-        self.checked_window = self.checked and self.windowed
+        self.checked_window = self.can_refuse and self.windowed
         fits_byte = (judge.full.pages + 1) * self.page_size <= 256
         self._forms = FORMS if fits_byte else FORMS[:-2]
 
@@ -68,10 +75,11 @@ class SlotMachine(ActingMachine):
             self.do(EndGroup())
         for _ in range(2):
             while self.judge.pool.free_count:
-                self.alloc_all()
+                self.alloc_all(but=0)
                 if self.judge.window is not None:
                     self.do(FreeSWA(self._spans(self.judge.window.alive)))
             self.do(Free(self._spans(self.held)))
+        super().end()
 
     @property
     def held(self) -> list[int]:
@@ -85,23 +93,21 @@ class SlotMachine(ActingMachine):
 
     # -- well-behaved acts ---------------------------------------------------------------------------------
 
-    @act(pages=(0, 5), short=(0, 3), weight=3)
+    @act(pages=(0, 3), short=(0, 3), weight=3)
     def alloc(self, pages: int, short: int) -> None:
         """Allocate whole pages, or a little less."""
         self.do(Alloc(max(0, pages * self.page_size - short % self.page_size)))
 
-    @act()
-    def alloc_all(self) -> None:
-        """Allocate all that is free."""
-        self.do(Alloc(self.judge.pool.free_count * self.page_size))
+    @act(but=(0, 3))
+    def alloc_all(self, but: int) -> None:
+        """Allocate all that is free, or leave a few pages."""
+        self.do(Alloc(max(0, self.judge.pool.free_count - but) * self.page_size))
 
     @act(extra=(1, 3), then=(0, 2))
     def alloc_too_much(self, extra: int, then: int) -> None:
         """Ask for more than there is, then perhaps for less: the order must be what it was (X4)."""
-        free = self.judge.pool.free_count
-        self.do(Alloc(free * self.page_size + extra))
-        if then:
-            self.do(Alloc(min(then, free) * self.page_size))
+        self.do(Alloc(self.judge.pool.free_count * self.page_size + extra))
+        self._show_order(then)
 
     @act("held", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=3)
     def free(self, start: int, count: int, naming: int, form: int) -> None:
@@ -162,11 +168,12 @@ class SlotMachine(ActingMachine):
 
     # -- misuse, where it is refused -----------------------------------------------------------------------
 
-    @act("checked", start=PICK, count=(0, 3), place=PICK, fault=(0, 5))
-    def free_wrong(self, start: int, count: int, place: int, fault: int) -> None:
+    @act("can_refuse", start=PICK, count=(0, 3), place=PICK, fault=(0, 5), then=(0, 2))
+    def free_wrong(self, start: int, count: int, place: int, fault: int, then: int) -> None:
         """Free one slot that is nobody's among others that are: refused, all of it (X1, A5)."""
         good = self._slots_of(pick(self.held, start, count))
         self._spoil(Free, good, place, fault)
+        self._show_order(then)
 
     @act("checked_window", start=PICK, count=(0, 3), place=PICK, fault=(0, 6))
     def free_swa_wrong(self, start: int, count: int, place: int, fault: int) -> None:
@@ -204,14 +211,10 @@ class SlotMachine(ActingMachine):
         outside = (-1, past, past + self.page_size)[fault]
         self.do(ReadHalves((*self._spans(pick(self.held, start, 1)), Span(0, outside, outside + 1))))
 
-    @act("checked", fault=(0, 7), call=(0, 3))
-    def bad_argument(self, fault: int, call: int) -> None:
-        """Pass what is no number, or no tensor of integers."""
-        if fault >= len(WRONG_INDICES):
-            self.do(Malformed("alloc", WRONG_SIZES[fault - len(WRONG_INDICES)]))
-        else:
-            calls = ("free", "free_swa", "move_swa", "read_halves")
-            self.do(Malformed(calls[call if self.windowed else 0], WRONG_INDICES[fault]))
+    def _show_order(self, pages: int) -> None:
+        """Allocate a little, perhaps: what was refused or failed must have left the order alone."""
+        if pages:
+            self.do(Alloc(min(pages, self.judge.pool.free_count) * self.page_size))
 
     def _spoil(self, operation: type[Free | FreeSWA], good: list[int], place: int, fault: int) -> None:
         bad = self._bad_slot(fault, good)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.given_numbers import GivenNumbers
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import (
     Alloc,
@@ -16,33 +14,21 @@ from pymllm.oracle.operations import (
     EndGroup,
     Free,
     FreeSWA,
-    Malformed,
     Merge,
     MoveSWA,
     Operation,
     ReadHalves,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, Unsupported
-from pymllm.oracle.records import name_of
+from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.oracle.pool_judge import PoolJudge
 from pymllm.oracle.slot_misuse import Misuse, misuse_of_halves, misuse_of_move, misuse_of_slots
 from pymllm.oracle.slot_model import PageModel, WindowModel
 from pymllm.oracle.slot_situations import note_alloc, note_free
 
-__all__ = ["MALFORMED_ERRORS", "SlotJudge"]
-
-MALFORMED_ERRORS = (
-    "TypeError",
-    "ValueError",
-    "IndexError",
-    "UsageError",
-    "OwnershipError",
-    "LockError",
-    "StaleNodeError",
-)
-"""What may answer a malformed argument (X1)."""
+__all__ = ["SlotJudge"]
 
 
-class SlotJudge:
+class SlotJudge(PoolJudge):
     """Follows a pool page by page; what an allocator may choose is accepted and followed.
 
     Parameters
@@ -52,66 +38,53 @@ class SlotJudge:
 
     Attributes
     ----------
-    evidence : Evidence
-        What was tested.
     full : PageModel
         The pool that every slot is from.
     window : WindowModel or None
         The same pool with the window's beside it, where there are SWA halves.
     pool : PageModel or WindowModel
         The larger of these two that there is.
-    given : GivenNumbers
-        Who wants to name a slot asks here.
 
     Notes
     -----
-    Which law a wrong order or size breaks depends on what happened before it: a failed allocation (X4), a
-    clear (X7), a refusal (X1), or else A4 and A2.
+    Which law a wrong order or size breaks depends on what came before it: a failed allocation (X4), a clear
+    (X7), a refusal (X1), or else A4 and A2. What left no trace in the order is forgotten at the next merge.
     """
 
+    KIND: ClassVar[str] = "slots"
+    SIZES_LAW: ClassVar[str] = "A2"
+
     def __init__(self, header: Header) -> None:
-        self.evidence = Evidence()
-        self.given = GivenNumbers()
+        super().__init__(header)
         self.claims = frozenset(header.capabilities)
         if "pool" not in self.claims:
             raise ProgramError(f"{header.adapter} is a slot allocator, and does not claim a pool")
-        self.page_size, pages = _size(header, "page_size"), _size(header, "pages")
-        self.window = WindowModel(pages, _size(header, "swa_pages")) if "swa" in self.claims else None
+        self.page_size, pages = self.number("page_size"), self.number("pages")
+        self.window = WindowModel(pages, self.number("swa_pages")) if "swa" in self.claims else None
         self.full = PageModel(pages) if self.window is None else self.window.full
         self.pool: PageModel | WindowModel = self.full if self.window is None else self.window
         self._order_law = "A4"
 
-    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
-        """Judge one step and follow it; see `pymllm.oracle.judge.Judge`."""
-        rule = self._RULES.get(type(operation))
-        if rule is None:
-            raise ProgramError(f"a slot allocator knows no {name_of(type(operation))}")
-        law = "A2" if isinstance(outcome.result, Unsupported) else rule(self, step, operation, outcome)
-        self._check_sizes(law, outcome)
-
-    def check_end(self) -> None:
-        """Judge nothing: every step was judged in full, and a program may end in any state."""
-
     def sizes(self) -> dict[str, int]:
         """Return the sizes that the contract determines, in tokens, by their documented names."""
-        sizes = {"available_size": self.pool.free_count * self.page_size}
+        pages = {"available_size": self.pool.free_count}
         if self.window is not None:
-            sizes["full_available_size"] = self.full.free_count * self.page_size
-            sizes["swa_available_size"] = self.window.swa.free_count * self.page_size
-        return sizes
+            full, swa = self.full.free_count, self.window.swa.free_count
+            # Their minimum last: where one of the two is wrong, that says more.
+            pages = {"full_available_size": full, "swa_available_size": swa, **pages}
+        return {name: count * self.page_size for name, count in pages.items()}
 
-    def _check_sizes(self, law: str, outcome: Outcome) -> None:
-        told = outcome.sizes
+    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
         for name, expected in self.sizes().items():
-            if told.get(name, expected) != expected:
+            if found.get(name, expected) != expected:
                 blamed = "A7" if law == "A2" and name == "swa_available_size" else law
-                self.evidence.refuse(blamed, name, expected, told[name])
-        if told:
+                self.evidence.refuse(blamed, name, expected, found[name])
+        if found:
             self.evidence.count(law)
 
     # -- allocation ----------------------------------------------------------------------------------------
 
-    def _alloc(self, step: int, operation: Alloc, outcome: Outcome) -> str:
+    def _judge_alloc(self, step: int, operation: Alloc, outcome: Outcome) -> str:
         if operation.tokens < 0:
             raise ProgramError(f"a size is not negative, got {operation.tokens}")
         wanted = -(-operation.tokens // self.page_size)
@@ -192,11 +165,11 @@ class SlotJudge:
 
     # -- giving back ---------------------------------------------------------------------------------------
 
-    def _free(self, step: int, operation: Free, outcome: Outcome) -> str:
+    def _judge_free(self, step: int, operation: Free, outcome: Outcome) -> str:
         slots = self._resolve(operation)
         wrong = misuse_of_slots(self.full, self.page_size, slots)
         if wrong:
-            return self._refuse(wrong, slots, outcome)
+            return self._refuse(wrong, slots, operation, outcome)
         pages = self._pages_of(slots)
         law = "A5" if "refusals" in self.claims and len(slots) > len(pages) else "A2"
         self._expect_done(law, f"free({slots})", outcome)
@@ -204,11 +177,11 @@ class SlotJudge:
         self.pool.give(pages)
         return law
 
-    def _free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
+    def _judge_free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
         window, slots = self._windowed(), self._resolve(operation)
         wrong = misuse_of_halves(window, self.page_size, slots)
         if wrong:
-            return self._refuse(wrong, slots, outcome)
+            return self._refuse(wrong, slots, operation, outcome)
         self._expect_done("A7", f"free_swa({slots})", outcome)
         pages = self._pages_of(slots)
         self.evidence.meet("halves go before their slots", pages)
@@ -216,23 +189,23 @@ class SlotJudge:
         window.give_halves(pages)
         return "A7"
 
-    def _move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
+    def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
         window = self._windowed()
         source, target = self.given.resolve(operation.source), self.given.resolve(operation.target)
         wrong = misuse_of_move(window, self.page_size, source, target)
         if wrong:
-            return self._refuse(wrong, source + target, outcome)
+            return self._refuse(wrong, [], operation, outcome)
         self._expect_done("A7", f"move_swa({source}, {target})", outcome)
         self.evidence.meet("halves move", source)
         self.evidence.meet("halves move inside a group", source and self.full.group_open)
         window.move(self._pages_of(source), self._pages_of(target))
         return "A7"
 
-    def _read_halves(self, step: int, operation: ReadHalves, outcome: Outcome) -> str:
+    def _judge_read_halves(self, step: int, operation: ReadHalves, outcome: Outcome) -> str:
         window, size, slots = self._windowed(), self.page_size, self.given.resolve(operation.slots)
         if any(slot < 0 or slot // size > self.full.pages for slot in slots):
             outside = Misuse("a half outside the pool is refused", "X1")
-            return self._refuse([outside], slots, outcome)
+            return self._refuse([outside], slots, operation, outcome)
         halves = [window.half.get(slot // size, 0) for slot in slots]
         expected = tuple(
             half * size + slot % size if half else 0 for half, slot in zip(halves, slots, strict=True)
@@ -254,14 +227,14 @@ class SlotJudge:
 
     # -- merges, groups, clear -----------------------------------------------------------------------------
 
-    def _merge(self, step: int, operation: Merge, outcome: Outcome) -> str:
+    def _judge_merge(self, step: int, operation: Merge, outcome: Outcome) -> str:
         self._expect_done("A4" if "merges" in self.claims else "A2", "merge", outcome)
         self.evidence.meet("an explicit merge", self.full.young)
         self.pool.merge()
         self._order_law = "A4"
         return "A2"
 
-    def _begin_group(self, step: int, operation: BeginGroup, outcome: Outcome) -> str:
+    def _judge_begin_group(self, step: int, operation: BeginGroup, outcome: Outcome) -> str:
         if self._group_is_open():
             self.evidence.expect_error("A6", "a group inside a group", outcome, "RuntimeError")
             self.evidence.meet("a group in a group is refused")
@@ -270,7 +243,7 @@ class SlotJudge:
             self.pool.begin_group()
         return "A6"
 
-    def _end_group(self, step: int, operation: EndGroup, outcome: Outcome) -> str:
+    def _judge_end_group(self, step: int, operation: EndGroup, outcome: Outcome) -> str:
         if self._group_is_open():
             self._expect_done("A6", "the end of a group", outcome)
             self.evidence.meet("a group closes", self.full.pending)
@@ -285,7 +258,7 @@ class SlotJudge:
             raise ProgramError("groups are not claimed")
         return self.full.group_open
 
-    def _clear(self, step: int, operation: Clear, outcome: Outcome) -> str:
+    def _judge_clear(self, step: int, operation: Clear, outcome: Outcome) -> str:
         self._expect_done("X7", "clear", outcome)
         self.evidence.meet("a clear takes everything from its holders", self.full.held)
         self.evidence.meet("a clear closes a group", self.full.group_open)
@@ -295,26 +268,17 @@ class SlotJudge:
 
     # -- refusals ------------------------------------------------------------------------------------------
 
-    def _malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
-        self._require_refusals(f"{operation.call} with {operation.wrong}")
-        self.evidence.expect_error("X1", f"{operation.call}, {operation.wrong}", outcome, *MALFORMED_ERRORS)
-        self.evidence.meet("a bad argument is refused")
-        return "X1"
+    def refused(self, operation: Operation) -> None:
+        """Suspect a refused operation of a trace in the order of what is handed out next."""
+        self._order_law = "X1"
 
-    def _refuse(self, wrong: list[Misuse], slots: list[int], outcome: Outcome) -> str:
-        """Test that misuse was refused; what is undefined for an allocator that does not look is no test."""
-        self._require_refusals(wrong[0].situation)
+    def _refuse(self, wrong: list[Misuse], slots: list[int], operation: Operation, outcome: Outcome) -> str:
         errors = dict.fromkeys(misuse.error for misuse in wrong)
-        self.evidence.expect_error(wrong[0].law, f"{slots}: {wrong[0].situation}", outcome, *errors)
+        law = self.expect_refusal(wrong[0].law, wrong[0].situation, operation, outcome, *errors)
         for misuse in wrong:
             self.evidence.meet(misuse.situation)
-        held = any(slot // self.page_size in self.full.held for slot in slots)
-        self.evidence.meet("good slots stay with a bad one", held and len(wrong) == 1)
-        return "X1"
-
-    def _require_refusals(self, what: str) -> None:
-        if "refusals" not in self.claims:
-            raise ProgramError(f"misuse is undefined where refusals are not claimed: {what}")
+        self.evidence.meet("good slots stay with a bad one", len({*slots}) > len(wrong))
+        return law
 
     # -- helpers -------------------------------------------------------------------------------------------
 
@@ -325,26 +289,6 @@ class SlotJudge:
 
     def _expect_done(self, law: str, what: str, outcome: Outcome) -> None:
         self.evidence.expect(law, what, Done(), outcome.result)
-
-    _RULES: ClassVar[dict[type, Callable[[SlotJudge, int, Any, Outcome], str]]] = {
-        Alloc: _alloc,
-        Free: _free,
-        FreeSWA: _free_swa,
-        MoveSWA: _move_swa,
-        ReadHalves: _read_halves,
-        Merge: _merge,
-        BeginGroup: _begin_group,
-        EndGroup: _end_group,
-        Clear: _clear,
-        Malformed: _malformed,
-    }
-
-
-def _size(header: Header, key: str) -> int:
-    value = header.config.get(key)
-    if type(value) is not int or value < 1:
-        raise ProgramError(f"the configuration's {key} is {value!r}; it must be a positive integer")
-    return value
 
 
 def _slots_of(pages: Iterable[int], size: int) -> list[int]:

@@ -85,20 +85,20 @@ def misuse_of_move(
     window: WindowModel, page_size: int, source: Sequence[int], target: Sequence[int]
 ) -> list[Misuse]:
     """Return what is wrong with giving the halves of ``source`` to ``target``, pair by pair (A7)."""
-    found = misuse_of_slots(window.full, page_size, [*source]) + misuse_of_slots(
-        window.full, page_size, [*target]
-    )
-    held = window.full.held
-    from_pages, to_pages = _pages(source, page_size), _pages(target, page_size)
+    held, half = window.full.held, window.half
+    from_pages, to_pages = set(_pages(source, page_size)), set(_pages(target, page_size))
+    is_matched = len(source) == len(target)
+    is_repeated = len({*source}) < len(source) or len({*target}) < len(target)
     checks = (
-        (_FREE_SOURCE, not set(from_pages) <= held),
-        (_FREE_TARGET, not set(to_pages) <= held),
-        (_NO_SOURCE, not set(from_pages) & held <= window.half.keys()),
-        (_TARGET_TAKEN, set(to_pages) & window.half.keys()),
-        (_UNEQUAL, len(source) != len(target)),
-        (_ACROSS, len(source) == len(target) and not _pair_up(page_size, source, target)),
+        (_FREE_SOURCE, not from_pages <= held),
+        (_FREE_TARGET, not to_pages <= held),
+        (_NO_SOURCE, not from_pages & held <= half.keys()),
+        (_TARGET_TAKEN, to_pages & half.keys()),
+        (_UNEQUAL, not is_matched),
+        (_ACROSS, is_matched and not _pair_up(page_size, source, target)),
+        (_TWICE, page_size == 1 and is_repeated),
     )
-    return found + [misuse for misuse, wrong in checks if wrong]
+    return [misuse for misuse, is_so in checks if is_so]
 
 
 def _pages(slots: Sequence[int], page_size: int) -> list[int]:

@@ -40,7 +40,7 @@ _GROUPS = frozenset(
 )
 _REFUSALS = frozenset(
     {
-        "a bad argument is refused",
+        "a malformed call is refused",
         "a double free is refused",
         "padding is refused",
         "an index past the end is refused",
