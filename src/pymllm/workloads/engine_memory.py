@@ -275,7 +275,6 @@ class EngineMemory:
             return
         floor = self._window_floor(live.length)
         if floor > live.released_length:
-            self._watch.notice(Event.RELEASED, live)
             self._swa_allocator.free_swa(self._table[live.row, live.released_length : floor])
             live.released_length = floor
 

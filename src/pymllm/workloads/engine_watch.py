@@ -29,8 +29,6 @@ class Event(enum.Enum):
     """Others have cached meanwhile what it computed; its duplicates are about to be given back."""
     UNCACHED = "uncached"
     """The cache took nothing of what it computed, and has nothing of it: the window would be dead."""
-    RELEASED = "released"
-    """SWA halves behind its window are about to be returned."""
     RETRACTED = "retracted"
     """It goes back into the queue, because memory ran out."""
     ABORTED = "aborted"
