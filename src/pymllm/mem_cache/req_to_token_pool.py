@@ -250,7 +250,8 @@ class ReqToTokenPool:
             raise OwnershipError(f"row {row} is outside 1..{self.size}, the rows that alloc hands out")
         if not self._is_open[row]:
             raise OwnershipError(
-                f"row {row} is not handed out (it was freed, or never allocated); alloc it first"
+                f"row {row} is not handed out: it was never allocated, or is free again; "
+                "name rows that alloc returned, and free each once"
             )
         return row
 

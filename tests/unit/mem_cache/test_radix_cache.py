@@ -395,6 +395,20 @@ class TestInsert:
         assert result.adopted == ((0, 2),)
         assert not result.last_node.swa_tombstone
 
+    @pytest.mark.parametrize("name", ["prev_prefix_len", "swa_evicted_seqlen"])
+    @pytest.mark.parametrize(
+        ("wrong", "error"),
+        [("x", TypeError), (1.0, TypeError), (True, TypeError), (-9, ValueError), (4, ValueError)],
+    )
+    def test_window_arguments_are_lengths_within_the_key_all_the_same(
+        self, cache: RadixCache, name: str, wrong: Any, error: type[Exception]
+    ) -> None:
+        """X1, S7: what is nonsense with a window is refused without one; nothing more is."""
+        with pytest.raises(error, match=name):
+            cache.insert(RadixKey([1, 2, 3]), slots(4, 5, 6), **{name: wrong})
+        assert cache.total_size() == 0
+        assert cache.insert(RadixKey([1, 2, 3]), slots(4, 5, 6), **{name: 3}).adopted == ((0, 3),)
+
 
 class TestEvict:
     def test_least_recent_leaf_goes_first_and_whole(self, cache: RadixCache) -> None:
@@ -777,6 +791,23 @@ class TestFaults:
         with pytest.raises(KeyError, match=str(nodes[0].id)):
             cache.evict(100)
         assert called == [node.id for node in nodes]
+        assert cache.total_size() == 0
+        check_radix_cache(cache)
+        assert put(cache, [1, 2]) is not None
+
+    def test_an_interrupt_leaves_a_callback_at_once(self) -> None:
+        """X2: the rest is not called, which whoever interrupts wants; the eviction itself is complete."""
+        called: list[int] = []
+
+        def interrupt(node_id: int) -> None:
+            called.append(node_id)
+            raise KeyboardInterrupt
+
+        cache = RadixCache(on_node_evict=interrupt)
+        first, _ = put(cache, [1, 1]), put(cache, [2, 1])
+        with pytest.raises(KeyboardInterrupt):
+            cache.evict(100)
+        assert called == [first.id]
         assert cache.total_size() == 0
         check_radix_cache(cache)
         assert put(cache, [1, 2]) is not None

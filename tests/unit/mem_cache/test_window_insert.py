@@ -131,9 +131,19 @@ class TestNewPages:
         """S2: an alive page has window KV, or an engine would read what is not there."""
         slots = engine.slots(12, evicted=5)
         before = engine.state()
-        with pytest.raises(OwnershipError, match="token 4 "):
+        with pytest.raises(OwnershipError, match=r"token 4 .* swa_evicted_seqlen is 4; give 5 or more"):
             engine.insert(KEY, slots, evicted=4)
         assert engine.state() == before
+
+    @pytest.mark.parametrize("start", [0, 4])
+    def test_the_error_says_how_far_the_halves_are_gone(self, start: int) -> None:
+        """S7, X1: the value that was given, and the whole pages that would do."""
+        engine = Engine(window=4, page_size=4)
+        slots = engine.slots(12)
+        engine.inner.free_swa(slots[start:8])
+        words = f"token {start} .* swa_evicted_seqlen is 0; give 8 or more, and free_swa all halves before it"
+        with pytest.raises(OwnershipError, match=words):
+            engine.insert(KEY, slots)
 
     def test_unchecked_pool_is_not_asked_for_halves(self) -> None:
         """S7: without ownership checks both are the caller's duty."""
@@ -369,7 +379,7 @@ class TestBounds:
         engine.put(KEY[:4])
         assert engine.insert(KEY, engine.slots(12), protected=7).adopted == ((4, 12),)
 
-    @pytest.mark.parametrize("evicted", [-4, 16, 2])
+    @pytest.mark.parametrize("evicted", [-4, 13, 16, 2])
     def test_e_is_whole_pages_of_the_key(self, evicted: int) -> None:
         """S7: the error names the value, and nothing has changed."""
         engine = Engine(window=4, page_size=4)
