@@ -82,20 +82,16 @@ class SimulatedForward:
             Their prefix fingerprints, shape ``(n,)``, uint64.
         """
         self.unchecked_writes += 1
+        garbage = self._garbage.integers(1, 1 << 62, -len(prefixes) % BATCH_MULTIPLE)
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
             index = torch.from_numpy(padded(named))
             for layer in range(_LAYERS):
-                values = [self._padded_values(prefixes, layer, part) for part in parts]
+                values = [np.concatenate([kv_fingerprints(prefixes, layer, part), garbage]) for part in parts]
                 keys_values = [torch.from_numpy(value).view(-1, 1, 1).to(pool.device) for value in values]
                 pool.set_kv_buffer(layer, index, keys_values[0], keys_values[1])
                 for part, value in zip(parts, values, strict=True):
                     self._written[layer, part][named] = value[: len(named)]
-
-    def _padded_values(self, prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarray:
-        values = kv_fingerprints(prefixes, layer, part)
-        garbage = self._garbage.integers(1, 1 << 62, -len(values) % BATCH_MULTIPLE)
-        return np.concatenate([values, garbage])
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
         if parts is _SWA and self._swa_allocator is not None:
