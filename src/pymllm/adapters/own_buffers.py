@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
 from pymllm.invariants.kv_pool import check_kv_pool
 from pymllm.mem_cache.kv_pool import KVPool
@@ -38,12 +39,16 @@ class KVBuffers(OwnPool):
     )
 
     MALFORMED: ClassVar[Mapping[tuple[str, str], Callable[[Any], object]]] = {
-        ("write_kv", "float64 keys"): lambda pool: _write(pool, k=_keys(pool).to(torch.float64)),
-        ("write_kv", "float64 values"): lambda pool: _write(pool, v=_values(pool).to(torch.float64)),
+        ("write_kv", "keys of another dtype"): lambda pool: _write(
+            pool, k=_keys(pool).to(_other_dtype(pool))
+        ),
+        ("write_kv", "values of another dtype"): lambda pool: _write(
+            pool, v=_values(pool).to(_other_dtype(pool))
+        ),
         ("write_kv", "keys on another device"): lambda pool: _write(pool, k=_keys(pool).to("meta")),
         ("write_kv", "a list of keys"): lambda pool: _write(pool, k=_keys(pool).tolist()),
-        ("write_kv", "keys of one dimension"): lambda pool: _write(pool, k=_keys(pool).flatten()),
-        ("write_kv", "a key for each head"): lambda pool: _write(pool, k=_keys(pool)[..., :1, :1]),
+        ("write_kv", "keys of one dimension"): lambda pool: _write(pool, k=_long_keys(pool).flatten()),
+        ("write_kv", "one element for a key"): lambda pool: _write(pool, k=_long_keys(pool)[..., :1, :1]),
         ("write_kv", "one value for all slots"): lambda pool: _write(pool, v=_values(pool)[0]),
         ("write_kv", "float indices"): lambda pool: _write(pool, indices=torch.tensor([1.0, 2.0])),
         ("write_kv", "bool indices"): lambda pool: _write(pool, indices=torch.tensor([True, True])),
@@ -122,6 +127,17 @@ def _write(pool: KVPool, **wrong: Any) -> None:
 
 def _keys(pool: KVPool) -> torch.Tensor:
     return torch.ones(2, pool.k_head_num, pool.k_head_dim, device=pool.device).to(pool.dtype)
+
+
+def _long_keys(pool: KVPool) -> torch.Tensor:
+    """Return keys of several elements: one element has the same form as a flat row of it."""
+    if pool.k_head_num * pool.k_head_dim == 1:
+        raise UnsupportedError("a key has one element")
+    return _keys(pool)
+
+
+def _other_dtype(pool: KVPool) -> torch.dtype:
+    return torch.float32 if pool.dtype is torch.float64 else torch.float64
 
 
 def _values(pool: KVPool) -> torch.Tensor:

@@ -21,9 +21,9 @@ class BufferMachine(PoolMachine):
     """Drives the buffers of every layer (P3, X1, E5)."""
 
     MALFORMED: ClassVar[tuple[Malformed, ...]] = (
-        *(Malformed("write_kv", f"float64 {part}") for part in ("keys", "values")),
+        *(Malformed("write_kv", f"{part} of another dtype") for part in ("keys", "values")),
         *(Malformed("write_kv", f"keys {wrong}") for wrong in ("on another device", "of one dimension")),
-        *(Malformed("write_kv", wrong) for wrong in ("a key for each head", "one value for all slots")),
+        *(Malformed("write_kv", wrong) for wrong in ("one element for a key", "one value for all slots")),
         *(Malformed("write_kv", f"{kind} indices") for kind in ("float", "bool")),
         *(Malformed("write_kv", f"a list of {what}") for what in ("keys", "indices")),
         *(Malformed("write_kv", f"a {kind} layer") for kind in ("float", "bool")),

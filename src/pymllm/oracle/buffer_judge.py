@@ -64,7 +64,7 @@ class BufferJudge(PoolJudge):
             return self.expect_refusal("P3", " and ".join(wrong), operation, outcome, *MALFORMED_ERRORS)
         _demand_writable(operation)
         self.answer(Done, "P3", f"write of slots {list(slots)}", outcome)
-        self._leave_other_layers(operation.layer)
+        self._leave_all_else()
         for part, rows in (("key", operation.keys), ("value", operation.values)):
             self._write(operation.layer, part, slots, rows)
         self.evidence.meet("padded tokens share slot 0", slots.count(0) > 1)
@@ -104,7 +104,7 @@ class BufferJudge(PoolJudge):
         if layer not in range(self.layers) or {*sources, *targets} - {*range(self.rows)}:
             raise ProgramError(f"{operation} leaves the buffers; there are {self.layers} x {self.rows} rows")
         self.answer(Done, "P3", f"move of slots {sources} to {targets}", outcome)
-        self._leave_other_layers(layer)
+        self._leave_all_else()
         buffer = self._buffers[layer]
         for part in self.widths:
             held = [buffer.holds((part, slot)) for slot in sources]
@@ -115,10 +115,10 @@ class BufferJudge(PoolJudge):
         )
         return "P3"
 
-    def _leave_other_layers(self, layer: int) -> None:
-        for other, buffer in enumerate(self._buffers):
-            if other != layer:
-                buffer.suspect("P3")
+    def _leave_all_else(self) -> None:
+        """Follow a write as what it must not do: change anything else, in any layer."""
+        for buffer in self._buffers:
+            buffer.suspect("P3")
 
     # -- reading -------------------------------------------------------------------------------------------
 

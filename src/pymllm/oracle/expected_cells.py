@@ -74,7 +74,7 @@ class ExpectedCells(Generic[CellT]):
         self._suspect = law
 
     def suspect(self, law: str) -> None:
-        """Follow an operation that must not change anything here."""
+        """Follow an operation that must not change anything here, or nothing but what it puts after that."""
         self._suspect = law
         self._tested[law] = None
 

@@ -101,6 +101,7 @@ class RowJudge(PoolJudge):
         self.free.add(row)
         if any(self._table.holds((row, at)) != ((0,),) for at in range(self.context)):
             self._was_dirty.add(row)
+        self._table.suspect("P2")
         for at in range(self.context):
             self._table.put("P2", (row, at), (0,))
         return "P2"
@@ -139,7 +140,7 @@ class RowJudge(PoolJudge):
         self.answer(Done, "P3", f"write of row {row}, {start}..{stop}", outcome)
         cells = [(row, at) for at in range(start, stop)]
         self._note_stretch(cells, stop)
-        self._put("P3", cells, values)
+        self._put(cells, values)
         return "P3"
 
     def _note_stretch(self, cells: list[tuple[int, int]], stop: int) -> None:
@@ -164,7 +165,7 @@ class RowJudge(PoolJudge):
         self._demand_single(cells)
         self.answer(Done, "P3", f"write of {len(cells)} entries", outcome)
         self._put_padding(cells, values)
-        self._put("P3", cells, values)
+        self._put(cells, values)
         self.evidence.meet("padded entries share row 0", len(cells) - len({*cells}))
         self.evidence.meet("every request writes its next token", self.held and self.held == {*rows} - {0})
         return "P3"
@@ -174,10 +175,11 @@ class RowJudge(PoolJudge):
         if len(own) != len({*own}):
             raise ProgramError(f"entries {own} name one twice; only row 0 may repeat")
 
-    def _put(self, law: str, cells: Iterable[tuple[int, int]], values: Iterable[int]) -> None:
+    def _put(self, cells: Iterable[tuple[int, int]], values: Iterable[int]) -> None:
+        self._table.suspect("P3")
         for cell, value in zip(cells, values, strict=True):
             if cell[0] != 0:
-                self._table.put(law, cell, (value,))
+                self._table.put("P3", cell, (value,))
 
     def _put_padding(self, cells: list[tuple[int, int]], values: tuple[int, ...]) -> None:
         written: dict[tuple[int, int], dict[tuple[int, ...], None]] = {}

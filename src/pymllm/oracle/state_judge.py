@@ -114,7 +114,7 @@ class StateJudge(PoolJudge):
         return "P5"
 
     def _let_go(self, slot: int) -> None:
-        """Between two owners anything may be written there, and nothing elsewhere."""
+        """Follow a change of owners: anything may be written to the slot then, and nothing elsewhere."""
         self._suspect("P5")
         for states in self._states:
             for part in _PARTS:
@@ -175,6 +175,7 @@ class StateJudge(PoolJudge):
         if len(own) != len({*own}):
             raise ProgramError(f"targets {own} name one twice; only row 0 may repeat")
         self.answer(Done, "P5", f"copy of {source} to {target}", outcome)
+        self._suspect("P5")
         for states in self._states:
             for part in _PARTS:
                 self._copy(states, part, source, target)

@@ -30,7 +30,7 @@ GOOD: list[tuple[Operation, Result]] = [
     (ReadKV(1), Buffers(((1, 1), ZERO, (6, 7)), ((2,), Z, (8,)))),
     (MoveKV(1, 1, 2, 1), Done()),
     (ReadKV(1), Buffers(((1, 1), ZERO, ZERO), ((2,), Z, Z))),
-    (Malformed("write_kv", "float64 keys"), Failed("TypeError")),
+    (Malformed("write_kv", "keys of another dtype"), Failed("TypeError")),
     (ReadKV(0), Buffers((ZERO, (3, 4), ZERO), (Z, (5,), Z))),
     (ReadKV(2), Failed("IndexError")),
 ]
