@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.adapters.base import BaseAdapter, UnsupportedError
-from pymllm.adapters.key_forms import make_indices
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.own_pool import OwnPool
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.slot_store import check_slot_store
 from pymllm.invariants.swa_allocator import check_swa_allocator
@@ -25,7 +25,6 @@ from pymllm.oracle.operations import (
     EndGroup,
     Free,
     FreeSWA,
-    Malformed,
     Merge,
     MoveSWA,
     ReadHalves,
@@ -33,19 +32,30 @@ from pymllm.oracle.operations import (
 )
 from pymllm.oracle.outcomes import Done, NoRoom, Slots
 
-__all__ = ["MALFORMED_INDICES", "MALFORMED_SIZES", "SWASlots", "TokenSlots"]
+__all__ = ["SWASlots", "TokenSlots"]
 
-MALFORMED_INDICES: dict[str, Any] = {
+_ONE = torch.tensor([1])
+_WRONG_SIZES = {"negative size": -1, "float size": 1.0, "bool size": True}
+_WRONG_INDICES = {
     "float indices": torch.tensor([1.0]),
     "bool indices": torch.tensor([True]),
     "bfloat16 indices": torch.tensor([1.0], dtype=torch.bfloat16),
     "a list": [1],
     "None": None,
 }
-"""What `Malformed` passes for slots, by name."""
+_Call = Callable[[Any], object]
 
-MALFORMED_SIZES: dict[str, Any] = {"negative size": -1, "float size": 1.0, "bool size": True}
-"""What `Malformed` passes to ``alloc``, by name."""
+
+def _spoiled(
+    name: str, call: Callable[[Any, Any], object], wrong: Mapping[str, object]
+) -> dict[tuple[str, str], _Call]:
+    """Return a call with each of some wrong arguments, as `OwnPool.MALFORMED` has them."""
+
+    def with_value(value: object) -> _Call:
+        return lambda pool: call(pool, value)
+
+    return {(name, what): with_value(value) for what, value in wrong.items()}
+
 
 _PAGES, _SWA_PAGES = 12, 8
 _OUTSIDE = 2
@@ -69,60 +79,62 @@ def _configurations(**extra: int) -> tuple[Config, ...]:
     )
 
 
-class TokenSlots(BaseAdapter):
-    """`TokenToKVPoolAllocator`.
+class TokenSlots(OwnPool):
+    """A `TokenToKVPoolAllocator`.
 
     Parameters
     ----------
     name : str
         As the registry knows it.
     config : mapping
-        ``page_size``, ``pages``, ``need_sort``, ``check_ownership``, ``store``, and ``device`` if it is not
-        the CPU.
-
-    Attributes
-    ----------
-    allocator : TokenToKVPoolAllocator
-        What is examined.
+        ``page_size`` and ``pages``; ``need_sort``, ``check_ownership`` (both on), ``store`` and ``device``
+        (the CPU), where they are given.
     """
 
-    KIND: ClassVar[str] = "slots"
+    KIND = "slots"
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations()
+    MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
+        **_spoiled("alloc", lambda pool, wrong: pool.alloc(wrong), _WRONG_SIZES),
+        **_spoiled("free", lambda pool, wrong: pool.free(wrong), _WRONG_INDICES),
+    }
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
-        self.page_size = int(config["page_size"] or 0)
-        self.device = torch.device(str(config.get("device", "cpu")))
-        self.allocator = self.build()
-        end = self.tokens("pages") + self.page_size
-        self._around = torch.arange(-_OUTSIDE, end + _OUTSIDE, device=self.device)
+        self._around = torch.arange(
+            -_OUTSIDE, self.pool.size + self.pool.page_size + _OUTSIDE, device=self.device
+        )
 
-    def build(self) -> Any:
+    def make_pool(self) -> object:
         """Build the allocator."""
         return TokenToKVPoolAllocator(self.tokens("pages"), **self.settings())
 
     def tokens(self, key: str) -> int:
         """Return a size that the configuration has in pages."""
-        return int(self.config[key] or 0) * self.page_size
+        return self.number(key) * self.number("page_size")
 
     def settings(self) -> dict[str, Any]:
         """Return what both constructors take besides sizes."""
-        keys = ("page_size", "need_sort", "check_ownership", "store")
-        return {"device": self.device, **{key: self.config[key] for key in keys}}
+        return {
+            "device": self.device,
+            "page_size": self.number("page_size"),
+            "need_sort": self.config.get("need_sort", True),
+            "check_ownership": self.config.get("check_ownership", True),
+            "store": self.config.get("store", "auto"),
+        }
 
     def claim(self) -> frozenset[str]:
         """Claim everything, but no order without sorting and no refusals without checks."""
-        claims = {"pool", "merges", "groups"}
-        claims |= {"sorted"} if self.config["need_sort"] else set()
-        return frozenset(claims | ({"refusals"} if self.config["check_ownership"] else set()))
+        switches = {"sorted": "need_sort", "refusals": "check_ownership"}
+        on = {claim for claim, key in switches.items() if self.config.get(key, True)}
+        return frozenset({"pool", "merges", "groups", *on})
 
     def sizes(self) -> dict[str, int]:
         """Return what is available."""
-        return {"available_size": self.allocator.available_size()}
+        return {"available_size": self.pool.available_size()}
 
     def audit(self) -> Sequence[str]:
         """Walk the free list, and compare it with what the allocator says of every slot."""
-        self._compare_handed_out(check_slot_store(self.allocator._store))
+        self._compare_handed_out(check_slot_store(self.pool._store))
         return self._audited
 
     @property
@@ -130,9 +142,9 @@ class TokenSlots(BaseAdapter):
         return ("A1", "A2", "A4", *(("A5",) if "refusals" in self.capabilities else ()), "A6")
 
     def _compare_handed_out(self, held: NDArray[np.bool_]) -> None:
-        told = self.allocator.is_handed_out(self._around).tolist()
+        told = self.pool.is_handed_out(self._around).tolist()
         outside = [False] * _OUTSIDE
-        expected = outside + held.repeat(self.page_size).tolist() + outside
+        expected = outside + held.repeat(self.pool.page_size).tolist() + outside
         if told != expected:
             raise InvariantViolation("A2", "is_handed_out", expected=repr(expected), observed=repr(told))
 
@@ -140,47 +152,35 @@ class TokenSlots(BaseAdapter):
 
     def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
         """Take slots."""
-        slots = self.allocator.alloc(operation.tokens)
+        slots = self.pool.alloc(operation.tokens)
         if slots is None:
             return NoRoom()
         return Slots(self._plain("A3", slots), self._halves_of(slots))
 
     def do_free(self, step: int, operation: Free) -> Done:
         """Give slots back."""
-        self.allocator.free(self._indices(operation.slots, operation.form))
+        self.pool.free(self._indices(operation.slots, operation.form))
         return Done()
 
     def do_merge(self, step: int, operation: Merge) -> Done:
         """Merge."""
-        self.allocator.merge_and_sort_free()
+        self.pool.merge_and_sort_free()
         return Done()
 
     def do_begin_group(self, step: int, operation: BeginGroup) -> Done:
         """Open a group."""
-        self.allocator.free_group_begin()
+        self.pool.free_group_begin()
         return Done()
 
     def do_end_group(self, step: int, operation: EndGroup) -> Done:
         """Close the group."""
-        self.allocator.free_group_end()
+        self.pool.free_group_end()
         return Done()
 
     def do_clear(self, step: int, operation: Clear) -> Done:
         """Clear."""
-        self.allocator.clear()
+        self.pool.clear()
         return Done()
-
-    def do_malformed(self, step: int, operation: Malformed) -> Done:
-        """Pass what no caller may pass."""
-        calls = self._spoiled_calls()
-        spoils = MALFORMED_SIZES if operation.call == "alloc" else MALFORMED_INDICES
-        if operation.call not in calls or operation.wrong not in spoils:
-            raise UnsupportedError(f"{operation.call} with {operation.wrong}")
-        calls[operation.call](spoils[operation.wrong])
-        return Done()
-
-    def _spoiled_calls(self) -> dict[str, Callable[[Any], object]]:
-        return {"alloc": self.allocator.alloc, "free": self.allocator.free}
 
     # -- tensors and numbers -------------------------------------------------------------------------------
 
@@ -188,20 +188,20 @@ class TokenSlots(BaseAdapter):
         """Return slots as a tensor; where they do not fit its dtype, nothing is asked of the allocator."""
         numbers = self.numbers(spans)
         try:
-            made = make_indices(numbers, form)
+            made = self.index(numbers, form)
         except (RuntimeError, ValueError) as error:
             raise UnsupportedError(f"slots as {form}: {error}") from error
         if made.reshape(-1).tolist() != numbers:  # torch wraps -1 to 255 without a word
             raise UnsupportedError(f"slots {numbers} as {form}")
-        return made.to(self.device)
+        return made
 
     def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
         """Return slots that the allocator made as numbers, if they are what it promises to make."""
-        if slots.dtype != torch.int32 or slots.dim() != 1 or slots.device != self.allocator.device:
+        if slots.dtype != torch.int32 or slots.dim() != 1 or slots.device != self.pool.device:
             raise InvariantViolation(
                 law,
                 "form of the slots returned",
-                expected=f"torch.int32, 1-D, {self.allocator.device}",
+                expected=f"torch.int32, 1-D, {self.pool.device}",
                 observed=f"{slots.dtype}, {slots.dim()}-D, {slots.device}",
             )
         return tuple(slots.tolist())
@@ -211,11 +211,17 @@ class TokenSlots(BaseAdapter):
 
 
 class SWASlots(TokenSlots):
-    """`SWATokenToKVPoolAllocator`; ``swa_pages`` is one more key of its configuration."""
+    """A `SWATokenToKVPoolAllocator`; ``swa_pages`` is one more key of its configuration."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(swa_pages=_SWA_PAGES)
+    MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
+        **TokenSlots.MALFORMED,
+        **_spoiled("free_swa", lambda pool, wrong: pool.free_swa(wrong), _WRONG_INDICES),
+        **_spoiled("move_swa", lambda pool, wrong: pool.move_swa(wrong, _ONE), _WRONG_INDICES),
+        **_spoiled("read_halves", lambda pool, wrong: pool.translate_to_swa(wrong), _WRONG_INDICES),
+    }
 
-    def build(self) -> Any:
+    def make_pool(self) -> object:
         """Build the allocator."""
         return SWATokenToKVPoolAllocator(self.tokens("pages"), self.tokens("swa_pages"), **self.settings())
 
@@ -226,39 +232,30 @@ class SWASlots(TokenSlots):
     def sizes(self) -> dict[str, int]:
         """Return what is available of each pool, and of both."""
         return {
-            "available_size": self.allocator.available_size(),
-            "full_available_size": self.allocator.full_available_size(),
-            "swa_available_size": self.allocator.swa_available_size(),
+            "available_size": self.pool.available_size(),
+            "full_available_size": self.pool.full_available_size(),
+            "swa_available_size": self.pool.swa_available_size(),
         }
 
     def audit(self) -> Sequence[str]:
         """Walk both free lists and the table between them."""
-        check_swa_allocator(self.allocator)
-        self._compare_handed_out(check_slot_store(self.allocator._full))
+        check_swa_allocator(self.pool)
+        self._compare_handed_out(check_slot_store(self.pool._full))
         return (*self._audited, "A7")
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Done:
         """Give halves back."""
-        self.allocator.free_swa(self._indices(operation.slots, operation.form))
+        self.pool.free_swa(self._indices(operation.slots, operation.form))
         return Done()
 
     def do_move_swa(self, step: int, operation: MoveSWA) -> Done:
         """Move halves."""
-        self.allocator.move_swa(self._indices(operation.source), self._indices(operation.target))
+        self.pool.move_swa(self._indices(operation.source), self._indices(operation.target))
         return Done()
 
     def do_read_halves(self, step: int, operation: ReadHalves) -> Slots:
         """Translate slots."""
         return Slots((), self._halves_of(self._indices(operation.slots)))
 
-    def _spoiled_calls(self) -> dict[str, Callable[[Any], object]]:
-        good = torch.tensor([1], device=self.device)
-        return {
-            **super()._spoiled_calls(),
-            "free_swa": self.allocator.free_swa,
-            "move_swa": lambda wrong: self.allocator.move_swa(wrong, good),
-            "read_halves": self.allocator.translate_to_swa,
-        }
-
     def _halves_of(self, slots: torch.Tensor) -> tuple[int, ...]:
-        return self._plain("A7", self.allocator.translate_to_swa(slots))
+        return self._plain("A7", self.pool.translate_to_swa(slots))

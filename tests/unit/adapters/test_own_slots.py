@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.own_slots import MALFORMED_INDICES, MALFORMED_SIZES, SWASlots, TokenSlots
+from pymllm.adapters.own_slots import SWASlots, TokenSlots
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.operations import (
     Alloc,
@@ -57,7 +57,7 @@ def test_slots_are_freed_in_every_form(form: str) -> None:
     adapter = make()
     _, freed = play(adapter, Alloc(4), Free((Span(1, 1, 3),), form))
     assert freed == Outcome(Done(), (), {"available_size": 2})
-    assert adapter.allocator.is_handed_out(torch.arange(5)).tolist() == [False, True, False, False, True]
+    assert adapter.pool.is_handed_out(torch.arange(5)).tolist() == [False, True, False, False, True]
 
 
 def test_an_empty_tensor_may_be_of_floats() -> None:
@@ -115,22 +115,31 @@ def test_misuse_is_told_by_the_name_of_its_error() -> None:
     assert (outcome.result.error, outcome.sizes) == ("OwnershipError", {"available_size": 4})
 
 
-@pytest.mark.parametrize("wrong", [*MALFORMED_INDICES])
-@pytest.mark.parametrize("call", ["free", "free_swa", "move_swa", "read_halves"])
-def test_malformed_indices_are_refused_by_every_call(call: str, wrong: str) -> None:
-    """X1: checked or not."""
-    for checked in (True, False):
-        (outcome,) = play(make("swa", check_ownership=checked), Malformed(call, wrong))
-        assert isinstance(outcome.result, Failed)
-        assert outcome.result.error == "TypeError"
-
-
-@pytest.mark.parametrize("wrong", [*MALFORMED_SIZES])
-def test_malformed_sizes_are_refused(wrong: str) -> None:
-    """X1: by alloc."""
-    (outcome,) = play(make(), Malformed("alloc", wrong))
+@pytest.mark.parametrize("store", ["host", "device"])
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize(("call", "wrong"), SWASlots.MALFORMED)
+def test_a_malformed_call_is_refused(call: str, wrong: str, checked: bool, store: str) -> None:
+    """X1: checked or not, and sizes stay."""
+    adapter = make("swa", check_ownership=checked, store=store)
+    before = adapter.sizes()
+    (outcome,) = play(adapter, Malformed(call, wrong))
     assert isinstance(outcome.result, Failed)
-    assert outcome.result.error in ("TypeError", "ValueError")
+    assert outcome.result.error == ("ValueError" if wrong == "negative size" else "TypeError")
+    assert outcome.sizes == before
+
+
+@pytest.mark.parametrize("lacking", ["page_size", "pages", "swa_pages"])
+def test_a_configuration_that_lacks_a_size_is_refused(lacking: str) -> None:
+    """The message names the key."""
+    config = {key: value for key, value in SWASlots.CONFIGURATIONS[0].items() if key != lacking}
+    with pytest.raises(ValueError, match=f"configuration's {lacking} is None"):
+        SWASlots("swa", config)
+
+
+def test_sizes_are_configuration_enough() -> None:
+    """What is not given is as the constructors have it, with checks on every device."""
+    adapter = TokenSlots("token", {"page_size": 2, "pages": 3})
+    assert (adapter.pool.size, adapter.pool.need_sort, adapter.pool.check_ownership) == (6, True, True)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,7 @@ def test_the_audit_compares_what_the_allocator_says(kind: str, monkeypatch: pyte
     """A2: an answer for a slot that is not so."""
     adapter = make(kind)
     adapter.apply(1, Alloc(1))
-    monkeypatch.setattr(adapter.allocator, "is_handed_out", lambda slots: slots < 3)
+    monkeypatch.setattr(adapter.pool, "is_handed_out", lambda slots: slots < 3)
     with pytest.raises(InvariantViolation, match="A2: is_handed_out"):
         adapter.audit()
 
@@ -195,7 +204,7 @@ def test_slots_of_another_form_than_promised_are_noticed(
 ) -> None:
     """Allocators hand out int32, in one dimension."""
     adapter = make(kind)
-    made = getattr(adapter.allocator, method)
-    monkeypatch.setattr(adapter.allocator, method, lambda argument: made(argument).long())
+    made = getattr(adapter.pool, method)
+    monkeypatch.setattr(adapter.pool, method, lambda argument: made(argument).long())
     with pytest.raises(InvariantViolation, match=f"{law}: form of the slots"):
         adapter.apply(1, Alloc(1))

@@ -36,7 +36,7 @@ class FailsLoudly(TokenSlots):
     def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
         result = super().do_alloc(step, operation)
         if isinstance(result, NoRoom):
-            self.allocator.merge_and_sort_free()
+            self.pool.merge_and_sort_free()
         return result
 
 
@@ -44,7 +44,7 @@ class FailsAndTurns(TokenSlots):
     """Turns its unsorted free list round where it finds no room."""
 
     def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
-        result, store = super().do_alloc(step, operation), self.allocator._store
+        result, store = super().do_alloc(step, operation), self.pool._store
         if isinstance(result, NoRoom):
             store._main, store._main_from = store._main[store._main_from :].flip(0), 0
         return result
@@ -57,7 +57,7 @@ class RefusesLoudly(TokenSlots):
         try:
             return super().do_free(step, operation)
         except OwnershipError:
-            self.allocator.merge_and_sort_free()
+            self.pool.merge_and_sort_free()
             raise
 
 
@@ -66,7 +66,7 @@ class ClearsLoudly(TokenSlots):
 
     def do_clear(self, step: int, operation: Clear) -> Done:
         super().do_clear(step, operation)
-        self.allocator.free(self.allocator.alloc(self.page_size))
+        self.pool.free(self.pool.alloc(self.page_size))
         return Done()
 
 
