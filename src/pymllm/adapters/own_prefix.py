@@ -26,6 +26,7 @@ from pymllm.oracle.operations import (
     Match,
     MoveSWA,
     Operation,
+    ReadHalves,
     Reset,
     Unlock,
 )
@@ -191,6 +192,14 @@ class OwnPrefixCache(BaseAdapter):
             return NoRoom()
         halves = inner.translate_to_swa(slots).tolist() if hasattr(inner, "translate_to_swa") else ()
         return Slots(tuple(slots.tolist()), tuple(halves))
+
+    def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
+        """Ask for the SWA halves of slots."""
+        inner = self._pool_of_caller()
+        if not hasattr(inner, "translate_to_swa"):
+            raise UnsupportedError("the pool has no SWA halves")
+        halves = inner.translate_to_swa(make_indices(self.numbers(operation.slots), "int64"))
+        return Slots((), tuple(halves.tolist()))
 
     def do_free(self, step: int, operation: Free) -> Result:
         """Give slots back."""

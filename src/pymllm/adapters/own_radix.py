@@ -68,10 +68,10 @@ class Radix(OwnPrefixCache):
     def do_lock(self, step: int, operation: Lock) -> Result:
         """Take a hold; the root is named by ``None`` now and then, which must not matter (R6)."""
         node = self.node_of(operation.of)
-        is_root = node is self.cache.root_node
-        token = self.cache.inc_lock_ref(None if is_root and step % 2 else node)
+        is_named_none = node is self.cache.root_node and step % 2
+        token = self.cache.inc_lock_ref(None if is_named_none else node)
         self.keep_hold(step, node, token)
-        if not is_root:
+        if node.parent is not None:  # no root, old or new, is held
             self._held.append((node, token))
         return Locked(token)
 

@@ -20,6 +20,7 @@ from pymllm.oracle.operations import (
     Lock,
     Match,
     MoveSWA,
+    ReadHalves,
     Reset,
     Span,
     Unlock,
@@ -78,12 +79,19 @@ class TestPool:
         assert outcomes[-1].sizes["full_available_size"] == 7
         assert outcomes[-1].sizes["swa_available_size"] == 7
 
-    @pytest.mark.parametrize("operation", [Alloc(1), Free(()), FreeSWA(()), MoveSWA((), ())])
+    def test_halves_can_be_asked_for(self) -> None:
+        """A7: 0 where there is none, whoever owns the slot."""
+        made = adapter()
+        made.apply(1, Alloc(3))
+        made.apply(2, FreeSWA((Span(1, 0, 1),)))
+        assert result(made, 3, ReadHalves((Span(0, 1, 5),))) == Slots((), (0, 2, 3, 0))
+
+    @pytest.mark.parametrize("operation", [Alloc(1), Free(()), FreeSWA(()), MoveSWA((), ()), ReadHalves(())])
     def test_without_a_pool_there_is_nothing_to_call(self, operation: Any) -> None:
         """A cache without a pool claims none."""
         assert isinstance(result(adapter(pool="none"), 1, operation), Unsupported)
 
-    @pytest.mark.parametrize("operation", [FreeSWA(()), MoveSWA((), ())])
+    @pytest.mark.parametrize("operation", [FreeSWA(()), MoveSWA((), ()), ReadHalves(())])
     def test_a_plain_pool_has_no_halves(self, operation: Any) -> None:
         """A7: only an allocator with two pools has them."""
         assert isinstance(result(adapter(pool="token"), 1, operation), Unsupported)
