@@ -235,10 +235,10 @@ class OwnPrefixCache(BaseAdapter):
         key = make_radix_key(operation.key)
         result = self.cache.match_prefix(key)
         clobber(key.token_ids)
-        slots = tuple(result.indices.tolist())
+        slots, dtype = tuple(result.indices.tolist()), str(result.indices.dtype).removeprefix("torch.")
         clobber(result.indices)
         self._nodes[step] = result.last_node
-        return Matched(slots, result.prefix_len, self.node_length(result.last_node, operation.key))
+        return Matched(slots, result.prefix_len, self.node_length(result.last_node, operation.key), dtype)
 
     def do_insert(self, step: int, operation: Insert) -> Result:
         """Insert a key; what was passed in is overwritten at once (X5)."""

@@ -10,7 +10,7 @@ from pymllm.oracle.outcomes import NodeView
 __all__ = ["ASTRAY", "path_length", "view_tree"]
 
 ASTRAY = -1
-"""Length of a path that is no prefix of the key it should spell, or leads to another root."""
+"""Length of a path that spells no prefix of its key, or leads to another root."""
 
 
 def view_tree(root: Any) -> tuple[NodeView, ...]:
@@ -43,7 +43,7 @@ def _view_node(node: Any, parent: int | None) -> NodeView:
 
 
 def path_length(root: Any, node: Any, key: Key) -> int:
-    """Return the length of a node's path, which must spell a prefix of ``key``; `ASTRAY` otherwise."""
+    """Return the length of a node's path, whose tokens must begin ``key``'s; `ASTRAY` otherwise."""
     chain = []
     while node is not root:
         if node is None or node.key is None:
@@ -53,7 +53,7 @@ def path_length(root: Any, node: Any, key: Key) -> int:
     length = 0
     for node in reversed(chain):
         tokens = _tokens_of(node)
-        if node.key.extra_key != key.extra_key or tokens != key.tokens[length : length + len(tokens)]:
+        if tokens != key.tokens[length : length + len(tokens)]:
             return ASTRAY
         length += len(tokens)
     return length

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.own_radix import WindowedRadix
@@ -116,6 +117,12 @@ class TestKeys:
         """R2: and the tree does not change with what the caller does to its tensors."""
         for step in (5, 6):
             assert result(filled, step, Match(Key((1, 2, 5, 9)))) == Matched((1, 2, 7), 3, 3)
+
+    def test_a_match_tells_its_dtype(self, filled: WindowedRadix, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R2: trees return int64."""
+        assert result(filled, 5, Match(Key((9,)))).dtype == "int64"
+        monkeypatch.setattr(filled.cache._tree, "gather", lambda path: torch.empty(0, dtype=torch.int32))
+        assert result(filled, 6, Match(Key((9,)))).dtype == "int32"
 
     def test_an_insert_tells_what_was_adopted(self, filled: WindowedRadix) -> None:
         """R4: the duplicates, 5 and 6, are still the caller's."""
