@@ -176,10 +176,12 @@ class PrefixMachine(PrefixCaller):
 
     @_looked_at(needs="live", weight=2, pick=PICK)
     def lock_node(self, pick: int) -> None:
-        """Hold a node; one whose window is dead only where that is refused."""
-        handle = _picked(self.live, pick)
-        if self.is_refusing or self.model.is_usable(handle.path):
-            self.lock(handle.step)
+        """Hold a node; every other time one whose window is dead, where that is refused."""
+        dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
+        usable = [handle for handle in self.live if handle not in dead]
+        choices = dead if self.is_refusing and dead and pick % 2 else usable
+        if choices:
+            self.lock(_picked(choices, pick).step)
 
     @_looked_at(needs="holds", weight=2, pick=PICK)
     def unlock_hold(self, pick: int) -> None:
