@@ -9,6 +9,7 @@ from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.buffer_machine import BufferMachine
 from pymllm.oracle.buffer_judge import expected_situations
+from pymllm.oracle.history import Config
 
 MACHINES = [make_machine(BufferMachine, "kv-buffers", dict(config)) for config in KVBuffers.CONFIGURATIONS]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)
@@ -36,3 +37,13 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[BufferMachine]) 
     machine = drive(machine_class, seed=20_000, steps=20_000)
     header = machine.examiner.history.header
     assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", KVBuffers.CONFIGURATIONS)
+def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
+    """P3, X1, X3, E5: with indices on the device, looked at there."""
+    machine = drive(
+        make_machine(BufferMachine, "kv-buffers", {**config, "device": "cuda"}), seed=2, steps=500
+    )
+    assert len(machine.examiner.history) > 500

@@ -8,6 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
+from pymllm.oracle.history import Config
 from pymllm.oracle.row_judge import expected_situations
 
 MACHINES = [make_machine(RowMachine, "rows", dict(config)) for config in Rows.CONFIGURATIONS]
@@ -36,3 +37,11 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[RowMachine]) -> 
     machine = drive(machine_class, seed=20_000, steps=20_000)
     header = machine.examiner.history.header
     assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", Rows.CONFIGURATIONS)
+def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
+    """P1, P2, P3, X1, X3, X4, X7, E5: with indices on the device, looked at there."""
+    machine = drive(make_machine(RowMachine, "rows", {**config, "device": "cuda"}), seed=2, steps=500)
+    assert len(machine.examiner.history) > 500

@@ -8,6 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymllm.adapters.own_states import GDNStates
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.state_machine import StateMachine
+from pymllm.oracle.history import Config
 from pymllm.oracle.state_judge import expected_situations
 
 MACHINES = [make_machine(StateMachine, "gdn-states", dict(config)) for config in GDNStates.CONFIGURATIONS]
@@ -36,3 +37,11 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[StateMachine]) -
     machine = drive(machine_class, seed=20_000, steps=20_000)
     header = machine.examiner.history.header
     assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", GDNStates.CONFIGURATIONS)
+def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
+    """P4, P5, X1, X3, X4, X7: with indices on the device, looked at there."""
+    machine = drive(make_machine(StateMachine, "gdn-states", {**config, "device": "cuda"}), seed=2, steps=500)
+    assert len(machine.examiner.history) > 500

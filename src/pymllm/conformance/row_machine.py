@@ -86,7 +86,7 @@ class RowMachine(PoolMachine):
         self.do(AllocRows(-1))
         self.observe()
 
-    @act(chance=(0, 3))
+    @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
         """Take everything back, now and then."""
         if not chance:

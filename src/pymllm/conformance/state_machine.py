@@ -78,7 +78,7 @@ class StateMachine(PoolMachine):
             self.do(FreeTrack(Span(0, slot, slot + 1)))
             self.observe()
 
-    @act(chance=(0, 4))
+    @act(chance=(0, 2))
     def clear(self, chance: int) -> None:
         """Take everything back, now and then."""
         if not chance:

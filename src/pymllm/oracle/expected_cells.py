@@ -19,7 +19,8 @@ class ExpectedCells(Generic[CellT]):
     """Follows every write and compares the whole memory when somebody reads it.
 
     Where the contract leaves open which of several writes came last, a cell may hold any of them until it
-    is read; a cell that nobody owns may hold anything.
+    is read, or of each element any one's: a scatter races for each by itself. A cell that nobody owns may
+    hold anything.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ class ExpectedCells(Generic[CellT]):
         """
         for cell, content in found.items():
             may_hold = self._may_hold[cell]
-            if may_hold and content not in may_hold:
+            if may_hold and content not in may_hold and not _is_mixed(content, may_hold):
                 what = self._wording.format(*cell)
                 expected = " or ".join(str(_plain(one)) for one in may_hold)
                 evidence.refuse(self._law_of(cell, content), what, expected, str(_plain(content)))
@@ -105,6 +106,12 @@ class ExpectedCells(Generic[CellT]):
 
     def _law_of(self, cell: CellT, content: Content) -> str:
         return self._blame.get(cell) or self._strays.get(content) or self._suspect
+
+
+def _is_mixed(content: Content, contents: tuple[Content, ...]) -> bool:
+    return len(content) == len(contents[0]) and all(
+        element in elements for element, elements in zip(content, zip(*contents, strict=True), strict=True)
+    )
 
 
 def _plain(content: Content) -> Content | int:

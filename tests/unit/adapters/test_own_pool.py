@@ -14,7 +14,7 @@ from pymllm.adapters.own_rows import Rows
 from pymllm.adapters.own_states import GDNStates
 from pymllm.errors import ProgramError
 from pymllm.oracle.operations import FreeRow, Malformed, Span
-from pymllm.oracle.outcomes import Failed, Unsupported
+from pymllm.oracle.outcomes import Done, Failed, Outcome, Unsupported
 
 ADAPTERS = [Rows, KVBuffers, GDNStates, KeysAndHashes]
 
@@ -66,6 +66,13 @@ def test_a_malformed_call_that_is_not_known_is_not_made(adapter_class: type[OwnP
     """Another adapter's list may be longer."""
     adapter = adapter_class("x", adapter_class.CONFIGURATIONS[0])
     assert adapter.apply(1, Malformed("fly", "no wings")).result == Unsupported("fly with no wings")
+
+
+def test_a_malformed_call_that_passes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: the adapter does not judge."""
+    monkeypatch.setattr(Rows, "MALFORMED", {("fly", "no wings"): lambda pool: pool.alloc(1)})
+    outcome = Rows("x", Rows.CONFIGURATIONS[0]).apply(1, Malformed("fly", "no wings"))
+    assert outcome == Outcome(Done(), (), {"size": 3, "available_size": 2})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_hashes import KeysAndHashes
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.hash_machine import HashMachine
@@ -52,6 +53,13 @@ class Forgiving(KeysAndHashes):
         return super().do_pick_token(step, type(operation)(operation.key, min(operation.at, last)))
 
 
+class Hashless(KeysAndHashes):
+    """Has keys and nothing else."""
+
+    def do_hash_page(self, step: int, operation: Any) -> Hashes:
+        raise UnsupportedError("hash_page")
+
+
 class Plain(KeysAndHashes):
     """Has neither tuples nor refusals."""
 
@@ -82,6 +90,14 @@ def test_wrong_keys_and_hashes_break_their_law(
 def test_the_machine_knows_every_malformed_call_of_the_adapter() -> None:
     """X1: and no other, so that none is passed over in silence."""
     assert {(call.call, call.wrong) for call in HashMachine.MALFORMED} == set(KeysAndHashes.MALFORMED)
+
+
+def test_what_an_adapter_cannot_hash_is_passed_over() -> None:
+    """H1: and chained to by nothing."""
+    machine = drive(machine_of(Hashless), 2, 200)
+    reached = set(machine.examiner.judge.evidence.reached)
+    assert "a slice is empty" in reached
+    assert not any("hashed" in situation or "chained" in situation for situation in reached)
 
 
 def test_tuples_and_misuse_are_tried_only_where_they_are_claimed() -> None:

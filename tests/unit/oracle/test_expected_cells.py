@@ -74,6 +74,14 @@ def test_a_reading_settles_what_was_open(cells: ExpectedCells[tuple[str, int]]) 
     assert blamed(cells, row0=(1, 1)) == "P2"
 
 
+def test_writes_that_race_may_race_for_each_element(cells: ExpectedCells[tuple[str, int]]) -> None:
+    """E5: a mixture of padded rows is nobody's loss, a number that no one wrote there is."""
+    cells.put("E5", ("a", 0), (1, 3), (2, 4))
+    assert look(cells, row0=(1, 4)) == {"E5": 1}
+    cells.put("E5", ("a", 0), (1, 3), (2, 4))
+    assert blamed(cells, row0=(3, 1)) == "E5"
+
+
 def test_what_nobody_owns_may_hold_anything(cells: ExpectedCells[tuple[str, int]]) -> None:
     """P5: until it is read, and then that."""
     cells.release(("a", 2))
