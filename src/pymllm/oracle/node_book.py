@@ -157,10 +157,11 @@ class NodeBook:
         if path not in self._may_split:
             self._same("R2", "nodes that end at", path, "none: nothing was used up to here", "one")
         upper = tree.ends[path]
-        edges = [self._first_of_window(number) for number, hold in self.model.holds.items() if hold.edge]
         self.evidence.meet("a held path is split", self.model.locks(path))
         self.evidence.meet("a hashed node is split", upper.page_hashes is not None)
-        self.evidence.meet("an edge node is split", any(tree.pages[edge].node is upper for edge in edges))
+        windows = [number for number, hold in self.model.holds.items() if hold.edge and hold.path != path]
+        starts = [tree.pages[self._first_of_window(number)].node for number in windows]
+        self.evidence.meet("an edge node is split", any(start is upper for start in starts))
 
     def _first_of_window(self, hold: int) -> Path:
         taken = self.model.holds[hold]

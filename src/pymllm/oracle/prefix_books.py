@@ -83,9 +83,12 @@ class PrefixBooks:
             raise ProgramError("a cache with a window claims swa")
         if ("pool" in self.claims) != (self.pool != "none"):
             raise ProgramError(f"the configuration's pool is {self.pool}, and pool is claimed or not")
+
+    @property
+    def can_follow_evictions(self) -> bool:
+        """Whether it can be told what an eviction took: by its order, or by what the pool sees."""
         tells_victims = self.pool == "swa" or (self.pool == "token" and self.window is None)
-        if self.retains and not tells_victims and "exact_lru" not in self.claims:
-            raise ProgramError("victims that no pool sees can only be followed where exact_lru is claimed")
+        return tells_victims or "exact_lru" in self.claims or not self.retains
 
     def path_of(self, key: Key) -> Path:
         """Return the path of a key; `ProgramError` where the adapter does not claim such keys."""

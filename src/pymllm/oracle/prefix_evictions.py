@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pymllm.errors import ProgramError
 from pymllm.oracle.operations import Evict
 from pymllm.oracle.outcomes import Evicted, Outcome
 from pymllm.oracle.prefix_books import PrefixBooks
@@ -30,6 +31,8 @@ class EvictionJudge:
     def judge(self, step: int, operation: Evict, outcome: Outcome) -> str:
         """Judge an `Evict`; return the law that is broken where a size is wrong afterwards."""
         books, seen = self.books, sort_effects(outcome.effects)
+        if not books.can_follow_evictions:
+            raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
         tokens = operation.tokens
         alive_tokens = operation.secondary if books.window is not None else 0
         allowed = self._plan(tokens, alive_tokens)
@@ -103,7 +106,7 @@ class EvictionJudge:
         if found is None:
             self._blame(seen, allowed, tokens)
         assert found is not None
-        books.count("R5", found.removed)
+        books.count("R5", found.removed or not books.retains)
         books.count("S3", found.tombstoned)
         return found
 
@@ -169,8 +172,9 @@ class EvictionJudge:
             many = least <= len(found) <= most
             books.demand("R5", many, "callbacks", f"{least}..{most}", lambda: len(found))
         elif sorted(ids) == sorted(node for node in found if node is not None):
-            books.expect("X2", "order of callbacks", ids, found)
             books.count("R5", ids)
+            if "exact_lru" in books.claims:
+                books.expect("X2", "order of callbacks", ids, found)
         else:
             books.expect("R5", "nodes called back", ids, found)
         again = [node for node in found if not books.nodes.call_back(node)]
@@ -205,7 +209,7 @@ class EvictionJudge:
         tombstoned = victims.tombstoned
         if tombstoned is None:
             tombstoned = self._dead_by_sizes(allowed, outcome)
-        check_victims(books, SeenVictims(None, tombstoned))
+        check_victims(books, SeenVictims(removed, tombstoned), is_whole=False)
         books.demand(
             "X2",
             not allowed or any(self._may_stop(one, removed, tombstoned) for one in allowed),

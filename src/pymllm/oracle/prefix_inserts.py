@@ -120,9 +120,9 @@ class InsertJudge:
 
     def _law_of(self, plan: InsertPlan) -> str:
         """Return the law of ownership that decides: S7 where tombstones are involved, else R4."""
-        is_plain = not (plan.refused or plan.replaced or plan.moved)
-        is_plain = is_plain and all(page.alive for page in plan.new.values())
-        return "R4" if is_plain or self.books.window is None else "S7"
+        model = self.books.model
+        pages = [*plan.new.values(), *(model.pages[end] for end in model.stored(plan.path))]
+        return "S7" if plan.refused or not all(page.alive for page in pages) else "R4"
 
     def _compare(self, step: int, plan: InsertPlan, key: Path, result: Inserted, bounded: bool) -> None:
         books, law = self.books, self._law_of(plan)
@@ -201,15 +201,15 @@ class InsertJudge:
 
     def _meet(self, plan: InsertPlan, key: Path, slots: Sequence[int]) -> None:
         books, evidence, whole = self.books, self.books.evidence, len(plan.path.tokens)
-        kept = slots[: plan.prefix_len]
-        own = [slot for slot in kept if books.ledger.place(slot) is not None] if books.has_pool else []
+        cached = books.model.slots(plan.path.upto(plan.prefix_len))
+        own = sum(slot == given for slot, given in zip(cached, slots, strict=False))
         dead = [end for end in books.model.stored(plan.path) if not books.model.pages[end].alive]
         stay = [end for end in dead if end not in plan.replaced and end not in plan.moved]
         same = [end for end in stay if books.model.pages[end].slots == _page_of(end, slots, books.page_size)]
         met = {
             "an insert finds the whole key cached": whole and plan.prefix_len == whole,
-            "an insert passes the matched prefix back": own and own != slots,
-            "an insert brings duplicates": books.has_pool and len(own) < len(kept),
+            "an insert passes the matched prefix back": own and whole > own,
+            "an insert brings duplicates": books.has_pool and own < len(cached),
             "an unaligned tail stays the caller's": len(key.tokens) > whole,
             "an insert is refused whole": plan.refused,
             "a tombstone is revived under a hold": plan.moved,

@@ -82,6 +82,11 @@ class PrefixJudge(PoolJudge):
         """What is known of nodes, where they are shown."""
         return self.books.nodes
 
+    @property
+    def can_follow_evictions(self) -> bool:
+        """Whether an `Evict` can be judged; where not, one has no meaning in a program."""
+        return self.books.can_follow_evictions
+
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it; a fault that was armed before is forgotten after it."""
         super().judge(step, operation, outcome)
@@ -101,13 +106,15 @@ class PrefixJudge(PoolJudge):
         result = books.answer(Matched, "R2", "match", outcome)
         is_elsewhere = not found.stored and self._is_in_another_space(key)
         law = self._law_of_match(key, found, result, is_elsewhere)
-        books.expect(law, f"slots that match {key.tokens}", found.slots, result.slots)
+        books.expect(law, f"slots that match {key.tokens}", len(found.slots), len(result.slots))
+        self._check_content(found, result)
+        books.expect("R2", f"slots that match {key.tokens}", found.slots, result.slots)
         books.expect("R2", "prefix_len of a match", len(result.slots), result.prefix_len)
         if result.node_len is not None:
             books.expect("R2", "length of last_node's path", len(found.path.tokens), result.node_len)
-        self._check_content(found)
         note_match(books, key, found, is_elsewhere)
         books.count("R1", len(key.tokens) % books.page_size)
+        books.count("K1", operation.key.form != "list" and (found.slots or not books.retains))
         self.model.commit_match(found.path)
         self.nodes.may_split([found.path])
         self.ledger.record(step, result.slots)
@@ -115,7 +122,7 @@ class PrefixJudge(PoolJudge):
         return "R7"
 
     def _law_of_match(self, key: Path, found: Found, result: Matched, is_elsewhere: bool) -> str:
-        """Return the law that says why the match is what it is."""
+        """Return the law that says why the match is as long as it is."""
         if len(result.slots) % self.books.page_size:
             return "R1"
         if is_elsewhere:
@@ -126,13 +133,13 @@ class PrefixJudge(PoolJudge):
         first = key.upto(self.books.page_size)
         return any(page.tokens == first.tokens and page.space != first.space for page in self.model.pages)
 
-    def _check_content(self, found: Found) -> None:
-        """Test that a cold run would have written what the matched slots hold (E1)."""
+    def _check_content(self, found: Found, result: Matched) -> None:
+        """Test that a cold run would have written what the matched slots hold, whoever owns them (E1)."""
         content = self.ledger.content
-        if not found.slots or not content.is_known(found.slots):
+        if not result.slots or not content.is_known(result.slots):
             return
         window = self.books.window if self.books.has_halves else None
-        wrong = content.first_wrong(found.path, found.slots, window)
+        wrong = content.first_wrong(found.path, result.slots, window)
         what, expected = "KV of a match", "what a cold run would have written"
         self.books.demand("E1", wrong is None, what, expected, lambda: wrong)
 

@@ -57,7 +57,7 @@ def read_victims(
         books.forbid("R5", "SWA halves freed without a window", seen.halves)
         return SeenVictims(removed, frozenset(), full, swa)
     gone = [slot for slot in seen.halves if not books.ledger.has_half(slot)]
-    books.demand("A7", not gone, "SWA halves that were freed", "there", lambda: f"slots {gone} have none")
+    books.forbid("A7", "slots without an SWA half whose half was freed", gone)
     halves = _pages_of(books, seen.halves, "whose SWA halves were freed", "A7", "S2")
     return SeenVictims(removed, halves - removed if books.has_halves else None, full, swa)
 
@@ -68,7 +68,7 @@ def _pages_of(
     """Return the cached pages that have these slots."""
     counted = Counter(slots)
     twice = [slot for slot, count in counted.items() if count > 1]
-    books.demand(twice_law, not twice, f"slots {what}", "each once", lambda: f"{twice} twice")
+    books.forbid(twice_law, f"slots {what} twice", twice)
     for slot in counted:
         owner = books.ledger.owner(slot)
         if owner is not Owner.CACHE:
@@ -77,21 +77,24 @@ def _pages_of(
     places = {books.ledger.place(slot) for slot in counted}
     paths = frozenset(place for place in places if place is not None)
     parts = [slot for path in paths for slot in books.model.pages[path].slots if slot not in counted]
-    books.demand(whole_law, not parts, f"slots {what}", "whole pages", lambda: f"all but {parts}")
+    books.forbid(whole_law, f"slots of whose pages others were {what}", parts)
     return paths
 
 
-def check_victims(books: PrefixBooks, seen: SeenVictims) -> None:
-    """Refuse pages that no eviction may take: locked ones (R6, S6), or one above a page that stays (R9)."""
+def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = True) -> None:
+    """Refuse pages that no eviction may take: locked ones (R6, S6), or one above a page that stays (R9).
+
+    A whole eviction also leaves no dead leaf (S4).
+    """
     pages, removed = books.model.pages, seen.removed or frozenset()
     locked = [path.tokens for path in removed if pages[path].locks]
-    books.demand("R6", not locked, "removed pages", "without a hold at or below", lambda: locked)
+    books.forbid("R6", "removed pages with a hold at or below", locked)
     covered = [path.tokens for path in seen.tombstoned or () if pages[path].swa_locks]
-    books.demand("S6", not covered, "tombstoned pages", "in no hold's window", lambda: covered)
+    books.forbid("S6", "tombstoned pages in a hold's window", covered)
     orphans = [path.tokens for path in pages if path not in removed and books.model.parent(path) in removed]
-    books.demand("R9", not orphans, "pages that stay", "below pages that stay", lambda: orphans)
+    books.forbid("R9", "pages that stay below removed ones", orphans)
     dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
     above = {books.model.parent(path) for path in pages if path not in removed}
     bare = [path.tokens for path in dead - removed - above]
-    if seen.removed is not None:
-        books.demand("S4", not bare, "leaves", "alive ones", lambda: bare)
+    if is_whole and seen.removed is not None:
+        books.forbid("S4", "dead leaves", bare)
