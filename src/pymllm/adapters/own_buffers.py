@@ -31,6 +31,7 @@ class KVBuffers(OwnPool):
     """A `KVPool`; an element is the bit pattern of its dtype, so that none is equal to another."""
 
     KIND = "buffers"
+    POOL = KVPool
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         {"size": 8, "page_size": 1, "layers": 2, **_UNEVEN, "dtype": "int64"},
         {"size": 8, "page_size": 4, "layers": 2, **_UNEVEN, "dtype": "bfloat16"},
@@ -59,9 +60,9 @@ class KVBuffers(OwnPool):
         ("read_kv", "no layer"): lambda pool: pool.get_key_buffer(None),
     }
 
-    def make_pool(self) -> KVPool:
+    def make_pool(self) -> object:
         """Build a pool that looks at the values of indices on any device."""
-        return KVPool(
+        return self.POOL(
             self.number("size"),
             self.number("layers"),
             self.number("k_heads"),

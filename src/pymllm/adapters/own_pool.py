@@ -40,6 +40,8 @@ class OwnPool(BaseAdapter):
 
     Attributes
     ----------
+    POOL : type
+        Whose object it is; what is a variation of one of ours names itself here.
     MALFORMED : dict
         Each call that no caller may make, by its operation and what is wrong with it.
     device : torch.device
@@ -48,6 +50,7 @@ class OwnPool(BaseAdapter):
         What is adapted.
     """
 
+    POOL: ClassVar[type[Any]]
     MALFORMED: ClassVar[Mapping[tuple[str, str], Callable[[Any], object]]] = {}
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:

@@ -22,6 +22,8 @@ __all__ = ["Radix", "WindowedRadix"]
 class Radix(OwnPrefixCache):
     """`RadixCache`, over each of our allocators and over none."""
 
+    CACHE: ClassVar[type[RadixCache]] = RadixCache
+    """Whose object it is; what is a variation of ours names itself here."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token", "swa"])
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
@@ -52,7 +54,7 @@ class Radix(OwnPrefixCache):
     def make_cache(self, on_node_evict: Callable[[int], None]) -> RadixCache:
         """Build a cache over the pool."""
         window = self.config["window"]
-        return RadixCache(
+        return self.CACHE(
             self._size("page_size"),
             None if window is None else self._size("window"),
             self.pool,

@@ -23,6 +23,7 @@ class Rows(OwnPool):
     """A `ReqToTokenPool`."""
 
     KIND = "rows"
+    POOL = ReqToTokenPool
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         {"max_reqs": 3, "max_context_len": 5},
         {"max_reqs": 5, "max_context_len": 2},
@@ -49,9 +50,9 @@ class Rows(OwnPool):
         ("write_entries", "three indices"): lambda pool: pool.write((_ONE, _ONE, _ONE), _ONE),
     }
 
-    def make_pool(self) -> ReqToTokenPool:
+    def make_pool(self) -> object:
         """Build a pool that looks at the values of indices on any device."""
-        return ReqToTokenPool(
+        return self.POOL(
             self.number("max_reqs"), self.number("max_context_len"), self.device, check_bounds=True
         )
 

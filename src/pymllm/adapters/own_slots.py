@@ -92,6 +92,7 @@ class TokenSlots(OwnPool):
     """
 
     KIND = "slots"
+    POOL = TokenToKVPoolAllocator
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations()
     MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
         **_spoiled("alloc", lambda pool, wrong: pool.alloc(wrong), _WRONG_SIZES),
@@ -106,7 +107,7 @@ class TokenSlots(OwnPool):
 
     def make_pool(self) -> object:
         """Build the allocator."""
-        return TokenToKVPoolAllocator(self.tokens("pages"), **self.settings())
+        return self.POOL(self.tokens("pages"), **self.settings())
 
     def tokens(self, key: str) -> int:
         """Return a size that the configuration has in pages."""
@@ -213,6 +214,7 @@ class TokenSlots(OwnPool):
 class SWASlots(TokenSlots):
     """A `SWATokenToKVPoolAllocator`; ``swa_pages`` is one more key of its configuration."""
 
+    POOL = SWATokenToKVPoolAllocator
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(swa_pages=_SWA_PAGES)
     MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
         **TokenSlots.MALFORMED,
@@ -223,7 +225,7 @@ class SWASlots(TokenSlots):
 
     def make_pool(self) -> object:
         """Build the allocator."""
-        return SWATokenToKVPoolAllocator(self.tokens("pages"), self.tokens("swa_pages"), **self.settings())
+        return self.POOL(self.tokens("pages"), self.tokens("swa_pages"), **self.settings())
 
     def claim(self) -> frozenset[str]:
         """Claim SWA halves, too."""

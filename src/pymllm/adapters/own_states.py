@@ -41,6 +41,7 @@ class GDNStates(OwnPool):
     """A `GDNPool`; an element is the bit pattern of its dtype, as in `KVBuffers`."""
 
     KIND = "states"
+    POOL = GDNPool
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         {**_SMALL, "dtype": "bfloat16", "track_slots": 2},
         {**_FLAT, "dtype": "float16", "track_slots": 3},
@@ -61,9 +62,9 @@ class GDNStates(OwnPool):
         ("read_states", "no layer"): lambda pool: pool.get_layer_state(None),
     }
 
-    def make_pool(self) -> GDNPool:
+    def make_pool(self) -> object:
         """Build a pool that looks at the values of indices on any device."""
-        return GDNPool(
+        return self.POOL(
             self.number("max_reqs"),
             self.number("layers"),
             self.number("v_heads"),
