@@ -69,7 +69,11 @@ class Examiner:
             It broke a law; the history ends with it.
         """
         number = self.next_step if step is None else step
-        outcome = self.adapter.apply(number, operation)
+        try:
+            outcome = self.adapter.apply(number, operation)
+        except Exception:
+            self.history.steps.append(Step(number, operation))  # what the adapter could not do
+            raise
         self.history.steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
         if self.audits_steps:

@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.errors import InvariantViolation
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Alloc, Free, Operation, Span
 from pymllm.oracle.outcomes import Outcome, Slots
@@ -88,3 +88,11 @@ def test_a_program_that_does_something_else_again_is_refused() -> None:
     with pytest.raises(InvariantViolation, match="step 2, run again: expected Outcome") as caught:
         examiner.check_replay(lambda: Wrong(token_slots(), 2))
     assert caught.value.law == "X3"
+
+
+def test_a_step_that_the_adapter_could_not_do_is_written_down_without_an_outcome() -> None:
+    """Whoever looks for the cause of a crash sees what was asked last."""
+    examiner = Examiner(token_slots())
+    with pytest.raises(ProgramError, match="step 1 gave 0"):
+        examiner.do(Free((Span(1, 0, 1),)))
+    assert [(step.number, step.outcome) for step in examiner.history.steps] == [(1, None)]
