@@ -57,7 +57,7 @@ class BufferMachine(PoolMachine):
         self.do(MoveKV(layer % self.judge.layers, first, onto, min(count, rows - first, rows - onto)))
         self.observe()
 
-    @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 9), shape=(0, 3), seed=SEED)
+    @act(needs="can_refuse", weight=3, tokens=(0, 3), twist=(0, 8), shape=(0, 3), seed=SEED)
     def write_badly(self, tokens: int, twist: int, shape: int, seed: int) -> None:
         """Write with one thing wrong; a wrong slot is the last, so that a write which starts first shows."""
         source = random.Random(seed)
@@ -77,10 +77,12 @@ class BufferMachine(PoolMachine):
             values = _resized(values, 1 if other > 1 and seed % 2 else 2 * other)
         elif twist == 8:
             keys, values = (*keys, (1,) * part), (*values, (1,) * other)
-        elif twist == 9:
-            self.do(ReadKV(-1 if seed % 2 else self.judge.layers))
-            return
         self._write(layer, slots, keys, values, shape, source)
+
+    @act(needs="can_refuse", beyond=(0, 1))
+    def read_badly(self, beyond: int) -> None:
+        """Ask for a layer that is not there."""
+        self.do(ReadKV(self.judge.layers if beyond else -1))
 
     def _write(
         self, layer: int, slots: list[int], keys: Rows, values: Rows, shape: int, source: random.Random
