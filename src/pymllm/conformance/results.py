@@ -44,7 +44,7 @@ class SearchedConfiguration:
 
     def could_test(self, law: Law) -> bool:
         """Tell whether the law applies here."""
-        return law.is_claimed_by(self.capabilities) and self.machine.exercises(law)
+        return law.applies_to(self.config, self.capabilities) and self.machine.exercises(law)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def _judge_law(
     audited = sum(search.result.audited[law.id] for search in searches)
     if is_broken:
         verdict = Verdict.VIOLATED
-    elif not any(law.is_claimed_by(claims) for _, claims in smoke.configurations):
+    elif not any(law.applies_to(config, claims) for config, claims in smoke.configurations):
         verdict = Verdict.NOT_CLAIMED
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS

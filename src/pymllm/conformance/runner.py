@@ -141,7 +141,7 @@ def _plan_searches(smoke: SmokeReport, plan: VerifyPlan) -> list[_Task]:
         (config, capabilities, machine)
         for config, capabilities in smoke.configurations
         for machine in machines_for(smoke.kind, capabilities, plan.laws)
-        if not plan.laws or any(law.is_claimed_by(capabilities) for law in _about(smoke, plan))
+        if not plan.laws or any(law.applies_to(config, capabilities) for law in _about(smoke, plan))
     ]
     sharing = Counter(machine.name for _, _, machine in pairs)
     return [

@@ -6,7 +6,7 @@ Ids never change their meaning. The sentences are short on purpose; the contract
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pymllm.oracle.operations import KINDS
@@ -43,6 +43,8 @@ class Law:
         Kinds of implementation that it is about.
     needs : frozenset of str
         Capabilities without which it is not claimed.
+    is_of_content : bool
+        Whether it says nothing of a cache that keeps nothing (``retains`` is false in its configuration).
     """
 
     id: str
@@ -51,13 +53,27 @@ class Law:
     ways: frozenset[Way]
     kinds: tuple[str, ...]
     needs: frozenset[str] = frozenset()
+    is_of_content: bool = False
 
     def is_claimed_by(self, capabilities: Collection[str]) -> bool:
         """Tell whether an adapter with these capabilities is judged by it."""
         return self.needs <= set(capabilities)
 
+    def applies_to(self, config: Mapping[str, object], capabilities: Collection[str]) -> bool:
+        """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
+        is_empty = self.is_of_content and config.get("retains") is False
+        return self.is_claimed_by(capabilities) and not is_empty
 
-def _law(id: str, sentence: str, section: str, ways: str, kinds: str, needs: str = "") -> Law:
+
+def _law(
+    id: str,
+    sentence: str,
+    section: str,
+    ways: str,
+    kinds: str,
+    needs: str = "",
+    is_of_content: bool = False,
+) -> Law:
     chosen = {"s": Way.STRUCTURE, "o": Way.ORACLE, "p": Way.PLANT}
     return Law(
         id,
@@ -66,6 +82,7 @@ def _law(id: str, sentence: str, section: str, ways: str, kinds: str, needs: str
         frozenset(chosen[way] for way in ways),
         KINDS if kinds == "all" else tuple(kinds.split()),
         frozenset(needs.split()),
+        is_of_content,
     )
 
 
@@ -170,7 +187,14 @@ _RADIX = (
     _law("R6", "lock references balance, and a locked node stays", "4", "sop", "prefix"),
     _law("R7", "evictable and protected sizes are recounts", "4", "sop", "prefix"),
     _law("R8", "the least recent goes first", "4", "sop", "prefix", "exact_lru"),
-    _law("R9", "the tree is well formed, and no slot stands in it twice", "4", "sop", "prefix"),
+    _law(
+        "R9",
+        "the tree is well formed, and no slot stands in it twice",
+        "4",
+        "sop",
+        "prefix",
+        is_of_content=True,
+    ),
     _law("R10", "a split keeps the lower half's identity and every count", "4", "sop", "prefix", "inspect"),
 )
 _WINDOW = (
