@@ -123,7 +123,9 @@ class Radix(OwnPrefixCache):
         return Done()
 
     def audit(self) -> Sequence[str]:
-        """Walk the tree and the pool."""
+        """Walk the tree and the pool, unless the last operation only read."""
+        if not self.is_touched:
+            return ()
         check_radix_cache(self.cache)
         if not self.cache.root_node.children:
             return self.audit_pool()

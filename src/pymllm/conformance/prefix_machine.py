@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pymllm.adapters.malformed_prefix import MALFORMED_CALLS
 from pymllm.conformance.acting import act
@@ -43,6 +43,15 @@ def _looked_at(
         return mark(with_a_look)
 
     return wrap
+
+
+class _BadInsert(NamedTuple):
+    """Arguments of an insert of which one is wrong, and whether it is here."""
+
+    applies: object
+    slots: list[int] | None
+    protected: int = 0
+    evicted: int = 0
 
 
 class PrefixMachine(PrefixCaller):
@@ -245,38 +254,41 @@ class PrefixMachine(PrefixCaller):
         key = self._key(pages, turn, turn, style)
         slots = self.allocate(len(key.tokens))
         if slots is not None:
-            self._break_insert(key, slots[: len(key.tokens)], style, fault)
+            bad = self._bad_inserts(key, slots[: len(key.tokens)])[fault]
+            if bad.applies:
+                self.insert(key, bad.slots, style, bad.protected, bad.evicted)
             self.give_back(slots, style)
 
-    def _break_insert(self, key: Key, slots: list[int], style: int, fault: int) -> None:
-        size, length = self.page_size, len(key.tokens)
-        cached = len(self.model.stored(path_of_key(key))) * size
-        missing_pages = length // size - cached // size
-        wide = path_of_key(key).space.width > 1
-        windowed, halved = self.is_windowed, self.is_windowed and self.has_halves
-        if fault == 0 and length:
-            self.insert(key, slots[:-1], style)
-        elif fault == 1 and length:
-            self.insert(key, [*slots, slots[0]], style)
-        elif fault == 2 and self.has_pool and size > 1 and length >= size:
-            self.insert(key, slots[::-1], style)
-        elif fault == 3 and (self.has_pool or wide) and length:
-            self.insert(key, None, style)
-        elif fault == 4 and windowed:
-            self.insert(key, slots, style, length + 1)
-        elif fault == 5 and windowed and missing_pages:
-            self.insert(key, slots, style, cached + size)
-        elif fault == 6 and windowed:
-            self.insert(key, slots, style, 0, (length // size + 1) * size)
-        elif fault == 7 and windowed and size > 1 and length:
-            self.insert(key, slots, style, 0, 1)
-        elif fault == 8 and windowed:
-            self.insert(key, slots, style, *((-1, 0), (0, -size))[style % 2])
-        elif fault == 9 and halved and length >= size:
-            self.insert(key, slots, style, 0, size)  # the halves before it were not returned
-        elif fault == 10 and halved and length:
+    def _bad_inserts(self, key: Key, slots: list[int]) -> list[_BadInsert]:
+        size, length, windowed = self.page_size, len(key.tokens), self.is_windowed
+        path = path_of_key(key)
+        cached = len(self.model.stored(path)) * size
+        needs_slots = self.has_pool or path.space.width > 1
+        return [
+            _BadInsert(length, slots[:-1]),
+            _BadInsert(length, [*slots, *slots[:1]]),
+            _BadInsert(self.has_pool and size > 1 and length >= size, slots[::-1]),
+            _BadInsert(needs_slots and length, None),
+            _BadInsert(windowed, slots, protected=length + 1),
+            _BadInsert(windowed and length - cached >= size, slots, protected=cached + size),
+            _BadInsert(windowed, slots, protected=-1),
+            _BadInsert(windowed, slots, evicted=(length // size + 1) * size),
+            _BadInsert(windowed and size > 1 and length, slots, evicted=1),
+            _BadInsert(windowed, slots, evicted=-size),
+            _BadInsert(
+                windowed and self.has_halves and length >= size, slots, evicted=size
+            ),  # halves are left
+        ]
+
+    @_looked_at(needs="is_refusing", pages=PAGES, turn=PAGES, style=STYLE)
+    def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
+        """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
+        key = self._key(pages, turn, turn, style)
+        slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
+        if slots is not None:
             self.free_halves(slots, style)
-            self.insert(key, slots, style)  # and here they are gone
+            self.insert(key, slots[: len(key.tokens)], style)
+            self.give_back(slots, style)
 
     # -- the caller's memory -------------------------------------------------------------------------------
 

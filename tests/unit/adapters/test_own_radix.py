@@ -12,7 +12,20 @@ from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.laws import LAWS, Way
-from pymllm.oracle.operations import Alloc, Hash, Insert, Inspect, Key, Lock, Match, Reset, Span, Unlock
+from pymllm.oracle.operations import (
+    Alloc,
+    Fault,
+    Hash,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    ReadHalves,
+    Reset,
+    Span,
+    Unlock,
+)
 from pymllm.oracle.outcomes import Done, Hashes, Inspected, Locked
 
 CONFIGURATIONS = [(kind, config) for kind in (Radix, WindowedRadix) for config in kind.CONFIGURATIONS]
@@ -64,6 +77,16 @@ def test_an_audit_finds_what_is_wrong_inside() -> None:
     adapter.cache._tree.evictable_tokens += 1
     with pytest.raises(InvariantViolation, match="R7"):
         adapter.audit()
+
+
+def test_nothing_is_walked_again_after_reading() -> None:
+    """What only read has changed nothing that was not seen before."""
+    adapter = fill(make())
+    for step, operation in enumerate((Inspect(), Fault("free"), ReadHalves(())), 3):
+        adapter.apply(step, operation)
+        assert adapter.audit() == ()
+    adapter.apply(6, Match(Key(())))
+    assert adapter.audit() != ()
 
 
 def test_an_audit_finds_what_is_wrong_in_the_pool() -> None:
