@@ -43,9 +43,12 @@ class ToldProgram:
         return number
 
     def put(self, *tokens: int, extra_key: str | int | None = None, **bounds: int) -> int:
-        """Allocate slots for a key and insert them; return the number of the insert."""
-        given = self(Alloc(len(tokens)))
-        spans = (Span(given, 0, len(tokens)),)
+        """Insert new slots for a key; return the number of the insert."""
+        if self.adapter.config["pool"] == "none":
+            first = 1000 * (len(self.steps) + 1)
+            spans = (Span(0, first, first + len(tokens)),)
+        else:
+            spans = (Span(self(Alloc(len(tokens))), 0, len(tokens)),)
         return self(Insert(Key(tokens, extra_key), spans, **bounds))
 
     def step(self, number: int) -> Step:

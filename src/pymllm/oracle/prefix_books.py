@@ -154,6 +154,10 @@ class PrefixBooks:
             return False
         return self.fault is not None and self.fault.call in calls
 
+    def law_of_error(self, otherwise: str) -> str:
+        """Return the law of an error that is not the right one: X2 where a call was let fail."""
+        return otherwise if self.fault is None else "X2"
+
     def expect_strike(self, call: str, made: object) -> None:
         """Refuse an operation that went well although a call that it must make was let fail (X2)."""
         fault = self.fault

@@ -66,7 +66,7 @@ class EvictionJudge:
         """Return what was evicted, as told by the result, or by the sizes where a callback raised."""
         books, sizes = self.books, outcome.sizes
         if not books.is_struck(outcome, "callback"):
-            result = books.answer(Evicted, "R5", "evict", outcome)
+            result = books.answer(Evicted, books.law_of_error("R5"), "evict", outcome)
             return result.full, result.swa
         before = books.model.sizes()
         swa_names = ("swa_evictable_size", "swa_protected_size")

@@ -58,7 +58,7 @@ class InsertJudge:
         seen = sort_effects(outcome.effects)
         if books.is_struck(outcome, "free", "move_swa"):
             return self._settle(plan, seen)
-        result = books.answer(Inserted, "R3", "insert", outcome)
+        result = books.answer(Inserted, books.law_of_error("R3"), "insert", outcome)
         self._compare(step, plan, key, result, any(bounds))
         self._compare_effects(plan, slots, seen)
         self._meet(plan, key, slots)

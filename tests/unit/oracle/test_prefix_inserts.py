@@ -161,7 +161,10 @@ def test_halves_must_be_as_the_insert_says() -> None:
 
 def tombstoned(held: bool) -> ToldProgram:
     """Cache four pages in two nodes, and free the windows of the upper one."""
-    told = ToldProgram("radix-window", window=2, slots=16, swa_slots=16)
+    return prepare(ToldProgram("radix-window", window=2, slots=16, swa_slots=16), held)
+
+
+def prepare(told: ToldProgram, held: bool) -> ToldProgram:
     lower = told.put(7, 7, 8, 8)
     told(Match(Key((7, 7))))
     told(Inspect())
@@ -281,6 +284,13 @@ def test_without_a_look_any_usable_end_may_be_a_node() -> None:
     assert [told.law(inserted, node_len=length) for length in (0, 1, 3, 5)] == [None, None, None, "S7"]
 
 
+def test_a_node_that_is_not_shown_is_not_compared() -> None:
+    """R3: some caches have none."""
+    told = ToldProgram()
+    inserted = told.put(7)
+    assert told.law(inserted, node_len=None) is None
+
+
 # -- failing pools -----------------------------------------------------------------------------------------
 
 
@@ -313,6 +323,18 @@ def test_an_insert_whose_pool_refuses_adopts_nothing(held: bool, call: str, situ
     unharmed = tombstoned(held)
     done = unharmed.outcome(unharmed.put(7, 7, 8, 8))
     assert told.law(inserted, result=done.result, effects=done.effects, sizes=done.sizes) == "X2"
+
+
+def test_without_an_order_of_calls_some_halves_may_have_moved() -> None:
+    """X2: what was moved before another call failed stays moved."""
+    told = ToldProgram("radix-window", ("call_order",), window=2, slots=16, swa_slots=16)
+    prepare(told, held=True)
+    given = told(Alloc(4))
+    told(Fault("move_swa"))
+    inserted = told(Insert(Key((7, 7, 8, 8)), (Span(given, 0, 4),)))
+    moved = {"swa_evictable_size": 1, "swa_protected_size": 2}
+    assert told.outcome(inserted).sizes["swa_evictable_size"] == 0
+    assert told.law(inserted, effects=(Effect("move_swa", (5,), (1,)),), sizes=moved) is None
 
 
 def test_an_insert_fails_only_in_calls_that_it_must_make() -> None:

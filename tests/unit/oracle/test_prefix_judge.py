@@ -305,6 +305,7 @@ def test_books_are_open_to_who_chooses_the_next_operation() -> None:
     judge = PrefixJudge(Header("x", "prefix", dict(config), ("exact_lru", "pool")))
     judge.judge(1, Match(Key((1, 2))), Outcome(Matched((), 0)))
     assert (judge.model.clock, judge.ledger.room(), judge.nodes.ends) == (1, 2, {})
+    assert judge.can_follow_evictions
     assert judge.sizes()["available_size"] == 4
 
 
