@@ -418,8 +418,8 @@ _ISOLATION = (
         (
             Edit(
                 _PAGED_KEY,
-                "return cls(raw, key.extra_key,",
-                "return cls(raw, key.extra_key and str(key.extra_key),",
+                "return cls(raw, namespace,",
+                "return cls(raw, namespace and str(namespace),",
             ),
         ),
         _CACHE_TESTS + "TestMatch::test_namespaces_share_nothing",
@@ -428,7 +428,7 @@ _ISOLATION = (
     Plant(
         "B140",
         ("K1",),
-        (Edit(_PAGED_KEY, "return cls(raw, key.extra_key,", "return cls(raw, None,"),),
+        (Edit(_PAGED_KEY, "return cls(raw, namespace,", "return cls(raw, None,"),),
         _CACHE_TESTS + "TestMatch::test_namespaces_share_nothing",
     ),
     Plant(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from recording_pool import PoolBrokenError
 
+from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.mem_cache.memory_pool import GDNPool, TokenToKVPoolAllocator
 
 
@@ -31,7 +31,7 @@ class RecordingHybrid:
     calls : list of (str, list of int)
         Calls that a pool took, in order, with the slots named.
     takes : int or None
-        Calls that are still taken; from then on each is refused with `PoolBrokenError`. None refuses none.
+        Calls that are still taken; from then on each is refused with `InjectedFault`. None refuses none.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RecordingHybrid:
     def refuse_or_count(self, name: str) -> None:
         """Raise where no more calls are taken."""
         if self.takes == 0:
-            raise PoolBrokenError(name)
+            raise InjectedFault(name)
         if self.takes is not None:
             self.takes -= 1
 

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from radix_keys import CONTAINERS, SPACES, in_space, make_container
-from radix_model import Space
 
+from pymllm.adapters.key_forms import make_radix_key
+from pymllm.conformance.prefix_keys import FORMS, SPACES
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.oracle.operations import Key
+from pymllm.oracle.prefix_pages import Space
 
 tokens = st.lists(st.integers(0, 2), max_size=20)
 programs = st.lists(tokens, min_size=1, max_size=8)
@@ -82,11 +84,11 @@ def test_a_shorter_key_finds_a_prefix_of_what_the_longer_finds(
 @given(key=tokens, space=spaces, page_size=page_sizes)
 def test_the_container_of_a_key_does_not_matter(key: list[int], space: Space, page_size: int) -> None:
     """K1: lists, tuples, arrays and tensors of the same tokens are the same key."""
-    path = in_space(space, key)
+    ids = tuple(key) if space.width == 1 else tuple((token, 1) for token in key)
     cache = RadixCache(page_size)
-    cache.insert(RadixKey(list(path.tokens), space.extra_key), torch.arange(len(key)))
-    for style in range(len(CONTAINERS)):
-        result = cache.match_prefix(RadixKey(make_container(path, style), space.extra_key))
+    cache.insert(RadixKey(list(ids), space.extra_key), torch.arange(len(key)))
+    for form in FORMS:
+        result = cache.match_prefix(make_radix_key(Key(ids, space.extra_key, form)))
         assert result.prefix_len == len(key) // page_size * page_size
 
 

@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "adapters": ({"errors", "mem_cache", "invariants", "oracle"}, {"numpy", "torch"}),
     "conformance": (
         {"errors", "mem_cache", "invariants", "workloads", "oracle", "adapters"},
-        {"numpy", "torch", "hypothesis"},
+        {"numpy", "torch", "hypothesis", "joblib"},
     ),
     "cli": (
         {"errors", "mem_cache", "invariants", "workloads", "oracle", "adapters", "conformance"},

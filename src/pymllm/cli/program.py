@@ -6,28 +6,31 @@ status  meaning
 0       done, and every law that was checked holds
 1       a law is broken (`pymllm.errors.InvariantViolation`); the command says which
 2       bad input or usage: one line on standard error says what is wrong and what would do
+70      a bug of ours: nobody foresaw the error, and the traceback is the report
 130     interrupted from the keyboard
 141     whoever read the output closed it
 ======  ====================================================================================
 
-An error that nobody foresaw keeps its traceback: it is a bug of ours, and the traceback is the report.
+The status holds where nobody can be told: without a standard error, or with a full one, the words are lost. A
+standard output that is closed from the start is refused at once, before anything is computed for it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from pymllm import __version__
 from pymllm.errors import TraceError
 
-__all__ = ["Program", "complain", "main", "say"]
+__all__ = ["Program", "complain", "escaped", "main", "say"]
 
-_USAGE, _INTERRUPTED, _PIPE_CLOSED = 2, 130, 141
+_USAGE, _BUG, _INTERRUPTED, _PIPE_CLOSED = 2, 70, 130, 141
 
 
 class Program(click.Group):
@@ -47,6 +50,22 @@ class Program(click.Group):
         """Run a command and exit with its status; without ``standalone_mode`` return and raise instead."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
+        sys.exit(self._status(args, prog_name, complete_var, **extra))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an interrupt becomes click's own, which click does not answer with an empty line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
+    def _status(
+        self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, **extra: Any
+    ) -> int:
+        """Run a command to its end, whatever that is, and tell what is to be told."""
+        if sys.stdout is None:
+            complain("standard output is closed, so no result can be written; redirect it to a file")
+            return _USAGE
         try:
             status = super().main(args, prog_name, complete_var, False, **extra)
         except (click.ClickException, TraceError) as error:
@@ -59,10 +78,13 @@ class Program(click.Group):
             # Outside of its standalone mode click itself exits for one reason only, a closed pipe.
             status = _PIPE_CLOSED
         except OSError as error:
-            _let_go_of_stdout()
+            _let_go_of(sys.stdout)
             complain(f"cannot write the result: {error.strerror or error}")
             status = _USAGE
-        sys.exit(status or 0)
+        except Exception:
+            _tell(traceback.format_exc())
+            status = _BUG
+        return status or 0
 
 
 def _one_line(error: click.ClickException | TraceError) -> str:
@@ -80,8 +102,22 @@ def say(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error."""
-    click.echo(_printable(f"pymllm: {message}", sys.stderr.encoding), err=True)
+    """Print one line on standard error, as far as there is one."""
+    _tell(f"pymllm: {escaped(message)}")
+
+
+def escaped(text: str) -> str:
+    """Write what is no part of a line, such as a newline in the name of a file, as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is None:
+        return
+    try:
+        click.echo(_printable(text.rstrip("\n"), sys.stderr.encoding), err=True)
+    except OSError:
+        _let_go_of(sys.stderr)
 
 
 def _printable(text: str, encoding: str | None) -> str:
@@ -90,10 +126,10 @@ def _printable(text: str, encoding: str | None) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def _let_go_of_stdout() -> None:
+def _let_go_of(stream: TextIO) -> None:
     """Send what is still buffered nowhere, so that the interpreter does not fail on it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
@@ -103,5 +139,4 @@ def _let_go_of_stdout() -> None:
 def main(context: click.Context) -> None:
     """Know that LLM cache memory is right, and fast."""
     if context.invoked_subcommand is None:
-        click.echo(context.get_help(), err=True)
-        context.exit(_USAGE)
+        say(context.get_help())

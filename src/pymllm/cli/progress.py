@@ -22,7 +22,7 @@ def progress_bar(mode: str, label: str, total: int) -> Iterator[Callable[[int], 
     Parameters
     ----------
     mode : str
-        ``"on"``, ``"off"``, or ``"auto"``: on where standard error is a terminal.
+        ``"on"``, ``"off"``, or ``"auto"``: on where standard error is a terminal. Off where it is closed.
     label : str
         What runs.
     total : int
@@ -38,11 +38,12 @@ def progress_bar(mode: str, label: str, total: int) -> Iterator[Callable[[int], 
     No thread redraws the bar: it would take the processor from what is being timed. It is drawn by the
     calls themselves, at most ten times a second.
     """
-    if mode == "off" or (mode == "auto" and not sys.stderr.isatty()):
+    # There is no standard error at all where it was closed, and rich would draw on the other one.
+    if mode == "off" or sys.stderr is None or (mode == "auto" and not sys.stderr.isatty()):
         yield None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("requests"),

@@ -20,7 +20,13 @@ __all__ = ["replay_command"]
 _ENGINE_ONLY = ("window", "swa_capacity", "max_running", "chunk", "iteration_ms", "content_check")
 _TRACE_ONLY = ("block_tokens",)
 
-_AT_LEAST_1 = click.IntRange(min=1)
+# Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
+# least. Rows and requests are bounded by what a machine holds.
+_TOKENS = click.IntRange(1, 2**31 - 1)
+_PAGE = click.IntRange(1, 2**30 - 1)
+_CHECKS = click.IntRange(0, 2**31 - 1)
+_ROWS = click.IntRange(1, 65_536)
+_REQUESTS = click.IntRange(1, 1_000_000)
 
 
 @click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
@@ -43,7 +49,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
 )
 @click.option(
     "--requests",
-    type=click.IntRange(1, 10_000_000),
+    type=_REQUESTS,
     metavar="N",
     show_default="all of a trace, 200 of a named workload",
     help="Replay the first N requests only.",
@@ -58,17 +64,17 @@ _AT_LEAST_1 = click.IntRange(min=1)
 )
 @click.option(
     "--block-tokens",
-    type=_AT_LEAST_1,
+    type=_TOKENS,
     metavar="N",
     default=512,
     show_default=True,
     help="Tokens per block of a trace's hash_ids.",
 )
 @click.option(
-    "--page-size", type=_AT_LEAST_1, metavar="N", default=1, show_default=True, help="Tokens per KV page."
+    "--page-size", type=_PAGE, metavar="N", default=1, show_default=True, help="Tokens per KV page."
 )
 @click.option(
-    "--window", type=_AT_LEAST_1, metavar="N", help="Sliding attention window in tokens.  [default: none]"
+    "--window", type=_TOKENS, metavar="N", help="Sliding attention window in tokens.  [default: none]"
 )
 @click.option(
     "--capacity",
@@ -86,7 +92,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
 )
 @click.option(
     "--max-running",
-    type=_AT_LEAST_1,
+    type=_ROWS,
     metavar="N",
     default=256,
     show_default=True,
@@ -94,7 +100,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
 )
 @click.option(
     "--chunk",
-    type=_AT_LEAST_1,
+    type=_TOKENS,
     metavar="N",
     default=8192,
     show_default=True,
@@ -116,7 +122,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
 )
 @click.option(
     "--check-every",
-    type=click.IntRange(min=0),
+    type=_CHECKS,
     metavar="N",
     default=0,
     show_default=True,
@@ -134,8 +140,8 @@ _AT_LEAST_1 = click.IntRange(min=1)
 def replay_command(context: click.Context, /, *, as_json: bool, progress: str, **options: Any) -> int:
     """Replay requests through a cache and its pools, and say what came of it.
 
-    TRACE is a file of JSON lines in the Mooncake format, plain or gzip; NAME is one of chat, agent,
-    shared-prompt and adversarial, which need no file.
+    TRACE is a file of JSON lines in the Mooncake format, plain or gzip, or - for standard input; NAME is
+    one of chat, agent, shared-prompt and adversarial, which need no file.
 
     Ends with 0, with 1 where a law is broken, and with 2 for bad input. The fields of the JSON document
     are explained in docs/replay.md.

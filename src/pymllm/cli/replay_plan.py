@@ -15,6 +15,7 @@ NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 """Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
 
 _SLOT_MAX = 2**31 - 1
+_ADVERSARIAL_MAX = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class ReplayPlan:
     Parameters
     ----------
     workload : str
-        A name of `NAMED_WORKLOADS`, or a path.
+        A name of `NAMED_WORKLOADS`, a path, or ``-`` for standard input.
     mode : str
         ``"engine"`` or ``"serial"``.
     caches : tuple of str
@@ -84,7 +85,7 @@ class ReplayPlan:
         click.UsageError
             Says which values, and what would do.
         """
-        if not self.is_named and not os.path.exists(self.workload):
+        if not (self.is_named or self.workload == "-" or os.path.exists(self.workload)):
             raise click.UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:
             raise click.UsageError("--swa-capacity is the window half's; give --window too.")
@@ -99,6 +100,11 @@ class ReplayPlan:
                     f"{option} {slots} and one page of {self.page_size} are more than {_SLOT_MAX} slots, "
                     "which int32 indices cannot count; give less."
                 )
+        if self.workload == "adversarial" and (self.capacity or 0) > _ADVERSARIAL_MAX:
+            raise click.UsageError(
+                f"--capacity {self.capacity} is too much for adversarial, whose prompts are as long as the "
+                f"pool; give at most {_ADVERSARIAL_MAX}."
+            )
 
 
 def pick_name(asked: str, names: Iterable[str], what: str) -> str:

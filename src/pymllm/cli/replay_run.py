@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from pymllm import __version__
+from pymllm.cli.program import escaped
 from pymllm.cli.progress import progress_bar
 from pymllm.cli.replay_plan import ReplayPlan, pick_name
 from pymllm.cli.replay_result import ReplayResult, Violation
@@ -97,7 +98,7 @@ def run_plan(plan: ReplayPlan, progress: str) -> ReplayResult:
     violation = None
     for cache in plan.caches:
         try:
-            with progress_bar(progress, f"{plan.workload} {cache}", len(requests)) as show:
+            with progress_bar(progress, f"{escaped(plan.workload)} {cache}", len(requests)) as show:
                 runs.append(_run_cache(plan, cache, requests, show))
         except InvariantViolation as error:
             violation = Violation(cache, error.law, error.message)
@@ -139,13 +140,20 @@ def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> Eng
         capacity=plan.capacity,
         swa_capacity=plan.swa_capacity,
         max_running=plan.max_running,
-        max_context=max(request.prompt_length + request.output_length for request in requests),
+        max_context=_longest_that_fits(requests, plan.capacity // plan.page_size * plan.page_size),
         chunk_tokens=plan.chunk,
         iteration_ms=plan.iteration_ms,
         content_check=plan.content_check,
         check_every=plan.check_every,
         seed=plan.seed,
     )
+
+
+def _longest_that_fits(requests: list[Request], slots: int) -> int:
+    """Return the columns that the row table needs: a request that is longer than the pool gets no row."""
+    lengths = (request.prompt_length + request.output_length for request in requests)
+    # The last token of an output gets no slot (`pymllm.workloads.live_request`).
+    return max((length for length in lengths if length - 1 <= slots), default=1)
 
 
 def _serial_config(plan: ReplayPlan, cache: str) -> SerialConfig:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pymllm.cli.program import escaped
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
 from pymllm.workloads.engine_config import EngineConfig
@@ -57,7 +58,7 @@ def _heading(result: ReplayResult) -> str:
     plan = result.plan
     versions = "  ".join(f"{name} {version}" for name, version in result.versions.items())
     seed = f", seed {plan.seed}" if plan.is_named else ""
-    return f"{versions}\n{plan.mode} replay of {plan.workload}: {result.requests:,} requests{seed}\n"
+    return f"{versions}\n{plan.mode} replay of {escaped(plan.workload)}: {result.requests:,} requests{seed}\n"
 
 
 def _table(result: ReplayResult) -> Table:

@@ -44,19 +44,24 @@ class TokenCount(_IntParam):
         return int(tokens)
 
 
+# A trace's clock, up to 10**13 ms, must move by an iteration, and what it adds up to must fit a line.
+_MILLISECONDS_MIN, _MILLISECONDS_MAX = 0.01, 86_400_000
+
+
 class Milliseconds(_FloatParam):
-    """A time above zero."""
+    """A time from ten microseconds to a day."""
 
     name = "ms"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read a finite number above 0."""
+        """Read a number; one below or above the bounds is refused."""
         try:
             milliseconds = float(str(value))
         except ValueError:
             milliseconds = math.nan
-        if not 0 < milliseconds < math.inf:
-            self.fail(f"{value!r} is no number of milliseconds above 0.", param, ctx)
+        if not _MILLISECONDS_MIN <= milliseconds <= _MILLISECONDS_MAX:
+            bounds = f"{_MILLISECONDS_MIN}..{_MILLISECONDS_MAX}"
+            self.fail(f"{value!r} is no number of milliseconds in {bounds}.", param, ctx)
         return milliseconds
 
 

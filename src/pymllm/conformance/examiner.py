@@ -37,6 +37,8 @@ class Examiner:
         Every step so far, a violating one included.
     audited : Counter of str
         How often each law was checked from inside.
+    audits_steps : bool
+        As ``audit``; who would rather choose the time clears it and calls `look_inside`.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Examiner:
         self.history = History(header_of(adapter, seed, versions))
         self.judge: Judge = make_judge(self.history.header)
         self.audited: Counter[str] = Counter()
-        self._audit = audit
+        self.audits_steps = audit
 
     @property
     def next_step(self) -> int:
@@ -67,12 +69,20 @@ class Examiner:
             It broke a law; the history ends with it.
         """
         number = self.next_step if step is None else step
-        outcome = self.adapter.apply(number, operation)
+        try:
+            outcome = self.adapter.apply(number, operation)
+        except Exception:
+            self.history.steps.append(Step(number, operation))  # what the adapter could not do
+            raise
         self.history.steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
-        if self._audit:
-            self.audited.update(self.adapter.audit())
+        if self.audits_steps:
+            self.look_inside()
         return outcome
+
+    def look_inside(self) -> None:
+        """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
+        self.audited.update(self.adapter.audit())
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
         """Run the program again on a new adapter: the outcomes must be the same (X3).

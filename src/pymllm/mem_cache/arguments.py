@@ -1,35 +1,31 @@
-"""Checks of arguments that every data pool shares.
+"""Checks of arguments that pools and caches share.
 
 Here live the rules of law X1 that are about one argument alone: what counts as an int, a size, a
-device or an index. Rules that need a pool's state (who holds a row, how long a buffer is named in
-the message) stay with the pool.
+device, a dtype or an allocator. What counts as an index is in `pymllm.mem_cache.index_arguments`; rules that
+need a pool's state (who holds a row, how long a buffer is named in the message) stay with the pool.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import SupportsIndex, TypeAlias, TypeGuard
+from reprlib import repr as short_repr
+from typing import Any, SupportsIndex
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 __all__ = [
-    "IndexLike",
+    "INTEGER_DTYPES",
+    "as_callback",
     "as_device",
     "as_dtype",
-    "as_index",
     "as_int",
-    "as_integers",
+    "as_pool",
+    "as_row_dtype",
     "as_size",
-    "check_range",
-    "is_readable",
-    "is_single",
+    "as_switch",
 ]
 
-IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
-
+#: What counts as an integer: torch's other dtypes of whole numbers are no more than names for packed bits.
 INTEGER_DTYPES = frozenset(
     {
         torch.int8,
@@ -158,6 +154,8 @@ def as_device(device: str | torch.device) -> torch.device:
 
     Raises
     ------
+    TypeError
+        It is neither a name nor a device.
     ValueError
         Torch knows no such device. A device that this machine lacks is torch's own error.
 
@@ -165,6 +163,8 @@ def as_device(device: str | torch.device) -> torch.device:
     -----
     Laws: X1.
     """
+    if not isinstance(device, (str, torch.device)):
+        raise TypeError(f"device must be a str or a torch.device, got {type(device).__name__} {device!r}")
     try:
         named = torch.device(device)
     except RuntimeError as error:
@@ -200,145 +200,79 @@ def as_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def as_integers(name: str, value: IndexLike) -> torch.Tensor:
-    """Read integers of any dtype and shape as a flat tensor.
+def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Refuse a dtype that rows of a buffer cannot have.
 
     Parameters
     ----------
-    name : str
-        What the integers are called in the message.
-    value : torch.Tensor, numpy.ndarray or sequence of int
-        Integers of any shape. Bools are not integers.
+    dtype : torch.dtype
+        Storage type of a buffer.
+    device : torch.device
+        Where the buffer will be.
 
     Returns
     -------
-    torch.Tensor
-        Shape ``(n,)``; a tensor keeps its dtype and device, anything else becomes int64 on the CPU. It may
-        share memory with ``value``.
+    torch.dtype
+        The same.
 
     Raises
     ------
     TypeError
-        The dtype or an element is not an integer.
+        It is no `torch.dtype`.
+    ValueError
+        Torch has a name for it, but cannot read rows of it by their indices: quantised, packed and bare bits.
 
     Notes
     -----
-    Cost: O(1) for contiguous tensors, else O(n); no synchronisation.
-    Laws: X1.
+    Cost: one gather of one element; no synchronisation. Laws: X1, P3, P5.
     """
-    if isinstance(value, torch.Tensor):
-        if value.dtype not in INTEGER_DTYPES:
-            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
-        return value if value.ndim == 1 else value.reshape(-1)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "iu":
-            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
-        return torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(-1))
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise TypeError(
-            f"{name} must be a tensor, an array or a sequence of ints, got {type(value).__name__}"
-        )
-    return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
+    is_number = as_dtype(dtype).is_floating_point or dtype.is_complex or dtype in INTEGER_DTYPES
+    try:
+        if not (is_number or dtype is torch.bool):
+            raise NotImplementedError
+        # Which of the numbers can be read by index is best asked of this torch and this device.
+        torch.zeros(1, dtype=dtype, device=device)[torch.zeros(1, dtype=torch.int64, device=device)]
+    except NotImplementedError:
+        raise ValueError(
+            f"dtype {dtype} cannot be stored: torch does not read its rows by index; "
+            "keep its bytes in a pool of torch.uint8"
+        ) from None
+    return dtype
 
 
-def as_index(name: str, value: IndexLike) -> torch.Tensor:
-    """Read indices of any integer dtype and shape as a flat int64 tensor.
+def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "free") -> Any:
+    """Refuse a pool that cannot take back what it gave.
 
     Parameters
     ----------
+    pool : object or None
+        Anything with the method; what else it offers is used where it is there.
     name : str
-        What the indices are called in the message.
-    value : torch.Tensor, numpy.ndarray or sequence of int
-        Indices of any shape. Bools are not indices, and uint8 is a number here, never a mask.
+        Of the argument, for the error.
+    method : str
+        What it must have.
 
     Returns
     -------
-    torch.Tensor
-        Shape ``(n,)``, int64, on the device of ``value`` (CPU unless it is a tensor). It may share
-        memory with ``value``.
+    object or None
+        The same.
 
     Raises
     ------
     TypeError
-        The dtype or an element is not an integer.
+        It is not ``None`` and has no such method that can be called.
 
     Notes
     -----
-    Cost: O(n) where a conversion is needed, else O(1); no synchronisation.
     Laws: X1.
     """
-    integers = as_integers(name, value)
-    return integers if integers.dtype is torch.int64 else integers.to(torch.int64)
+    if pool is not None and not callable(getattr(pool, method, None)):
+        raise TypeError(f"{name} is {short_repr(pool)}, which has no method {method}: give a pool, or None")
+    return pool
 
 
-def is_single(value: object) -> TypeGuard[SupportsIndex]:
-    """Tell whether ``value`` is meant as one number and not as a run of them.
-
-    Parameters
-    ----------
-    value : object
-        Anything that was given for an index.
-
-    Returns
-    -------
-    bool
-        True for numbers and for tensors and arrays without dimensions; a run of one is a run.
-    """
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.ndim == 0
-    return hasattr(value, "__index__")
-
-
-def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
-    """Tell whether the values of ``index`` are to be looked at.
-
-    Parameters
-    ----------
-    index : torch.Tensor
-        Any tensor.
-    check_bounds : bool or None
-        The pool's setting: always, never, or (None) where looking costs no synchronisation.
-
-    Returns
-    -------
-    bool
-        The setting, or whether ``index`` is on the host.
-    """
-    return index.device.type == "cpu" if check_bounds is None else check_bounds
-
-
-def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
-    """Refuse integers outside ``0 .. stop - 1``.
-
-    Parameters
-    ----------
-    name : str
-        What the indices are called in the message.
-    index : torch.Tensor
-        Shape ``(n,)``, any integer dtype.
-    stop : int
-        First value that is too large.
-    advice : str
-        What the caller should do about it.
-
-    Raises
-    ------
-    IndexError
-        Some index is negative or at least ``stop``; the message names the first one.
-
-    Notes
-    -----
-    Cost: O(n); synchronises where ``index`` is on another device than the host.
-    Laws: X1, P3, P5.
-    """
-    values = index.cpu().numpy()
-    if values.dtype != np.int64 and (values.dtype != np.int32 or stop > 2**31):
-        values = values.astype(np.int64)
-    # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
-    unsigned = values.view(np.uint64 if values.itemsize == 8 else np.uint32)
-    if not values.size or unsigned.max() < stop:
-        return
-    wrong = values[(values < 0) | (values >= stop)]
-    raise IndexError(
-        f"{name} {wrong[0]} is outside 0..{stop - 1} ({wrong.size} of {values.size} are); {advice}"
-    )
+def as_callback(callback: Any, name: str = "on_node_evict") -> Any:
+    """Refuse what cannot be called; ``None`` is no callback (law X1)."""
+    if callback is not None and not callable(callback):
+        raise TypeError(f"{name} is {short_repr(callback)}: give a function of a node id, or None")
+    return callback

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pymllm.mem_cache.arguments import as_int
 from pymllm.mem_cache.token_encoding import encode_tokens
 
 __all__ = [
@@ -35,6 +36,7 @@ def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
         element.
     prior_hash : str, optional
         Hex digest of the page before; its raw bytes go first, which makes the result depend on the position.
+        ``None`` before a first page, and never an empty string.
 
     Returns
     -------
@@ -43,12 +45,14 @@ def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
 
     Raises
     ------
-    TypeError, ValueError
-        Tokens that are not integers in range, or a ``prior_hash`` that is not hexadecimal.
+    TypeError
+        Tokens that are not integers, or a ``prior_hash`` that is no string.
+    ValueError
+        Tokens out of range, or a ``prior_hash`` that is not whole bytes in hexadecimal digits.
 
     Notes
     -----
-    Cost: O(tokens). Laws: H1.
+    Cost: O(tokens). Laws: H1, X1.
     """
     raw, _ = encode_tokens(token_ids)
     return hashlib.sha256(_prior_bytes(prior_hash) + raw).hexdigest()
@@ -57,10 +61,18 @@ def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
 def _prior_bytes(prior_hash: str | None) -> bytes:
     if prior_hash is None:
         return b""
+    if not isinstance(prior_hash, str):
+        raise TypeError(f"prior_hash is {prior_hash!r}: give the hex digest of the page before, or None")
     try:
-        return bytes.fromhex(prior_hash)
+        digest = bytes.fromhex(prior_hash)
     except ValueError:
-        raise ValueError(f"prior_hash is {prior_hash!r}: give the hex digest of the page before") from None
+        digest = b""
+    # `fromhex` skips blanks, which are no part of a digest.
+    if not digest or 2 * len(digest) != len(prior_hash):
+        raise ValueError(
+            f"prior_hash is {prior_hash!r}: give the hex digest of the page before, or None for a first page"
+        )
+    return digest
 
 
 def hash_to_int64(hex_str: str) -> int:
@@ -128,26 +140,27 @@ class RadixKey:
         shape ``(n, width)``. Kept as given, neither copied nor changed; a cache reads it during a call and
         keeps nothing of it (X5). The tokens are checked when a cache first reads them.
     extra_key : str or int, optional
-        Namespace (adapter, LoRA id, hash of an image). Keys of different namespaces never share a node.
+        Namespace (adapter, LoRA id, hash of an image). Keys of different namespaces never share a node. What
+        counts is its value: a member of an enumeration of strings is the namespace that its string is.
 
     Raises
     ------
     TypeError
-        ``extra_key`` is something else.
+        ``extra_key`` is something else; a bool is.
+    ValueError
+        ``extra_key`` has half of a surrogate pair, which UTF-8 cannot spell and no hash can read.
 
     Notes
     -----
     Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost
-    no work per token in Python. Laws: K1.
+    no work per token in Python. Laws: K1, H3, X1.
     """
 
     __slots__ = ("token_ids", "extra_key")  # noqa: RUF023 - the documented order
 
     def __init__(self, token_ids: Any, extra_key: str | int | None = None) -> None:
-        if extra_key is not None and (not isinstance(extra_key, (str, int)) or isinstance(extra_key, bool)):
-            raise TypeError(f"extra_key is {extra_key!r}: give None, a str or an int")
         self.token_ids = token_ids
-        self.extra_key = extra_key
+        self.extra_key = None if extra_key is None else as_namespace(extra_key)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -164,13 +177,62 @@ class RadixKey:
         """Take a part of the key, in the same namespace; an integer gives a key of one token."""
         if isinstance(idx, slice):
             return RadixKey(self.token_ids[idx], self.extra_key)
-        at = range(len(self))[idx]  # IndexError outside, negative numbers from the end
+        at, length = as_int("index", idx), len(self)
+        if not -length <= at < length:
+            raise IndexError(
+                f"index {at} is outside a key of {length} tokens; negative numbers count from its end"
+            )
+        at %= length
         return RadixKey(self.token_ids[at : at + 1], self.extra_key)
 
     def __repr__(self) -> str:
         shown = list(self[:8])
         more = f", ... {len(self) - 8} more" if len(self) > 8 else ""
         return f"RadixKey({str(shown)[1:-1]}{more}; extra_key={self.extra_key!r})"
+
+
+def as_namespace(extra_key: str | int) -> str | int:
+    """Read a namespace by its value, as a plain str or int.
+
+    Parameters
+    ----------
+    extra_key : str or int
+        As of a `RadixKey`; an instance of a subclass counts as what it is equal to.
+
+    Returns
+    -------
+    str or int
+        Of exactly that type, so that equal namespaces are filed and hashed alike.
+
+    Raises
+    ------
+    TypeError
+        Neither str nor int, or a bool.
+    ValueError
+        Text that UTF-8 cannot spell.
+
+    Notes
+    -----
+    Cost: O(1), or O(length) for text beyond ASCII. Laws: K1, H3, X1.
+    """
+    if isinstance(extra_key, str):
+        text = str.__str__(extra_key)
+        if not text.isascii():
+            _check_utf8(text)
+        return text
+    if isinstance(extra_key, int) and not isinstance(extra_key, bool):
+        return int.__int__(extra_key)
+    raise TypeError(f"extra_key is {extra_key!r}: give None, a str or an int")
+
+
+def _check_utf8(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"extra_key is {text!r}, whose character {error.start} is half of a surrogate pair: "
+            "give text that UTF-8 can spell"
+        ) from None
 
 
 @dataclass(slots=True, eq=False)

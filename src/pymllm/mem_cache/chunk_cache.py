@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pymllm.mem_cache.arguments import as_device, as_pool
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -24,9 +25,16 @@ class ChunkCache(BasePrefixCache):
     ----------
     token_to_kv_pool_allocator : allocator, optional
         Kept as ``pool``, and the source of the device; never called: nothing is ever adopted, so every slot
-        stays the caller's to free.
+        stays the caller's to free. Anything with a ``free`` will do, as for the caches that call it.
     device : str or torch.device
         Where the empty ``indices`` live when there is no allocator to say so.
+
+    Raises
+    ------
+    TypeError
+        The allocator has no ``free``, or the device is neither a name nor a device.
+    ValueError
+        Torch knows no such device.
 
     Notes
     -----
@@ -34,8 +42,8 @@ class ChunkCache(BasePrefixCache):
     """
 
     def __init__(self, token_to_kv_pool_allocator: Any = None, device: str | torch.device = "cpu") -> None:
-        self.pool = token_to_kv_pool_allocator
-        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", device))
+        self.pool = as_pool(token_to_kv_pool_allocator)
+        self.device = as_device(getattr(token_to_kv_pool_allocator, "device", device))
 
     def reset(self) -> None:
         """Do nothing: there is nothing to give back."""

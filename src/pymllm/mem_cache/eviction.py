@@ -104,7 +104,10 @@ class EvictionCallbacks:
         self._running = False
 
     def run(self, callback: Callable[[int], Any] | None, removed: Sequence[RadixNode]) -> None:
-        """Call ``callback`` with the id of every node, in order, and raise the first error at the end."""
+        """Call ``callback`` with the id of every node, in order, and raise the first error at the end.
+
+        Only an ``Exception`` waits for the rest: an interrupt leaves at once, as it does everywhere.
+        """
         if callback is None:
             return
         errors = []

@@ -8,19 +8,9 @@ from typing import SupportsIndex
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import (
-    IndexLike,
-    as_device,
-    as_dtype,
-    as_index,
-    as_int,
-    as_size,
-    as_switch,
-    check_range,
-    is_readable,
-    is_single,
-)
+from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.index_arguments import IndexLike, as_index, check_range, is_readable, is_single
 
 __all__ = ["GDNPool"]
 
@@ -66,7 +56,8 @@ class GDNPool:
     TypeError
         A size is not an int, or ``dtype`` is not a `torch.dtype`.
     ValueError
-        A size is below 1 (``max_track_slots`` below 0), or torch knows no such device.
+        A size is below 1 (``max_track_slots`` below 0), torch knows no such device, or it cannot read rows of
+        such a dtype by index.
 
     Notes
     -----
@@ -100,8 +91,8 @@ class GDNPool:
         self.conv_dim = as_size("conv_dim", conv_dim)
         self.conv_kernel_size = as_size("conv_kernel_size", conv_kernel_size)
         self.max_track_slots = as_size("max_track_slots", max_track_slots, minimum=0)
-        self.dtype = as_dtype(dtype)
         self.device = as_device(device)
+        self.dtype = as_row_dtype(dtype, self.device)
         self.check_bounds = as_switch("check_bounds", check_bounds)
         self.pool_size = self.max_reqs + 1 + self.max_track_slots
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.radix_tree import PagedKey
 from pymllm.mem_cache.token_encoding import decode_tokens
 
@@ -40,7 +41,7 @@ def read_incoming_slots(
     Raises
     ------
     TypeError
-        ``value`` is no tensor, or its dtype no integer.
+        ``value`` is no dense tensor, or its dtype no integer.
     ValueError
         Another length than the key's; ``None`` with a pool or for tokens of several integers; or a page of
         the key that is not one page of the pool, in order, where the pool checks ownership.
@@ -58,8 +59,10 @@ def read_incoming_slots(
         return torch.from_numpy(decode_tokens(key.raw, 1).astype(np.int64))
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"value is a {type(value).__name__}: give a 1-D integer tensor of slots")
-    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+    if value.dtype not in INTEGER_DTYPES:
         raise TypeError(f"value has dtype {value.dtype}: slots are integers")
+    if value.layout is not torch.strided:
+        raise TypeError(f"value has layout {value.layout}: give a dense tensor of slots")
     if value.shape != (key_length,):
         raise ValueError(
             f"value has shape {tuple(value.shape)} for a key of {key_length} tokens: give one slot per token"

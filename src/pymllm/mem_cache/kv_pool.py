@@ -10,17 +10,9 @@ from typing import SupportsIndex
 
 import torch
 
-from pymllm.mem_cache.arguments import (
-    as_device,
-    as_dtype,
-    as_index,
-    as_int,
-    as_size,
-    as_switch,
-    check_range,
-    is_readable,
-)
+from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.index_arguments import as_index, check_range, is_readable
 
 __all__ = ["KVPool"]
 
@@ -62,9 +54,10 @@ class KVPool:
     Raises
     ------
     TypeError
-        A size is not an int, or ``dtype`` is not a `torch.dtype`.
+        A size is not an int, ``dtype`` is not a `torch.dtype`, or ``pin_memory`` is not a bool.
     ValueError
-        A size is below 1, ``size`` is not a multiple of ``page_size``, or torch knows no such device.
+        A size is below 1, ``size`` is not a multiple of ``page_size``, torch knows no such device, or it
+        cannot read rows of such a dtype by index.
 
     Notes
     -----
@@ -101,19 +94,21 @@ class KVPool:
                 f"size {self.size} is not a multiple of page_size {self.page_size}; "
                 f"use {self.size // self.page_size * self.page_size or self.page_size}"
             )
-        self.dtype = as_dtype(dtype)
         self.device = as_device(device)
+        self.dtype = as_row_dtype(dtype, self.device)
         self.check_bounds = as_switch("check_bounds", check_bounds)
+        if not isinstance(pin_memory, bool):
+            raise TypeError(f"pin_memory must be True or False, got {pin_memory!r}")
 
         rows = self.size + self.page_size
-        pinned = bool(pin_memory) and self.device.type == "cpu" and torch.accelerator.is_available()
+        pinned = pin_memory and self.device.type == "cpu" and torch.accelerator.is_available()
         self.k_buffer = self._make_buffers((rows, self.k_head_num, self.k_head_dim), pinned)
         self.v_buffer = self._make_buffers((rows, self.v_head_num, self.v_head_dim), pinned)
         self._k_bits = [bit_view(buffer) for buffer in self.k_buffer]
         self._v_bits = [bit_view(buffer) for buffer in self.v_buffer]
-        self._own_storages = frozenset(
-            buffer.untyped_storage().data_ptr() for buffer in (*self.k_buffer, *self.v_buffer)
-        )
+        # Addresses of each layer's two buffers, from the first byte to after the last.
+        self._k_spans = [_span_of(buffer) for buffer in self.k_buffer]
+        self._v_spans = [_span_of(buffer) for buffer in self.v_buffer]
 
     def _make_buffers(self, shape: tuple[int, int, int], pinned: bool) -> list[torch.Tensor]:
         # A pool is often built while a model loads under inference mode; tensors born there could not
@@ -221,14 +216,16 @@ class KVPool:
             One row for each index, in the pool's dtype and on its device. Any shape whose trailing
             dimensions multiply to ``head_num * head_dim`` and whose leading ones multiply to n:
             ``[n, heads, dim]``, ``[n, heads * dim]``, or ``[batch, seq, heads, dim]`` with indices
-            ``[batch, seq]``. Views of the pool's own buffers are read before anything is written.
+            ``[batch, seq]``. What lies in this layer's own buffers, seen through whatever tensor, is read
+            before anything is written.
 
         Raises
         ------
         IndexError
             The layer, or an index, is outside the pool.
         TypeError
-            ``indices`` has no integer dtype, or ``k`` or ``v`` not the pool's; nothing is ever cast.
+            ``indices`` has no integer dtype, or ``k`` or ``v`` not the pool's, or one of them is not a dense
+            tensor; nothing is ever cast.
         ValueError
             A shape or a device does not fit; nothing is ever broadcast.
 
@@ -244,6 +241,8 @@ class KVPool:
         index = as_index("indices", indices)
         k_rows = self._as_rows("k", k, self.k_buffer[layer], index)
         v_rows = self._as_rows("v", v, self.v_buffer[layer], index)
+        # Moving rows about inside the buffers: a write could overtake what is still to be read.
+        k_rows, v_rows = (rows.clone() if self._is_own(rows, layer) else rows for rows in (k_rows, v_rows))
         if is_readable(index, self.check_bounds):
             check_range("slot", index, self.size + self.page_size, "padded tokens are written to slot 0")
         self._write_rows(layer, index.to(self.device), k_rows, v_rows)
@@ -252,10 +251,12 @@ class KVPool:
         self, layer: int, index: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor
     ) -> None:
         """Store checked rows: the one place that a fused kernel has to replace."""
+        # Both are read as bits before either is written: what torch refuses to view, it refuses here.
+        k_bits, v_bits = bit_view(k_rows), bit_view(v_rows)
         # index_copy_ is one kernel without a synchronisation on CUDA. On the CPU it was measured against
         # index_put_ for 4096 rows: 11 to 16 us with rows of 8 bytes, even with rows of 2 KiB.
-        self._k_bits[layer].index_copy_(0, index, bit_view(k_rows))
-        self._v_bits[layer].index_copy_(0, index, bit_view(v_rows))
+        self._k_bits[layer].index_copy_(0, index, k_bits)
+        self._v_bits[layer].index_copy_(0, index, v_bits)
 
     def mem_bytes(self) -> int:
         """Count the bytes of all buffers, the padding rows included.
@@ -283,6 +284,8 @@ class KVPool:
             raise TypeError(f"{name} has dtype {rows.dtype}, the pool stores {self.dtype}; convert it first")
         if rows.device != self.device:
             raise ValueError(f"{name} is on {rows.device}, the pool on {self.device}; move it first")
+        if rows.layout is not torch.strided or rows.is_nested:
+            raise TypeError(f"{name} is no dense tensor (layout {rows.layout}); give its rows in full")
         shape = (index.numel(), *buffer.shape[1:])
         if rows.shape != shape:
             if not _is_batch_of_rows(rows.shape, shape[1] * shape[2], shape[0]):
@@ -291,9 +294,22 @@ class KVPool:
                     f"{shape[1]} * {shape[2]} elements, one for each index"
                 )
             rows = rows.reshape(shape)
-        # A view of the pool's own buffers (moving rows about) could be overtaken by the write.
-        is_own = rows.untyped_storage().data_ptr() in self._own_storages
-        return rows.clone() if is_own else rows
+        # A conjugate or a negative may be no more than a mark on other numbers, which bits do not show.
+        return rows.resolve_conj().resolve_neg()
+
+    def _is_own(self, rows: torch.Tensor, layer: int) -> bool:
+        """Tell whether rows lie in the layer's own buffers, whatever tensor they are seen through."""
+        first, end = _span_of(rows)
+        k_first, k_end = self._k_spans[layer]
+        v_first, v_end = self._v_spans[layer]
+        return (first < k_end and k_first < end) or (first < v_end and v_first < end)
+
+
+def _span_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of the storage behind a tensor, from its first byte to after its last."""
+    storage = tensor.untyped_storage()
+    first = storage.data_ptr()
+    return first, first + storage.nbytes()
 
 
 def _is_batch_of_rows(shape: torch.Size, row: int, count: int) -> bool:

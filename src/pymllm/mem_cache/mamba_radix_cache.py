@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_pool, as_size
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -66,6 +66,8 @@ class MambaRadixCache(BasePrefixCache):
 
     Raises
     ------
+    TypeError
+        An allocator without ``free``, a pool without ``free_track_slot``, or a callback that is none.
     ValueError
         A page of less than one token, or another page size than the allocator's.
 
@@ -86,10 +88,10 @@ class MambaRadixCache(BasePrefixCache):
         pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
         if pool_page != self.page_size:
             raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
-        self.pool = token_to_kv_pool_allocator
-        self.mamba_pool = mamba_pool
-        self.on_node_evict = on_node_evict
-        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
+        self.pool = as_pool(token_to_kv_pool_allocator)
+        self.mamba_pool = as_pool(mamba_pool, "mamba_pool", "free_track_slot")
+        self.on_node_evict = as_callback(on_node_evict)
+        self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         self._tree = RadixTree(MambaTreeNode, self.page_size, self.device)
         self._states = CachedStates(self._tree)
         self.full_lru = LRUList()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_pool, as_size
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -48,8 +48,9 @@ class RadixCache(BasePrefixCache):
         ``translate_to_swa`` are used where present, ``page_size``, ``device`` and ``check_ownership``
         honoured. Without one, slots are plain numbers on the CPU and simply forgotten.
     on_node_evict : callable, optional
-        Called with the id of each evicted node, after the eviction is complete. It may ask for sizes, hashes
-        and `pretty_print`; any other call on the cache from inside it is a ``RuntimeError`` (X6).
+        Called with the id of each evicted node, after the eviction is complete; errors are raised once all
+        have run, interrupts at once. It may ask for sizes, hashes and `pretty_print`; any other call on the
+        cache from inside it is a ``RuntimeError`` (X6).
 
     Attributes
     ----------
@@ -58,6 +59,8 @@ class RadixCache(BasePrefixCache):
 
     Raises
     ------
+    TypeError
+        A size is not an int, the allocator has no ``free``, or the callback cannot be called.
     ValueError
         A page or window of less than one token, or another page size than the pool's.
 
@@ -81,9 +84,9 @@ class RadixCache(BasePrefixCache):
         pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
         if pool_page != self.page_size:
             raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
-        self.pool = token_to_kv_pool_allocator
-        self.on_node_evict = on_node_evict
-        self.device = torch.device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
+        self.pool = as_pool(token_to_kv_pool_allocator)
+        self.on_node_evict = as_callback(on_node_evict)
+        self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         self._tree = RadixTree(TreeNode, self.page_size, self.device)
         self._window: SlidingWindow[TreeNode] | None = None
         if self.sliding_window_size is not None:
@@ -202,13 +205,14 @@ class RadixCache(BasePrefixCache):
             in one page of the pool, in order. Without a pool it may be left out: the token ids then serve as
             slots.
         prev_prefix_len : int
-            Windows: tokens before it are not to be revived; their whole pages must be cached. Ignored without
-            a window.
+            Windows: tokens before it are not to be revived; their whole pages must be cached. Without a
+            window it changes nothing, but is a length within the key all the same.
         swa_evicted_seqlen : int
             Windows: length, in whole pages, up to which the caller has freed the window halves of ``value``.
-            Ignored without a window.
+            Without a window as above.
         **kwargs
-            Options of other caches, ignored.
+            Options of other caches, such as ``mamba_value``. The documented interface is open here, so that
+            an engine can drive all caches alike: every name is accepted and ignored, a misspelt one too.
 
         Returns
         -------
@@ -219,8 +223,8 @@ class RadixCache(BasePrefixCache):
         Raises
         ------
         TypeError, ValueError
-            A key or value that does not fit, or a page of slots that is not one page of the pool (checked
-            where the pool checks ownership).
+            A key or value that does not fit, a length that is no int or outside ``0 .. len(key)``, or a page
+            of slots that is not one page of the pool (checked where the pool checks ownership).
         OwnershipError
             Windows, where the pool checks ownership: window halves that are still there before
             ``swa_evicted_seqlen``, or gone after it.
@@ -234,8 +238,10 @@ class RadixCache(BasePrefixCache):
         self._callbacks.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
+        protected = _length_within("prev_prefix_len", prev_prefix_len, len(key))
+        evicted = _length_within("swa_evicted_seqlen", swa_evicted_seqlen, len(key))
         if self._window is not None:
-            return self._insert_windowed(key, paged, slots, prev_prefix_len, swa_evicted_seqlen)
+            return self._insert_windowed(paged, slots, protected, evicted)
         tree = self._tree
         walk = tree.walk(paged)
         new = self._own_copy(slots[walk.length : paged.length])
@@ -270,7 +276,9 @@ class RadixCache(BasePrefixCache):
         ------
         Exception
             What the pool raised; what it has not taken is still cached. Or the first error of
-            ``on_node_evict``, after every callback has run (X2).
+            ``on_node_evict``, after every callback has run (X2). An interrupt from inside a callback
+            (``KeyboardInterrupt``, ``SystemExit``) is not kept back: it leaves at once, and the rest of the
+            callbacks do not run; the eviction itself is complete.
 
         Notes
         -----
@@ -342,7 +350,7 @@ class RadixCache(BasePrefixCache):
         swa_boundary_id : int or None
             What `inc_lock_ref` returned; ignored without a window.
         **kwargs
-            Options of other caches, ignored.
+            Options of other caches, ignored, whatever they are called.
 
         Raises
         ------
@@ -426,29 +434,17 @@ class RadixCache(BasePrefixCache):
             tree.leaves.add(path[-1])
 
     def _insert_windowed(
-        self,
-        key: RadixKey,
-        paged: PagedKey,
-        slots: torch.Tensor,
-        prev_prefix_len: int,
-        swa_evicted_seqlen: int,
+        self, paged: PagedKey, slots: torch.Tensor, protected: int, evicted: int
     ) -> InsertResult:
         assert self._window is not None
-        protected, evicted = (
-            as_int("prev_prefix_len", prev_prefix_len),
-            as_int("swa_evicted_seqlen", swa_evicted_seqlen),
-        )
         walk = self._tree.walk(paged)
-        if not 0 <= protected <= len(key) or protected // self.page_size * self.page_size > walk.length:
+        if protected // self.page_size * self.page_size > walk.length:
             raise ValueError(
-                f"prev_prefix_len is {protected}: give 0 .. {len(key)}, the length of the key, "
-                f"and no more whole pages than are cached ({walk.length} tokens)"
+                f"prev_prefix_len is {protected}: give no more whole pages of {self.page_size} "
+                f"than are cached ({walk.length} tokens)"
             )
-        if not 0 <= evicted <= len(key) or evicted % self.page_size:
-            raise ValueError(
-                f"swa_evicted_seqlen is {evicted}: give 0 .. {len(key)}, the length of the key, "
-                f"in whole pages of {self.page_size}"
-            )
+        if evicted % self.page_size:
+            raise ValueError(f"swa_evicted_seqlen is {evicted}: give whole pages of {self.page_size}")
         if not paged.length:
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
@@ -483,3 +479,11 @@ class RadixCache(BasePrefixCache):
 
 def _never(node: TreeNode) -> bool:
     return False
+
+
+def _length_within(name: str, value: int, key_length: int) -> int:
+    """Read a length that is a part of the key's."""
+    length = as_int(name, value)
+    if not 0 <= length <= key_length:
+        raise ValueError(f"{name} is {length}: give 0 .. {key_length}, the length of the key")
+    return length

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from pymllm.errors import LockError, StaleNodeError
-from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.base_prefix_cache import RadixKey, as_namespace
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens, encode_tokens
 from pymllm.mem_cache.victim_order import VictimOrder
 
@@ -66,7 +66,9 @@ class PagedKey(NamedTuple):
                 f"key is a {type(key).__name__}: wrap the tokens in RadixKey(token_ids, extra_key)"
             )
         raw, width = encode_tokens(key.token_ids, page_size)
-        return cls(raw, key.extra_key, width, len(raw) // (BYTES_PER_ID * width))
+        # Read again, since the attribute may have been set after the key was made.
+        namespace = None if key.extra_key is None else as_namespace(key.extra_key)
+        return cls(raw, namespace, width, len(raw) // (BYTES_PER_ID * width))
 
 
 class Walk(NamedTuple, Generic[NodeT]):

@@ -9,14 +9,11 @@ import numpy as np
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import (
+from pymllm.mem_cache.arguments import as_device, as_int, as_size, as_switch
+from pymllm.mem_cache.index_arguments import (
     IndexLike,
-    as_device,
     as_index,
-    as_int,
     as_integers,
-    as_size,
-    as_switch,
     check_range,
     is_readable,
     is_single,
@@ -253,7 +250,8 @@ class ReqToTokenPool:
             raise OwnershipError(f"row {row} is outside 1..{self.size}, the rows that alloc hands out")
         if not self._is_open[row]:
             raise OwnershipError(
-                f"row {row} is not handed out (it was freed, or never allocated); alloc it first"
+                f"row {row} is not handed out: it was never allocated, or is free again; "
+                "name rows that alloc returned, and free each once"
             )
         return row
 

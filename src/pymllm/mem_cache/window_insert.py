@@ -66,6 +66,7 @@ class WindowInsert(Generic[NodeT]):
         self._key = key
         self._walk = walk
         self._slots = slots
+        self._evicted = evicted
         self._dead_until = min(max(evicted, walk.length), key.length)  # new pages before it are tombstones
         self._revivals = list(self._plan_revivals(max(protected, evicted)))
 
@@ -106,13 +107,18 @@ class WindowInsert(Generic[NodeT]):
             )
         runs = [run for revival in self._revivals for run in revival.runs]
         for first, end in (*runs, (self._dead_until, self._key.length)):
-            gone = np.flatnonzero(halves[first:end] == 0)
+            gone = np.flatnonzero(halves[first:end] == 0) + first
             if len(gone):
-                at = first + int(gone[0])
-                raise OwnershipError(
-                    f"token {at} is to have window KV, but slot {int(self._slots[at])} has no window half: "
-                    "pass swa_evicted_seqlen"
-                )
+                raise self._half_gone(int(gone[0]), int(gone[-1]))
+
+    def _half_gone(self, first: int, last: int) -> OwnershipError:
+        """Word the refusal of tokens that are to have window KV whose halves are gone."""
+        size = self._tree.page_size
+        bound = (last // size + 1) * size
+        return OwnershipError(
+            f"token {first} is to have window KV, but slot {int(self._slots[first])} has no window half: "
+            f"swa_evicted_seqlen is {self._evicted}; give {bound} or more, and free_swa all halves before it"
+        )
 
     # -- planning ------------------------------------------------------------------------------------
 

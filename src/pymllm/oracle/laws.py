@@ -6,12 +6,12 @@ Ids never change their meaning. The sentences are short on purpose; the contract
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pymllm.oracle.operations import KINDS
 
-__all__ = ["LAWS", "Law", "Way", "find_law", "laws_of"]
+__all__ = ["INVARIANTS", "LAWS", "Law", "Way", "find_law", "laws_of"]
 
 
 class Way(enum.Enum):
@@ -43,6 +43,8 @@ class Law:
         Kinds of implementation that it is about.
     needs : frozenset of str
         Capabilities without which it is not claimed.
+    is_of_content : bool
+        Whether it says nothing of a cache that keeps nothing (``retains`` is false in its configuration).
     """
 
     id: str
@@ -51,13 +53,27 @@ class Law:
     ways: frozenset[Way]
     kinds: tuple[str, ...]
     needs: frozenset[str] = frozenset()
+    is_of_content: bool = False
 
     def is_claimed_by(self, capabilities: Collection[str]) -> bool:
         """Tell whether an adapter with these capabilities is judged by it."""
         return self.needs <= set(capabilities)
 
+    def applies_to(self, config: Mapping[str, object], capabilities: Collection[str]) -> bool:
+        """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
+        is_empty = self.is_of_content and config.get("retains") is False
+        return self.is_claimed_by(capabilities) and not is_empty
 
-def _law(id: str, sentence: str, section: str, ways: str, kinds: str, needs: str = "") -> Law:
+
+def _law(
+    id: str,
+    sentence: str,
+    section: str,
+    ways: str,
+    kinds: str,
+    needs: str = "",
+    is_of_content: bool = False,
+) -> Law:
     chosen = {"s": Way.STRUCTURE, "o": Way.ORACLE, "p": Way.PLANT}
     return Law(
         id,
@@ -66,6 +82,7 @@ def _law(id: str, sentence: str, section: str, ways: str, kinds: str, needs: str
         frozenset(chosen[way] for way in ways),
         KINDS if kinds == "all" else tuple(kinds.split()),
         frozenset(needs.split()),
+        is_of_content,
     )
 
 
@@ -166,17 +183,24 @@ _RADIX = (
     _law("R2", "a match is the longest usable cached prefix, slots in order", "4", "op", "prefix"),
     _law("R3", "an insert says what was there, and the whole key is there afterwards", "4", "op", "prefix"),
     _law("R4", "the cache owns what it adopted, and nothing else", "4", "op", "prefix"),
-    _law("R5", "an eviction takes enough, and not one leaf more", "4", "op", "prefix"),
+    _law("R5", "an eviction takes enough, and not one leaf more", "4", "sop", "prefix"),
     _law("R6", "lock references balance, and a locked node stays", "4", "sop", "prefix"),
     _law("R7", "evictable and protected sizes are recounts", "4", "sop", "prefix"),
     _law("R8", "the least recent goes first", "4", "sop", "prefix", "exact_lru"),
-    _law("R9", "the tree is well formed, and no slot stands in it twice", "4", "sop", "prefix"),
+    _law(
+        "R9",
+        "the tree is well formed, and no slot stands in it twice",
+        "4",
+        "sop",
+        "prefix",
+        is_of_content=True,
+    ),
     _law("R10", "a split keeps the lower half's identity and every count", "4", "sop", "prefix", "inspect"),
 )
 _WINDOW = (
     _law("S1", "a prefix is usable if its last window is alive", "5", "op", "prefix", "swa"),
     _law("S2", "a tombstone frees its SWA half and keeps the full one", "5", "sop", "prefix", "swa"),
-    _law("S3", "a window eviction takes enough, the least recent first", "5", "op", "prefix", "swa"),
+    _law("S3", "a window eviction takes enough, the least recent first", "5", "sop", "prefix", "swa"),
     _law("S4", "every leaf is alive", "5", "sop", "prefix", "swa"),
     _law(
         "S5",
@@ -206,6 +230,13 @@ _ENGINE = (
 
 LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_ENGINE)
 """Every law of the sections whose classes exist, in the contract's order."""
+
+INVARIANTS: dict[str, tuple[str, ...]] = {
+    "lock references balance": ("R6", "S6"),
+    "slot 0 is never handed out": ("A1", "P1", "P5"),
+    "windows are valid": ("S1", "S4", "S5"),
+}
+"""What users ask for by name, and the laws that together say it."""
 
 
 def find_law(id: str) -> Law:

@@ -509,7 +509,20 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
     "buffers": (WriteKV, MoveKV, ReadKV, Malformed),
     "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Clear, Malformed),
     "hashes": (SliceKey, PickToken, HashPage, HashInt64, HashBytes, Malformed),
-    "prefix": (*_POOL, Match, Insert, Evict, Lock, Unlock, Hash, Reset, Inspect, Fault, Malformed),
+    "prefix": (
+        *_POOL,
+        ReadHalves,
+        Match,
+        Insert,
+        Evict,
+        Lock,
+        Unlock,
+        Hash,
+        Reset,
+        Inspect,
+        Fault,
+        Malformed,
+    ),
 }
 """The operations of each kind of implementation."""
 

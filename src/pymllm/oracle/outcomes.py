@@ -76,11 +76,24 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Answer of a match; ``node_len`` is the length of ``last_node``'s path, where it can be told."""
+    """Answer of a match.
+
+    Parameters
+    ----------
+    slots : tuple of int
+        The slots found, in order.
+    prefix_len : int
+        As documented.
+    node_len : int or None
+        Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of the key.
+    dtype : str
+        That of the indices; an implementation whose indices have none leaves it.
+    """
 
     slots: tuple[int, ...]
     prefix_len: int
     node_len: int | None = None
+    dtype: str = "int64"
 
 
 @dataclass(frozen=True, slots=True)

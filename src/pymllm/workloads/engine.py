@@ -16,16 +16,16 @@ import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation, UsageError
-from pymllm.workloads import engine_audit
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.engine_admission import AdmissionRule
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_decode import DecodeBatch
-from pymllm.workloads.engine_forward import SimulatedForward, padded
+from pymllm.workloads.engine_forward import padded
 from pymllm.workloads.engine_memory import EngineMemory
-from pymllm.workloads.engine_pools import check_allocator, make_engine_pools
+from pymllm.workloads.engine_pools import EnginePools, make_engine_pools
 from pymllm.workloads.engine_report import EngineReport
 from pymllm.workloads.engine_tally import EngineTally
+from pymllm.workloads.engine_watch import EngineWatch, Event, Onlooker
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
@@ -44,6 +44,10 @@ class Engine:
         Requests and every other choice.
     progress : callable, optional
         Called with the number of requests that have ended, after each iteration in which one did.
+    pools : EnginePools, optional
+        Cache and pools to drive, new and of the configuration's sizes, instead of those that it names.
+    onlooker : callable, optional
+        Told of every `pymllm.workloads.engine_watch.Event`.
 
     Attributes
     ----------
@@ -51,6 +55,8 @@ class Engine:
         As used.
     memory : EngineMemory
         Cache and pools, for those who look inside.
+    watch : EngineWatch
+        Checks, and how often each law was tested.
     queue : deque of LiveRequest
         Waiting, in order of arrival, retracted ones first.
     prefilling : list of LiveRequest
@@ -78,20 +84,24 @@ class Engine:
     """
 
     def __init__(
-        self, config: EngineConfig, source: Source, *, progress: Callable[[int], None] | None = None
+        self,
+        config: EngineConfig,
+        source: Source,
+        *,
+        progress: Callable[[int], None] | None = None,
+        pools: EnginePools | None = None,
+        onlooker: Onlooker | None = None,
     ) -> None:
         self.config = config.rounded()
-        self._pools = make_engine_pools(self.config)
-        self.memory = EngineMemory(self.config, self._pools)
+        self._pools = make_engine_pools(self.config) if pools is None else pools
+        self.watch = EngineWatch(self.config, self._pools, onlooker)
+        self.memory = EngineMemory(self.config, self._pools, self.watch)
         self.queue: deque[LiveRequest] = deque()
         self.prefilling: list[LiveRequest] = []
         self.decoding = DecodeBatch(self.config.page_size)
         self._source = source
         self._progress = progress
         self._admission = AdmissionRule(self.config, self.memory)
-        self._forward: SimulatedForward | None = None
-        if config.content_check:
-            self._forward = SimulatedForward(self.config, self._pools.swa_allocator)
         self._tally = EngineTally()
         self._ceiling = HitCeiling(self.config.page_size, held_back=1)
         self._coming: Request | None = None
@@ -101,7 +111,6 @@ class Engine:
         # `EngineMemory.changes` when the queue's head was last refused: it is futile to ask again before.
         self._refused_at = -1
         self._has_retracted = False
-        self._audited_operations = -1
 
     # -- running ---------------------------------------------------------------------------------------
 
@@ -165,7 +174,8 @@ class Engine:
 
     def report(self) -> EngineReport:
         """Report everything up to now."""
-        content_tokens = self._forward.checked_tokens if self._forward is not None else 0
+        forward = self.watch.forward
+        content_tokens = forward.checked_tokens if forward is not None else 0
         return self._tally.report(self.config, self.memory, content_tokens)
 
     def drain(self) -> None:
@@ -191,9 +201,7 @@ class Engine:
         """
         if not self._is_idle():
             raise UsageError("requests wait or live: run or drain the engine before checking what is left")
-        engine_audit.check_quiescent(self.config, self._pools)
-        if self._forward is not None:
-            self._forward.check_untouched()
+        self.watch.check_quiescent()
 
     def evict_everything(self) -> None:
         """Empty the cache and check that the pools own everything (law E3).
@@ -208,22 +216,12 @@ class Engine:
         self.check_quiescent()
         cache = self._pools.kind.cache
         cache.evict(cache.total_size(), cache.swa_evictable_size())
-        engine_audit.check_emptied(self.config, self._pools)
+        self.watch.check_emptied()
 
     def _check_books(self) -> None:
-        check_allocator(self._pools.allocator)
         self.decoding.write_back()
         lives = [*self.prefilling, *self.decoding.requests]
-        operations = self.memory.probe.operations
-        engine_audit.check_ownership(
-            self.config, self._pools, lives, with_cache=operations != self._audited_operations
-        )
-        self._audited_operations = operations
-
-    def _check_row(self, live: LiveRequest) -> None:
-        if self._forward is not None:
-            row = self._pools.rows.req_to_token[live.row, : live.length]
-            self._forward.check_row(live.request_id, row, live.fingerprints[: live.length])
+        self.watch.check_books(lives, self.memory.probe.operations)
 
     # -- arrivals and aborts -----------------------------------------------------------------------------
 
@@ -236,6 +234,7 @@ class Engine:
         self._tally.requests += 1
         live = LiveRequest(request, place=self._tally.requests)
         if not self._admission.can_ever_fit(live):
+            self.watch.notice(Event.REJECTED, live)
             self._tally.rejected += 1
             return
         live.ceiling_tokens = self._ceiling.add(request)
@@ -252,6 +251,7 @@ class Engine:
                     self._abort(live)
 
     def _abort(self, live: LiveRequest) -> None:
+        self.watch.notice(Event.ABORTED, live)
         if live.row:
             self._leave(live)
             self.memory.give_back(live)
@@ -279,9 +279,9 @@ class Engine:
             (torch.from_numpy(padded(batch.rows)), torch.from_numpy(padded(positions))),
             torch.from_numpy(padded(new)),
         )
-        if self._forward is not None:
+        if self.watch.forward is not None:
             pairs = zip(batch.requests, positions.tolist(), strict=True)
-            self._forward.write(
+            self.watch.forward.write(
                 torch.from_numpy(new), np.array([live.fingerprints[at] for live, at in pairs])
             )
         self.memory.release_windows(batch)
@@ -307,7 +307,8 @@ class Engine:
             self._finish(live)
 
     def _finish(self, live: LiveRequest) -> None:
-        self._check_row(live)
+        self.watch.notice(Event.FINISHED, live)
+        self.watch.check_row(live)
         self.memory.finish(live)
         self._tally.count_finish(live)
 
@@ -337,9 +338,9 @@ class Engine:
                     return 0
         start, live.length = live.length, live.length + len(slots)
         self._tally.computed_tokens += len(slots)
-        if self._forward is not None:
-            self._forward.write(slots, live.fingerprints[start : live.length])
-            self._check_row(live)
+        if self.watch.forward is not None:
+            self.watch.forward.write(slots, live.fingerprints[start : live.length])
+            self.watch.check_row(live)
         self.memory.share(live)
         if live.length == live.prompt_length:
             self._end_prefill(live)
@@ -370,14 +371,16 @@ class Engine:
         return None
 
     def _admit(self, live: LiveRequest) -> LiveRequest:
+        self.watch.notice(Event.ADMITTED, live)
+        self.watch.tested["E4"] += not (self.prefilling or self.decoding)  # `_refuse` would have complained
         self.prefilling.append(live)
         self._tally.count_admission(live)
-        self._check_row(live)
-        if self.config.check_every:
-            engine_audit.check_fresh_row(self._pools, live)
+        self.watch.check_row(live)
+        self.watch.check_fresh_row(live)
         return live
 
     def _refuse(self, live: LiveRequest) -> None:
+        self.watch.notice(Event.REFUSED, live)
         self.memory.give_back(live)
         self._refused_at = self.memory.changes
         if not (self.prefilling or self.decoding):
@@ -403,6 +406,7 @@ class Engine:
         if chosen not in lives:
             raise UsageError(f"retract_victim gave {chosen}; it must be one of {list(lives)}")
         live = lives[chosen]
+        self.watch.notice(Event.RETRACTED, live)
         self._leave(live)
         live.keep_produced()
         self.memory.give_back(live)

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.mem_cache.memory_pool import KVPool, SWATokenToKVPoolAllocator
+from pymllm.mem_cache.memory_pool import KVPool
 from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_pools import WindowAllocator
 from pymllm.workloads.fingerprint import KVPart, kv_fingerprints
 
 __all__ = ["BATCH_MULTIPLE", "SimulatedForward", "padded"]
@@ -34,8 +35,17 @@ class SimulatedForward:
     ----------
     config : EngineConfig
         Already rounded.
-    swa_allocator : SWATokenToKVPoolAllocator or None
+    swa_allocator : WindowAllocator or None
         Translates full slots to SWA slots, where there is a window.
+    slots : int, optional
+        Slots that the full pool names, in tokens; ``config.capacity`` of them may be in use at one time.
+
+    Attributes
+    ----------
+    checked_tokens : int
+        KV rows read back and compared, both halves.
+    unchecked_writes : int
+        Calls of `write` since `check_untouched` was last called.
 
     Notes
     -----
@@ -43,12 +53,15 @@ class SimulatedForward:
     write that went astray. Not thread-safe.
     """
 
-    def __init__(self, config: EngineConfig, swa_allocator: SWATokenToKVPoolAllocator | None) -> None:
+    def __init__(
+        self, config: EngineConfig, swa_allocator: WindowAllocator | None, slots: int | None = None
+    ) -> None:
         self.checked_tokens = 0
+        self.unchecked_writes = 0
         self._window = config.sliding_window_size
         self._swa_allocator = swa_allocator
         self._garbage = np.random.default_rng(config.seed)
-        self._pools = {_FULL: _make_pool(config, config.capacity)}
+        self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
         if config.swa_capacity is not None:
             self._pools[_SWA] = _make_pool(config, config.swa_capacity)
         self._written = {
@@ -68,20 +81,17 @@ class SimulatedForward:
         prefixes : numpy.ndarray
             Their prefix fingerprints, shape ``(n,)``, uint64.
         """
+        self.unchecked_writes += 1
+        garbage = self._garbage.integers(1, 1 << 62, -len(prefixes) % BATCH_MULTIPLE)
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
             index = torch.from_numpy(padded(named))
             for layer in range(_LAYERS):
-                values = [self._padded_values(prefixes, layer, part) for part in parts]
+                values = [np.concatenate([kv_fingerprints(prefixes, layer, part), garbage]) for part in parts]
                 keys_values = [torch.from_numpy(value).view(-1, 1, 1).to(pool.device) for value in values]
                 pool.set_kv_buffer(layer, index, keys_values[0], keys_values[1])
                 for part, value in zip(parts, values, strict=True):
                     self._written[layer, part][named] = value[: len(named)]
-
-    def _padded_values(self, prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarray:
-        values = kv_fingerprints(prefixes, layer, part)
-        garbage = self._garbage.integers(1, 1 << 62, -len(values) % BATCH_MULTIPLE)
-        return np.concatenate([values, garbage])
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
         if parts is _SWA and self._swa_allocator is not None:
@@ -168,6 +178,7 @@ class SimulatedForward:
                         f"slot {slot}, layer {layer}, {part.name} holds {found[slot]}, but what was last "
                         f"written to it is {self._written[layer, part][slot]}",
                     )
+        self.unchecked_writes = 0
 
 
 def _make_pool(config: EngineConfig, size: int) -> KVPool:

@@ -19,6 +19,7 @@ from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_decode import DecodeBatch
 from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.engine_watch import EngineWatch, Event
 from pymllm.workloads.live_request import LiveRequest
 
 __all__ = ["EngineMemory"]
@@ -36,6 +37,8 @@ class EngineMemory:
         Already rounded.
     pools : EnginePools
         Nobody else allocates from them.
+    watch : EngineWatch
+        Told of events, and of evictions for what they must have made room for.
 
     Attributes
     ----------
@@ -47,8 +50,9 @@ class EngineMemory:
         Counts up whenever a waiting request's chance may have become better.
     """
 
-    def __init__(self, config: EngineConfig, pools: EnginePools) -> None:
+    def __init__(self, config: EngineConfig, pools: EnginePools, watch: EngineWatch) -> None:
         self.pools = pools
+        self._watch = watch
         self.probe = CacheProbe(pools.kind.cache, pools.kind.check, config.check_every)
         self.dead_window_tokens = 0
         self.changes = 0
@@ -143,12 +147,18 @@ class EngineMemory:
         -------
         torch.Tensor or None
             ``None`` when even evicting did not make enough room.
+
+        Raises
+        ------
+        InvariantViolation
+            E4: it did not, although enough was free or evictable.
         """
         slots = self.pools.allocator.alloc(tokens)
         if slots is None:
-            full, swa = self.available()
+            room, (full, swa) = self.room(), self.available()
             swa_short = 0 if self._swa_allocator is None else max(0, tokens - swa)
             self.probe.evict(max(0, tokens - full), swa_short, payers)
+            self._watch.check_progress(tokens, room, self.available())
             slots = self.pools.allocator.alloc(tokens)
         return slots
 
@@ -227,10 +237,12 @@ class EngineMemory:
         match = self.probe.match(live.key(aligned), live.times)
         if match.prefix_len <= held:
             self._refuse_adopted(live, result)
+            self._watch.notice(Event.UNCACHED, live)
             return
         self._move_hold(live, match.last_node, match.prefix_len)
         duplicates = self._cut(live, held, match.prefix_len, result.adopted)
         if duplicates is not None:
+            self._watch.notice(Event.DUPLICATED, live)
             self.pools.rows.write((live.row, slice(held, match.prefix_len)), match.indices[held:])
             self.pools.allocator.free(duplicates)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,7 +21,51 @@ from pymllm.mem_cache.memory_pool import (
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.workloads.engine_config import EngineConfig
 
-__all__ = ["CACHE_MAKERS", "CacheKind", "EnginePools", "check_allocator", "make_engine_pools"]
+__all__ = [
+    "CACHE_MAKERS",
+    "CacheKind",
+    "EnginePools",
+    "SlotAllocator",
+    "WindowAllocator",
+    "check_allocator",
+    "make_engine_pools",
+]
+
+
+class SlotAllocator(Protocol):
+    """What an engine asks of a pool of slots, as documented of `TokenToKVPoolAllocator`."""
+
+    @property
+    def size(self) -> int:
+        """Slots that there are, in tokens."""
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Hand out slots in whole pages, or ``None``."""
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Take slots back with everything behind them."""
+
+    def available_size(self) -> int:
+        """Count the tokens that `alloc` can still serve."""
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Tell for each slot whether it is not free; asked by audits only."""
+
+
+class WindowAllocator(SlotAllocator, Protocol):
+    """The same with an SWA half behind each slot, as documented of `SWATokenToKVPoolAllocator`."""
+
+    def free_swa(self, indices: torch.Tensor) -> None:
+        """Take the SWA halves of slots back."""
+
+    def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
+        """Name the SWA slot behind each slot, 0 where it is gone."""
+
+    def full_available_size(self) -> int:
+        """Count the free tokens of the full half."""
+
+    def swa_available_size(self) -> int:
+        """Count the free tokens of the SWA half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +98,21 @@ class EnginePools:
     ----------
     kind : CacheKind
         The cache.
-    allocator : TokenToKVPoolAllocator or SWATokenToKVPoolAllocator
+    allocator : SlotAllocator
         Slots.
-    swa_allocator : SWATokenToKVPoolAllocator or None
+    swa_allocator : WindowAllocator or None
         The same object where there is a window.
     rows : ReqToTokenPool
         One row of slots per request.
+    check_allocator : callable
+        Walks the allocator's books and raises `InvariantViolation`.
     """
 
     kind: CacheKind
-    allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
-    swa_allocator: SWATokenToKVPoolAllocator | None
+    allocator: SlotAllocator
+    swa_allocator: WindowAllocator | None
     rows: ReqToTokenPool
+    check_allocator: Callable[[], None]
 
     def full_available_size(self) -> int:
         """Count the free tokens of the full half."""
@@ -117,7 +164,9 @@ def make_engine_pools(config: EngineConfig) -> EnginePools:
         allocator = swa_allocator = SWATokenToKVPoolAllocator(
             config.capacity, config.swa_capacity, config.device, config.page_size
         )
-    return EnginePools(maker(config, allocator), allocator, swa_allocator, rows)
+    return EnginePools(
+        maker(config, allocator), allocator, swa_allocator, rows, lambda: check_allocator(allocator)
+    )
 
 
 def _make_radix(config: EngineConfig, allocator: object) -> CacheKind:

@@ -8,6 +8,7 @@ that aliases, lags or belongs to somebody else reads wrong.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 
 import numpy as np
@@ -79,8 +80,12 @@ def kv_fingerprints(prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarra
     -----
     Cost: O(n). Laws: E1.
     """
-    salt = np.uint64(layer * _PARTS_PER_LAYER + part + 1) * np.ones(1, dtype=np.uint64) * _STEP
-    return _scatter(prefixes ^ salt).view(np.int64)
+    return _scatter(prefixes ^ _salt(layer, part)).view(np.int64)
+
+
+@functools.cache
+def _salt(layer: int, part: KVPart) -> np.uint64:
+    return np.uint64((layer * _PARTS_PER_LAYER + part + 1) * int(_STEP) % (1 << 64))
 
 
 def _scatter(values: np.ndarray) -> np.ndarray:

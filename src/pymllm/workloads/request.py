@@ -6,10 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["OUTPUT_TOKEN_BASE", "Request"]
+__all__ = ["ARRIVAL_MS_MAX", "LENGTH_MAX", "OUTPUT_TOKEN_BASE", "Request"]
 
 #: Prompt tokens are below this number, output tokens at or above it, so that neither is taken for the other.
 OUTPUT_TOKEN_BASE = 1 << 31
+
+#: Three centuries: later than that, a float of milliseconds is too coarse to step by less than a hundredth.
+ARRIVAL_MS_MAX = 1e13
+
+#: No pool has more slots than int32 can count, so nothing longer could ever run.
+LENGTH_MAX = (1 << 31) - 1
 
 # Odd, so that multiplying by it modulo a power of two is a bijection: first output tokens never collide.
 _OUTPUT_STRIDE = 2_654_435_761
@@ -24,15 +30,16 @@ class Request:
     request_id : int
         Unique in its workload, ``0 <= request_id < 2**31``.
     arrival_ms : float
-        Virtual milliseconds since the start of the workload, ``>= 0``.
+        Virtual milliseconds since the start of the workload, ``0 .. ARRIVAL_MS_MAX``.
     prompt_length : int
-        Tokens of the prompt, ``>= 1``; the last block may be partial.
+        Tokens of the prompt, ``1 .. LENGTH_MAX``; the last block may be partial.
     output_length : int
-        Tokens to produce, ``>= 1``.
+        Tokens to produce, ``1 .. LENGTH_MAX``.
     block_ids : tuple of int
-        One id per block of the prompt; equal ids at equal leading positions are a shared prefix.
+        One id per block of the prompt, ``0 .. 2**31 // block_tokens - 1``; equal ids at equal leading
+        positions are a shared prefix.
     block_tokens : int
-        Tokens of a whole block.
+        Tokens of a whole block, ``1 .. LENGTH_MAX``.
     namespace : str or int or None
         Prompts of different namespaces share nothing.
 
@@ -53,13 +60,12 @@ class Request:
     def __post_init__(self) -> None:
         if not 0 <= self.request_id < OUTPUT_TOKEN_BASE:
             raise ValueError(f"request_id is {self.request_id}; it must be in 0..{OUTPUT_TOKEN_BASE - 1}")
-        if not self.arrival_ms >= 0:
-            raise ValueError(f"arrival_ms is {self.arrival_ms}; it must be 0 or later")
-        if self.prompt_length < 1 or self.output_length < 1 or self.block_tokens < 1:
-            raise ValueError(
-                f"prompt_length, output_length and block_tokens are {self.prompt_length}, "
-                f"{self.output_length} and {self.block_tokens}; each must be at least 1"
-            )
+        if not 0 <= self.arrival_ms <= ARRIVAL_MS_MAX:
+            raise ValueError(f"arrival_ms is {self.arrival_ms}; it must be in 0..{ARRIVAL_MS_MAX:.0f}")
+        for name in ("prompt_length", "output_length", "block_tokens"):
+            length = getattr(self, name)
+            if not 1 <= length <= LENGTH_MAX:
+                raise ValueError(f"{name} is {length}; it must be in 1..{LENGTH_MAX}")
         blocks = -(-self.prompt_length // self.block_tokens)
         if len(self.block_ids) != blocks:
             raise ValueError(
@@ -85,7 +91,9 @@ class Request:
         Cost: O(prompt_length), no Python per token.
         """
         starts = np.asarray(self.block_ids, dtype=np.uint32) * np.uint32(self.block_tokens)
-        tokens = starts[:, None] + np.arange(self.block_tokens, dtype=np.uint32)
+        # A block may be much larger than the one prompt that begins it.
+        in_block = min(self.block_tokens, self.prompt_length)
+        tokens = starts[:, None] + np.arange(in_block, dtype=np.uint32)
         return tokens.reshape(-1)[: self.prompt_length]
 
     def output(self) -> np.ndarray:

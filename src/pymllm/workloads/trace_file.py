@@ -9,32 +9,38 @@ One request per line, as published with *Mooncake: Trading More Storage for Less
 ``hash_ids`` name the prompt's blocks of ``block_tokens`` tokens (512 in the published files): equal
 ids at the same leading places mean a shared prefix. The last block may be partial.
 
-What is accepted: UTF-8 with or without a byte order mark, plain or gzip, a file or a pipe, blank
-lines (skipped, but counted), fields beyond these four (ignored). What is refused, with a
+What is accepted: UTF-8 with or without a byte order mark, plain or gzip, a file, a pipe or standard
+input, blank lines (skipped, but counted), fields beyond these four (ignored). What is refused, with a
 `TraceError` that names the line, the value and the bound: everything else, including timestamps
 that go back. A trace is replayed in the order of its lines, so sorting it is the owner's decision.
+The bounds are those of `Request`.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import itertools
-import math
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, cast
 
 import msgspec
 
 from pymllm.errors import TraceError
-from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
 
-__all__ = ["BLOCK_TOKENS", "read_trace", "write_trace"]
+__all__ = ["BLOCK_TOKENS", "STANDARD_INPUT", "read_trace", "write_trace"]
 
 BLOCK_TOKENS = 512
 """Tokens per block in the published Mooncake traces."""
+
+STANDARD_INPUT = "-"
+"""The path that stands for standard input; ``./-`` is a file of that name."""
 
 _LINE_BYTES_MAX = 1 << 24
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -60,7 +66,8 @@ def read_trace(
     Parameters
     ----------
     path : path-like
-        A file or a pipe of JSON lines, plain or gzip (told by its first two bytes, not by its name).
+        A file or a pipe of JSON lines, plain or gzip (told by its first two bytes, not by its name), or
+        `STANDARD_INPUT`.
     requests : int, optional
         Read no further than this many requests (at least 1); all of them if ``None``.
     block_tokens : int
@@ -76,7 +83,7 @@ def read_trace(
     TraceError
         The file cannot be read, holds no request, or has a line that breaks the format.
     ValueError
-        ``requests`` or ``block_tokens`` is below 1.
+        ``requests`` is below 1, or ``block_tokens`` outside ``1 .. LENGTH_MAX``.
 
     Notes
     -----
@@ -84,10 +91,11 @@ def read_trace(
     """
     if requests is not None and requests < 1:
         raise ValueError(f"requests must be at least 1, got {requests}")
-    if block_tokens < 1:
-        raise ValueError(f"block_tokens must be at least 1, got {block_tokens}")
-    source = os.fspath(path)
-    found = list(itertools.islice(_read_requests(source, block_tokens), requests))
+    if not 1 <= block_tokens <= LENGTH_MAX:
+        raise ValueError(f"block_tokens must be at least 1 and at most {LENGTH_MAX}, got {block_tokens}")
+    place = os.fspath(path)
+    source = "standard input" if place == STANDARD_INPUT else place
+    found = list(itertools.islice(_read_requests(place, source, block_tokens), requests))
     if not found:
         raise TraceError(source, None, "the file holds no request; expected one JSON object per line")
     return found
@@ -128,11 +136,11 @@ def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> in
     return len(lines)
 
 
-def _read_requests(source: str, block_tokens: int) -> Iterator[Request]:
+def _read_requests(place: str, source: str, block_tokens: int) -> Iterator[Request]:
     """Yield the checked requests of a file, each failure as a `TraceError` with its line."""
     decoder = msgspec.json.Decoder(_Line)
     arrival_ms = 0.0
-    for request_id, (number, text) in enumerate(_numbered_lines(source)):
+    for request_id, (number, text) in enumerate(_numbered_lines(place, source)):
         try:
             line = decoder.decode(text)
             _check_line(line, arrival_ms, block_tokens)
@@ -153,16 +161,16 @@ def _read_requests(source: str, block_tokens: int) -> Iterator[Request]:
 
 def _check_line(line: _Line, earliest_ms: float, block_tokens: int) -> None:
     """Hold one decoded line against the bounds of the format."""
-    if not (math.isfinite(line.timestamp) and line.timestamp >= 0):
-        raise _Rejected(f"timestamp is {line.timestamp}, must be finite and not negative (milliseconds)")
+    if not 0 <= line.timestamp <= ARRIVAL_MS_MAX:
+        raise _Rejected(f"timestamp is {line.timestamp}, must be in 0..{ARRIVAL_MS_MAX:.0f} (milliseconds)")
     if line.timestamp < earliest_ms:
         raise _Rejected(
             f"timestamp {line.timestamp:g} lies before {earliest_ms:g} of the request above it; "
             "sort the file by timestamp"
         )
     for name, length in (("input_length", line.input_length), ("output_length", line.output_length)):
-        if length < 1:
-            raise _Rejected(f"{name} is {length}, must be at least 1 (tokens)")
+        if not 1 <= length <= LENGTH_MAX:
+            raise _Rejected(f"{name} is {length}, must be in 1..{LENGTH_MAX} (tokens)")
     _check_blocks(line, block_tokens)
 
 
@@ -181,11 +189,19 @@ def _check_blocks(line: _Line, block_tokens: int) -> None:
         raise _Rejected(f"hash_ids has {wrong}, must be in 0..{limit - 1}; number the blocks anew from 0")
 
 
-def _numbered_lines(source: str) -> Iterator[tuple[int, bytes]]:
+def _open(place: str) -> BufferedReader:
+    if place != STANDARD_INPUT:
+        return Path(place).open("rb")
+    if sys.stdin is None:  # its number may be another file's by now
+        raise OSError(errno.EBADF, "it is closed")
+    return open(sys.stdin.fileno(), "rb", closefd=False)
+
+
+def _numbered_lines(place: str, source: str) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, bytes) of every line that is not blank; a failing file becomes a `TraceError`."""
     number = 0
     try:
-        with Path(source).open("rb") as raw:
+        with _open(place) as raw:
             # A pipe cannot be rewound, so the magic number is peeked at rather than read.
             packed = raw.peek(2)[:2] == _GZIP_MAGIC
             stream: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="rb")) if packed else raw

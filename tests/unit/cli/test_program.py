@@ -51,7 +51,7 @@ def test_what_the_user_can_mend_is_one_line_and_status_2(
     error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X1: no traceback, nothing on standard output."""
-    monkeypatch.setattr("pymllm.cli.program._let_go_of_stdout", lambda: None)
+    monkeypatch.setattr("pymllm.cli.program._let_go_of", lambda stream: None)
     result = run(fail_with(error))
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", line + "\n")
 
@@ -60,7 +60,7 @@ def test_an_interrupt_is_130() -> None:
     """As shells have it: 128 and the number of the signal."""
     result = run(fail_with(KeyboardInterrupt()))
     assert result.exit_code == 130
-    assert result.stderr.strip() == "pymllm: interrupted"
+    assert result.stderr == "pymllm: interrupted\n"
 
 
 def test_a_closed_pipe_is_141_and_silent() -> None:
@@ -69,10 +69,12 @@ def test_a_closed_pipe_is_141_and_silent() -> None:
     assert (result.exit_code, result.output) == (141, "")
 
 
-def test_an_unforeseen_error_keeps_its_traceback() -> None:
-    """A bug of ours is not dressed up as the user's mistake."""
+def test_an_unforeseen_error_keeps_its_traceback_and_has_its_own_status() -> None:
+    """A bug of ours is neither the user's mistake nor, as Python's own status 1 would say, a broken law."""
     result = run(fail_with(ZeroDivisionError("ours")))
-    assert isinstance(result.exception, ZeroDivisionError)
+    assert (result.exit_code, result.stdout) == (70, "")
+    assert result.stderr.startswith("Traceback (most recent call last):")
+    assert result.stderr.endswith("ZeroDivisionError: ours\n")
 
 
 def test_other_programs_may_take_the_errors_themselves() -> None:
@@ -85,12 +87,20 @@ def test_other_programs_may_take_the_errors_themselves() -> None:
         program.main(["fail"], standalone_mode=False)
 
 
-def test_no_command_shows_the_help_as_an_error() -> None:
-    """Nothing was asked, so nothing is on standard output."""
+def test_no_command_shows_the_help() -> None:
+    """Whoever types the name alone wants to know what there is."""
     result = CliRunner().invoke(main, [])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Usage:" in result.stderr
-    assert "replay" in result.stderr
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == CliRunner().invoke(main, ["--help"]).stdout
+    assert "replay" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\u2028b"])
+def test_a_message_is_one_line(name: str) -> None:
+    """X1: a name of a file may hold whatever ends a line or paints a terminal."""
+    result = run(fail_with(TraceError(name, 3, "broken")))
+    assert result.exit_code == 2
+    assert result.stderr == f"pymllm: {name.encode('unicode_escape').decode()}:3: broken\n"
 
 
 def test_an_unknown_command_is_one_line() -> None:
@@ -155,6 +165,47 @@ def test_a_full_disk_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (
         2,
         "pymllm: cannot write the result: No space left on device\n",
+    )
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run one line of a shell, in which ``$0`` is Python."""
+    command = ["/bin/sh", "-c", line, sys.executable]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+BROKEN_LAW = (
+    "import click; from pymllm.cli.program import Program, complain; "
+    "program = Program('p'); program.add_command(click.Command('do', callback=lambda: complain('E3') or 1)); "
+    "program.main(['do'])"
+)
+
+
+@pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ('"$0" -m pymllm --version', 0),
+        ('"$0" -m pymllm replay nope', 2),
+        ('"$0" -m pymllm --version >/dev/full', 2),
+        (f'"$0" -c "{BROKEN_LAW}"', 1),
+        (f'"$0" -c "{BROKEN_LAW.replace("or 1", "or 1 / 0")}"', 70),
+    ],
+    ids=["done", "bad input", "full disk", "broken law", "bug"],
+)
+def test_the_status_holds_where_nobody_can_be_told(line: str, status: int, errors: str) -> None:
+    """Status 1 says that a law is broken and nothing else, even where standard error is closed or full."""
+    done = shell(f"{line} {errors}")
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.parametrize("arguments", ["", "--help", "--version", "replay chat --requests 2", "replay nope"])
+def test_a_closed_standard_output_is_one_line(arguments: str) -> None:
+    """X1: said before anything is computed that could not be printed."""
+    done = shell(f'"$0" -m pymllm {arguments} >&-')
+    assert done.returncode == 2
+    assert done.stderr == (
+        "pymllm: standard output is closed, so no result can be written; redirect it to a file\n"
     )
 
 

@@ -26,6 +26,25 @@ def test_auto_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
         assert show is not None
 
 
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_no_bar_without_a_standard_error(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it was closed there is nothing to draw on, standard output least of all."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress_bar(mode, "chat", 3) as show:
+        assert show is None
+    assert capsys.readouterr().out == ""
+
+
+def test_a_label_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """Files may be called anything."""
+    with progress_bar("on", "[red]chat[/b]", 1) as show:
+        assert show is not None
+        show(1)
+    assert "[red]chat[/b]" in capsys.readouterr().err
+
+
 def test_the_bar_is_on_standard_error_and_says_how_far(capsys: pytest.CaptureFixture[str]) -> None:
     """Standard output is for results; the last request is always drawn."""
     with progress_bar("on", "chat radix", 3) as show:

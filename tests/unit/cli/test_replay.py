@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,6 +18,8 @@ from pymllm.cli import main
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace
+
+NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 
 
 def replay(*arguments: str) -> Result:
@@ -104,7 +107,16 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
         (["chat", "--swa-capacity", "1k"], "give --window too"),
         (["chat", "--max-running", "0"], "--max-running': 0 is not in the range"),
         (["chat", "--chunk", "0"], "--chunk': 0 is not in the range"),
-        (["chat", "--iteration-ms", "0"], "'0' is no number of milliseconds above 0"),
+        (["chat", "--iteration-ms", "0"], "'0' is no number of milliseconds in 0.01..86400000"),
+        (["chat", "--iteration-ms", "1e308", "--json"], "'1e308' is no number of milliseconds in"),
+        (["chat", "--requests", "1000001"], "--requests': 1000001 is not in the range 1<=x<=1000000"),
+        (["chat", "--window", "9223372036854775808"], "is not in the range 1<=x<=2147483647"),
+        (["chat", "--max-running", "9" * 21], "is not in the range 1<=x<=65536"),
+        (["chat", "--page-size", "1073741824"], "is not in the range 1<=x<=1073741823"),
+        (["chat", "--chunk", "2147483648"], "--chunk': 2147483648 is not in the range 1<=x<=2147483647"),
+        (["chat", "--check-every", "2147483648"], "is not in the range 0<=x<=2147483647"),
+        (["t", "--block-tokens", "2147483648"], "--block-tokens': 2147483648 is not in the range 1<=x<="),
+        (["adversarial", "--capacity", "1G"], "--capacity 1000000000 is too much for adversarial"),
         (["chat", "--check-every", "-1"], "--check-every': -1 is not in the range"),
         (["chat", "--block-tokens", "16"], "--block-tokens has no effect here: a named workload has its own"),
         (
@@ -156,6 +168,50 @@ def test_an_unreadable_file_is_one_line_and_status_2(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, f"pymllm: {path}: cannot be read: Permission denied\n")
 
 
+def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path) -> None:
+    """X1: a file may be called anything; messages stay one line, and the table's heading too."""
+    path = tmp_path / "two\nlines \x1b[1m.jsonl"
+    path.write_bytes(b"")
+    assert replay(str(path)).stderr == f"pymllm: {tmp_path}/two\\nlines \\x1b[1m.jsonl: " + NO_REQUEST
+    write_trace(path, make_requests("chat", 3))
+    result = replay(str(path), "--block-tokens", "16", "--progress", "on")
+    assert result.exit_code == 0
+    assert f"engine replay of {tmp_path}/two\\nlines \\x1b[1m.jsonl: 3 requests\n" in result.stdout
+    assert "two\\nlines" in result.stderr
+
+
+def test_a_name_like_markup_is_a_name(tmp_path: Path) -> None:
+    """The bar shows what it was given; "[/b]" would otherwise close what nobody opened."""
+    folder = tmp_path / "["
+    folder.mkdir()
+    write_trace(folder / "b].jsonl", make_requests("chat", 3))
+    result = replay(str(folder / "b].jsonl"), "--block-tokens", "16", "--progress", "on")
+    assert result.exit_code == 0
+    assert "[/b].jsonl" in result.stderr
+
+
+def run_replay(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "pymllm", "replay", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+
+
+def test_a_dash_is_standard_input(trace: str) -> None:
+    """A pipe needs no name: what stands there is replayed as a file of the same lines would be."""
+    options = ["--block-tokens", "16", "--json", "--requests", "5"]
+    done = run_replay("-", *options, input=Path(trace).read_bytes())
+    assert (done.returncode, done.stderr) == (0, b"")
+    piped, read = json.loads(done.stdout), json.loads(replay(trace, *options).stdout)
+    assert piped["workload"] == {**read["workload"], "name": "-"}
+    assert piped["runs"][0]["prompt_tokens"] == read["runs"][0]["prompt_tokens"]
+
+
+def test_standard_input_without_a_request_is_named() -> None:
+    """X1: one line and status 2, as for a file."""
+    done = run_replay("-", stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == "pymllm: standard input: " + NO_REQUEST
+
+
 def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bold headings, and as wide as the terminal."""
     monkeypatch.setattr("pymllm.cli.replay._stdout_is_terminal", lambda: True)
@@ -192,4 +248,4 @@ def test_ctrl_c_is_130_and_one_line(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err.strip() == "pymllm: interrupted"
+    assert err == "pymllm: interrupted\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -52,6 +53,10 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
         ({"swa_capacity": 64}, "--swa-capacity is the window half's; give --window too"),
         ({"capacity": 15}, "--capacity 15 holds no page of 16 tokens; give at least 16"),
         ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--swa-capacity 15 holds no page"),
+        (
+            {"workload": "adversarial", "capacity": 10_000_001},
+            "--capacity 10000001 is too much for adversarial",
+        ),
         ({"capacity": 2**31 - 16}, "--capacity 2147483632 and one page of 16 are more than 2147483647 slots"),
     ],
 )
@@ -61,9 +66,18 @@ def test_what_does_not_fit_together_is_refused(change: dict[str, int | str], wor
         replace(PLAN, **change).check()
 
 
-@pytest.mark.parametrize("change", [{}, {"capacity": 16}, {"swa_capacity": 16, "window": 1, "capacity": 16}])
-def test_what_fits_passes(change: dict[str, int]) -> None:
-    """One page is enough."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"capacity": 16},
+        {"swa_capacity": 16, "window": 1, "capacity": 16},
+        {"workload": "adversarial", "capacity": 10_000_000},
+        {"workload": "-", "capacity": 2**31 - 17},
+    ],
+)
+def test_what_fits_passes(change: dict[str, Any]) -> None:
+    """One page is enough; standard input is no file that could be missing."""
     replace(PLAN, **change).check()
 
 

@@ -14,6 +14,7 @@ from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_run import run_plan, settle
 from pymllm.errors import InvariantViolation, TraceError
 from pymllm.workloads.engine import EngineReport
+from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialReport
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace
@@ -90,6 +91,21 @@ def test_engine_and_serial_get_the_options() -> None:
     assert isinstance(run, SerialReport)
     assert run.config.check_ownership
     assert run.invariant_checks > 0
+
+
+def test_a_rejected_request_makes_no_row_longer(tmp_path: Path) -> None:
+    """Section 2: the row table is as wide as the longest request that can ever have a row."""
+    requests = [
+        Request(0, 0.0, 40, 8, (0, 1, 2), 16),
+        Request(1, 0.0, 4992 + 1, 4, tuple(range(313)), 16),
+        Request(2, 0.0, 8, 2**31 - 1, (0,), 16),
+    ]
+    write_trace(tmp_path / "trace.jsonl", requests)
+    plan = replace(PLAN, workload=str(tmp_path / "trace.jsonl"), requests=None)
+    for capacity, columns, rejected in ((5000, 48, 2), (16, 1, 3), (1_000_000, 4997, 1)):
+        [run] = run_plan(replace(plan, capacity=capacity), "off").runs
+        assert isinstance(run, EngineReport)
+        assert (run.config.max_context, run.rejected) == (columns, rejected)
 
 
 def test_several_caches_run_over_the_same_requests(trace: str) -> None:

@@ -51,9 +51,18 @@ def test_other_token_counts_are_refused(text: str, words: str) -> None:
     assert words in caught.value.message
 
 
-def test_milliseconds_are_above_zero_and_finite() -> None:
-    """X1: a virtual clock that stands still, or jumps to infinity, never ends."""
-    assert MILLISECONDS.convert("12.5", None, None) == 12.5
-    for text in ("0", "-1", "nan", "inf", "soon"):
-        with pytest.raises(click.BadParameter, match=f"'{text}' is no number of milliseconds above 0"):
-            MILLISECONDS.convert(text, None, None)
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("12.5", 12.5), ("0.01", 0.01), ("86400000", 86_400_000.0)]
+)
+def test_milliseconds_reach_from_a_hundredth_to_a_day(text: str, milliseconds: float) -> None:
+    """Both bounds are inside."""
+    assert MILLISECONDS.convert(text, None, None) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["0", "0.009", "-1", "nan", "inf", "soon", "86400001", "1e300", "1e308"])
+def test_other_milliseconds_are_refused(text: str) -> None:
+    """X1: a virtual clock that stands still never ends, and one that adds up to infinity is no JSON."""
+    with pytest.raises(
+        click.BadParameter, match=rf"'{text}' is no number of milliseconds in 0\.01\.\.86400000"
+    ):
+        MILLISECONDS.convert(text, None, None)

@@ -1,8 +1,9 @@
-"""What the pools accept as an int, a size, a device, a dtype and an index."""
+"""What pools and caches accept as an int, a size, a device, a dtype and an allocator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,15 @@ def test_an_unknown_device_is_refused() -> None:
         arguments.as_device("abacus")
 
 
+@pytest.mark.parametrize("value", [None, 1.5, 0, ["cpu"], True])
+def test_a_device_is_a_name_or_a_device(value: Any) -> None:
+    """X1: what else it is, is named; a number alone would mean another device on every machine."""
+    with pytest.raises(
+        TypeError, match=rf"device must be a str or a torch\.device, got {type(value).__name__}"
+    ):
+        arguments.as_device(value)
+
+
 def test_a_dtype_passes_through() -> None:
     """X1: a torch.dtype is what buffers are made of."""
     assert arguments.as_dtype(torch.bfloat16) is torch.bfloat16
@@ -86,129 +96,27 @@ def test_a_dtype_of_somebody_else_is_refused(value: Any) -> None:
 INTEGER_DTYPES = sorted(arguments.INTEGER_DTYPES, key=str)
 
 
-@pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
-def test_indices_of_any_integer_dtype_and_shape_become_flat(dtype: torch.dtype) -> None:
-    """P3: every consumer takes any integer dtype; uint8 is a number, not a mask."""
-    index = arguments.as_index("slot", torch.tensor([[1, 0], [2, 1]], dtype=torch.int64).to(dtype))
-    assert index.dtype is torch.int64
-    assert index.tolist() == [1, 0, 2, 1]
-
-
 @pytest.mark.parametrize(
-    "value",
-    [
-        [1, 2],
-        (1, np.int32(2)),
-        range(1, 3),
-        np.array([1, 2], dtype=np.uint16),
-        np.array([0, 1, 0, 2])[1::2],
-        np.array([[1], [2]], dtype=np.uint64),
-    ],
+    "dtype", [*INTEGER_DTYPES, torch.bool, torch.float8_e5m2, torch.bfloat16, torch.complex128], ids=str
 )
-def test_arrays_and_sequences_are_indices_too(value: Any) -> None:
-    """X1: what names rows need not be a tensor."""
-    index = arguments.as_index("rows", value)
-    assert index.dtype is torch.int64
-    assert index.tolist() == [1, 2]
+def test_rows_of_numbers_can_be_stored(device: torch.device, dtype: torch.dtype) -> None:
+    """P3, P5: whatever is written can be read back by its index, on the device that it is for."""
+    assert arguments.as_row_dtype(dtype, device) is dtype
+    assert not torch.zeros(2, dtype=dtype, device=device)[torch.tensor([1], device=device)].any()
 
 
-@pytest.mark.parametrize("value", [[], (), np.array([], dtype=np.int32), torch.empty(0, dtype=torch.int32)])
-def test_no_index_at_all_is_an_empty_index(value: Any) -> None:
-    """X1: an empty sequence has no dtype to complain about."""
-    index = arguments.as_index("rows", value)
-    assert (index.dtype, index.shape) == (torch.int64, (0,))
+@pytest.mark.parametrize("dtype", [torch.float4_e2m1fn_x2, torch.bits16, torch.quint8, torch.int7], ids=str)
+def test_rows_that_cannot_be_read_by_index_are_refused(dtype: torch.dtype) -> None:
+    """X1: the message names the dtype and another way to keep the bytes."""
+    with pytest.raises(ValueError, match=f"dtype {dtype} cannot be stored.*torch.uint8"):
+        arguments.as_row_dtype(dtype, torch.device("cpu"))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        torch.tensor([True, False]),
-        torch.tensor([1.0]),
-        np.array([True]),
-        np.array([1.0]),
-        [1, True],
-        [1.0],
-        "12",
-        b"12",
-        None,
-        5,
-        {1: 2},
-    ],
-)
-def test_what_is_no_run_of_integers_is_refused(value: Any) -> None:
-    """X1: bools, floats and text never become indices."""
-    with pytest.raises(TypeError, match="rows must"):
-        arguments.as_index("rows", value)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (3, True),
-        (np.int8(3), True),
-        (np.array(3), True),
-        (torch.tensor(3), True),
-        (torch.tensor([3]), False),
-        (np.array([3]), False),
-        ([3], False),
-        (range(1), False),
-        (3.0, False),
-    ],
-)
-def test_a_run_of_one_is_not_a_single_number(value: Any, expected: bool) -> None:
-    """X1: one index and a batch of one take different forms."""
-    assert arguments.is_single(value) is expected
-
-
-@pytest.mark.parametrize(("setting", "expected"), [(None, True), (True, True), (False, False)])
-def test_host_indices_are_looked_at_unless_switched_off(setting: bool | None, expected: bool) -> None:
-    """P3: looking at a host tensor costs no synchronisation."""
-    assert arguments.is_readable(torch.zeros(1), setting) is expected
-
-
-@pytest.mark.parametrize(("setting", "expected"), [(None, False), (True, True), (False, False)])
-def test_device_indices_are_looked_at_only_on_request(setting: bool | None, expected: bool) -> None:
-    """P3: looking at a device tensor synchronises; a meta tensor stands for one here."""
-    assert arguments.is_readable(torch.zeros(1, device="meta"), setting) is expected
-
-
-@pytest.mark.parametrize("values", [[], [0], [0, 4, 2]])
-def test_indices_inside_the_range_pass(values: list[int]) -> None:
-    """P3: both ends of the range belong to it."""
-    index = torch.tensor(values, dtype=torch.int64)
-    arguments.check_range("slot", index, 5, "advice")
-    assert index.tolist() == values
-
-
-@pytest.mark.parametrize(("values", "first"), [([1, 5, -1], 5), ([-1, 7], -1), ([2**63 - 1], 2**63 - 1)])
-def test_indices_outside_the_range_are_counted_and_named(values: list[int], first: int) -> None:
-    """X1: the message names the value, the bound and what to do."""
-    wrong = sum(not 0 <= value < 5 for value in values)
-    with pytest.raises(
-        IndexError, match=rf"slot {first} is outside 0\.\.4 \({wrong} of {len(values)} are\); advice"
-    ):
-        arguments.check_range("slot", torch.tensor(values), 5, "advice")
-
-
-@pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=str)
-def test_a_negative_number_of_any_width_is_outside(dtype: torch.dtype) -> None:
-    """P3: reading a number as unsigned must not let a short one in."""
-    numbers = torch.tensor([3, 100], dtype=torch.int64).to(dtype)
-    arguments.check_range("slot", numbers, 2**40, "advice")
-    with pytest.raises(IndexError, match="slot 100 is outside"):
-        arguments.check_range("slot", numbers, 100, "advice")
-    if dtype.is_signed:
-        for stop in (100, 2**31, 2**31 + 1, 2**40):
-            with pytest.raises(IndexError, match="slot -1 is outside"):
-                arguments.check_range("slot", torch.tensor([-1], dtype=dtype), stop, "advice")
-
-
-def test_an_index_too_large_for_int64_is_still_outside() -> None:
-    """X1: a uint64 that wraps around in int64 must not land inside a buffer."""
-    index = arguments.as_index("slot", torch.tensor([2**64 - 1], dtype=torch.uint64))
-    for stop in (5, 2**31 + 1):
-        with pytest.raises(IndexError, match="slot -1 is outside"):
-            arguments.check_range("slot", index, stop, "advice")
+@pytest.mark.parametrize("value", ["float16", np.float16, None])
+def test_a_row_dtype_is_a_dtype(value: Any) -> None:
+    """X1: no guessing here either."""
+    with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype"):
+        arguments.as_row_dtype(value, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -219,3 +127,34 @@ def test_the_message_shows_what_was_given(read: Callable[[], object]) -> None:
     """X1: a message says which type came instead of an int."""
     with pytest.raises(TypeError, match=r"got (str 'xxx'|list \[\])"):
         read()
+
+
+@pytest.mark.parametrize("pool", [None, SimpleNamespace(free=len)])
+def test_none_or_what_can_take_slots_back_is_a_pool(pool: Any) -> None:
+    """X1: duck typing stays open; no more than ``free`` is asked for."""
+    assert arguments.as_pool(pool) is pool
+
+
+@pytest.mark.parametrize("pool", [5, SimpleNamespace(), SimpleNamespace(free=5)])
+def test_what_cannot_take_slots_back_is_no_pool(pool: Any) -> None:
+    """X1: the error names the value and what it lacks."""
+    with pytest.raises(TypeError, match="which has no method free: give a pool"):
+        arguments.as_pool(pool)
+
+
+def test_the_error_names_the_argument_and_the_method() -> None:
+    """X1: a cache of two pools says which of them cannot be used."""
+    with pytest.raises(TypeError, match="mamba_pool is 5, which has no method free_track_slot"):
+        arguments.as_pool(5, "mamba_pool", "free_track_slot")
+
+
+@pytest.mark.parametrize("callback", [None, print])
+def test_none_or_a_function_is_a_callback(callback: Any) -> None:
+    """X1: nothing is asked of it before it is called."""
+    assert arguments.as_callback(callback) is callback
+
+
+def test_what_cannot_be_called_is_no_callback() -> None:
+    """X1: found at once, and not after the first eviction."""
+    with pytest.raises(TypeError, match="on_node_evict is 5: give a function of a node id"):
+        arguments.as_callback(5)

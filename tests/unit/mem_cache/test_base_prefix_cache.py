@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import enum
 import hashlib
 import struct
 from typing import Any
@@ -67,11 +68,22 @@ class TestHashes:
         with pytest.raises(ValueError, match=str(token)):
             hash_token_ids(container([1, token]))
 
-    @pytest.mark.parametrize("prior", ["not hex", "abc"])
+    @pytest.mark.parametrize("prior", ["not hex", "abc", "ab cd", " abcd", "", "٣٣"])
     def test_malformed_prior_hash_is_refused(self, prior: str) -> None:
-        """X1: a prior that is no digest is named in the error."""
-        with pytest.raises(ValueError, match=prior):
+        """H1, X1: a prior that is no digest is named in the error; blanks and nothing at all are none."""
+        with pytest.raises(ValueError, match=f"prior_hash is '{prior}': give the hex digest"):
             hash_token_ids([1], prior)
+
+    @pytest.mark.parametrize("prior", [5, b"abcd", ["ab"]])
+    def test_a_prior_hash_is_a_string(self, prior: Any) -> None:
+        """H1, X1: the error names the value and what to give."""
+        with pytest.raises(TypeError, match=r"prior_hash is .*: give the hex digest"):
+            hash_token_ids([1], prior)
+
+    def test_arrays_among_the_tokens_are_refused(self) -> None:
+        """K1, X1: a page of pages is no page."""
+        with pytest.raises(TypeError, match=r"token_ids\[0\] has array"):
+            hash_token_ids([np.array([1, 2])])
 
     @pytest.mark.parametrize(
         ("digest", "expected"),
@@ -102,6 +114,27 @@ class TestHashes:
         values = [hash_bytes(bytes([number])) for number in range(16)]
         assert max(values) >= 2**63
         assert min(values) >= 0
+
+
+class Adapter(enum.StrEnum):
+    """A namespace as a configuration may name it."""
+
+    LORA = "lora"
+
+
+class Layers(enum.IntEnum):
+    """The same as a number."""
+
+    TWO = 2
+
+
+class Shouted(str):
+    """A str that does not say what it is."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.upper()
 
 
 class TestRadixKey:
@@ -141,9 +174,15 @@ class TestRadixKey:
     @each_container
     @pytest.mark.parametrize("index", [3, -4])
     def test_index_outside_is_an_error(self, container: Any, index: int) -> None:
-        """X1: there is no token there."""
-        with pytest.raises(IndexError):
+        """X1: there is no token there, and the error says how many there are."""
+        with pytest.raises(IndexError, match=f"index {index} is outside a key of 3 tokens"):
             RadixKey(container([5, 6, 7]))[index]
+
+    @pytest.mark.parametrize("index", [1.0, "1", None, True])
+    def test_an_index_is_an_integer_or_a_slice(self, index: Any) -> None:
+        """X1: the error is about keys, not about how they count."""
+        with pytest.raises(TypeError, match="index must be an int"):
+            RadixKey([5, 6, 7])[index]
 
     def test_slice_of_an_array_copies_nothing(self) -> None:
         """K1: slicing a key of a million tokens costs what slicing an array does."""
@@ -165,6 +204,22 @@ class TestRadixKey:
         """K1: extra_key is None, str or int; a bool would be mistaken for 1."""
         with pytest.raises(TypeError, match="extra_key"):
             RadixKey([1], extra_key)
+
+    @pytest.mark.parametrize(
+        ("given", "plain"), [(Adapter.LORA, "lora"), (Layers.TWO, 2), (Shouted("lora"), "lora")]
+    )
+    def test_a_namespace_counts_by_its_value(self, given: Any, plain: Any) -> None:
+        """K1, H3: what is equal is one namespace, however it prints, compares and hashes itself."""
+        key = RadixKey([1], given)
+        assert (type(key.extra_key), key.extra_key) == (type(plain), plain)
+        assert key[:1].extra_key == plain
+
+    @pytest.mark.parametrize("extra_key", ["\ud800", "lora \udfff"])
+    def test_a_namespace_that_utf_8_cannot_spell_is_refused(self, extra_key: str) -> None:
+        """H3, X1: no hash could ever be told of its nodes; beyond ASCII everything else will do."""
+        with pytest.raises(ValueError, match="half of a surrogate pair"):
+            RadixKey([1], extra_key)
+        assert RadixKey([1], "é \U0001f600").extra_key == "é \U0001f600"
 
 
 class Nothing(BasePrefixCache):

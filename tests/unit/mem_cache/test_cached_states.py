@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from recording_hybrid import RecordingHybrid
-from recording_pool import PoolBrokenError
 
+from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.invariants import check_mamba_radix_cache
 from pymllm.mem_cache import EvictResult, MambaRadixCache, MambaTreeNode, RadixKey
 
@@ -310,7 +310,7 @@ class TestRefusals:
         bench, nodes = self.make()
         size, before = bench.cache.total_size(), [node.last_access_time for node in nodes]
         bench.pools.takes = taken
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             bench.cache.evict(1, 4)
         assert bench.calls() == [(STATE, 1)] * taken
         assert [node.mamba_tombstone for node in nodes] == [True] * taken + [False] * (4 - taken)
@@ -322,7 +322,7 @@ class TestRefusals:
         """X2, M7: everything goes in the end, each slot and each state once."""
         bench, _ = self.make()
         bench.pools.takes = taken
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             bench.cache.evict(1, 4)
         bench.pools.takes = None
         assert bench.cache.evict(100, 100) == EvictResult(6, 0, 4 - taken)
@@ -338,7 +338,7 @@ class TestRefusals:
         inner = bench.put([1])
         leaf = bench.put([1, 2])
         bench.pools.takes = taken
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             bench.cache.evict(100)
         bench.pools.takes = None
         bench.calls()
@@ -352,7 +352,7 @@ class TestRefusals:
         first, second = bench.put([1]), bench.put([1, 2])
         bench.put([1, 2, 3])
         bench.pools.takes = 1
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             bench.cache.evict(0, 2)
         assert bench.calls() == [(STATE, 1)]
         assert (first.mamba_tombstone, second.mamba_tombstone) == (True, False)

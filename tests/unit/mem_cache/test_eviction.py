@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recording_pool import PoolBrokenError, RecordingPool, RecordingSWAPool
 
+from pymllm.adapters.recording_pool import InjectedFault, record_around
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import EvictResult, RadixKey
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.oracle.operations import Fault
+from pymllm.oracle.outcomes import Effect
 
 
 class Bench:
@@ -22,7 +24,8 @@ class Bench:
             if window is None
             else SWATokenToKVPoolAllocator(64, 64, "cpu", 1, True)
         )
-        self.pool: Any = (RecordingPool if window is None else RecordingSWAPool)(inner)
+        self.effects: list[Effect] = []
+        self.pool: Any = record_around(inner, self.effects.append)
         self.removed: list[int] = []
         self.cache = RadixCache(1, window, self.pool, self.removed.append)
 
@@ -38,7 +41,9 @@ class Bench:
     def calls(self) -> list[tuple[str, int]]:
         """The pool's calls, with how many slots each named."""
         check_radix_cache(self.cache)
-        return [(name, len(slots)) for name, slots in self.pool.take_calls()]
+        calls = [(effect.call, len(effect.slots)) for effect in self.effects]
+        self.effects.clear()
+        return calls
 
 
 class TestFullTokens:
@@ -103,12 +108,12 @@ class TestFullTokens:
             for tokens in ([1, 2, 3], [1, 2, 4], [1, 5], [6]):
                 side.put(tokens)
             side.cache.inc_lock_ref(side.cache.match_prefix(RadixKey([6])).last_node)
-        bench.pool.refuse = "free"
-        with pytest.raises(PoolBrokenError):
+        bench.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
             bench.cache.evict(100)
         check_radix_cache(bench.cache)
         assert bench.removed == []
-        bench.pool.refuse = ""
+        bench.pool.fault = None
         for side in (bench, twin):
             while side.cache.evict(1).full_evicted:
                 check_radix_cache(side.cache)
@@ -223,13 +228,13 @@ class TestWindowTokens:
         bench = Bench(window=1)
         for tokens in ([1], [1, 2], [1, 3], [4, 5]):
             bench.put(tokens)
-        bench.pool.refuse = "free_swa"
-        with pytest.raises(PoolBrokenError):
+        bench.pool.fault = Fault("free_swa")
+        with pytest.raises(InjectedFault):
             bench.cache.evict(1, 2)
         assert bench.calls() == []
         assert bench.removed == []
         assert bench.cache.swa_evictable_size() == bench.cache.total_size() == 5
-        bench.pool.refuse = ""
+        bench.pool.fault = None
         assert bench.cache.evict(100, 100) == EvictResult(5, 5)
         assert bench.calls() == [("free", 5)]
 
@@ -238,14 +243,14 @@ class TestWindowTokens:
         bench = Bench(window=1)
         for tokens in ([1], [1, 2], [1, 3], [4, 5]):
             bench.put(tokens)
-        bench.pool.refuse = "free"
-        with pytest.raises(PoolBrokenError):
+        bench.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
             bench.cache.evict(1, 2)
         assert bench.calls() == [("free_swa", 1)]
         assert bench.removed == []
         assert bench.cache.total_size() == 5
         assert bench.cache.swa_evictable_size() == 4
-        bench.pool.refuse = ""
+        bench.pool.fault = None
         assert bench.cache.evict(100) == EvictResult(5, 4)
 
     def test_refused_cascade_leaves_the_tombstone_where_it_was(self) -> None:
@@ -254,24 +259,25 @@ class TestWindowTokens:
         for tokens in ([1], [1, 2], [1, 2, 3]):
             bench.put(tokens)
         bench.cache.evict(0, 1)
-        bench.pool.refuse = "free"
-        with pytest.raises(PoolBrokenError):
+        bench.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
             bench.cache.evict(3)
         assert bench.calls() == [("free_swa", 1)]
         assert (bench.cache.total_size(), bench.cache.swa_evictable_size()) == (3, 2)
-        bench.pool.refuse = ""
+        bench.pool.fault = None
         assert bench.cache.evict(2) == EvictResult(3, 2)
         assert bench.calls() == [("free", 3)]
 
     def test_pool_without_window_halves_hears_of_removals_only(self) -> None:
         """S2: tombstoning over a pool without free_swa is bookkeeping."""
-        pool = RecordingPool(TokenToKVPoolAllocator(16, "cpu", 1, True))
+        effects: list[Effect] = []
+        pool = record_around(TokenToKVPoolAllocator(16, "cpu", 1, True), effects.append)
         cache = RadixCache(1, 1, pool)
         cache.insert(RadixKey([1, 2]), pool.alloc(2))
         cache.match_prefix(RadixKey([1]))
         cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
         assert cache.evict(0, 1) == EvictResult(0, 1)
-        assert pool.take_calls() == []
+        assert effects == []
         check_radix_cache(cache)
 
     def test_window_memory_goes_to_whoever_is_least_recent(self) -> None:

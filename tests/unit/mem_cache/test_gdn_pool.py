@@ -162,6 +162,13 @@ def test_a_copy_is_bit_exact_and_reads_before_it_writes(
         assert torch.equal(found, bits)
 
 
+@pytest.mark.parametrize("dtype", [torch.float4_e2m1fn_x2, torch.bits8, torch.qint8], ids=str)
+def test_a_conv_dtype_that_cannot_be_read_by_row_is_refused(dtype: torch.dtype) -> None:
+    """P5, X1: a copy reads rows by their index."""
+    with pytest.raises(ValueError, match=f"dtype {dtype} cannot be stored"):
+        make_pool(dtype=dtype)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float8_e4m3fn], ids=str)
 def test_a_copy_keeps_the_bits_of_every_conv_dtype(dtype: torch.dtype) -> None:
     """P5: what the convolution is stored in makes no difference."""

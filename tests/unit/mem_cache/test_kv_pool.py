@@ -247,6 +247,57 @@ def test_rows_can_be_moved_inside_the_pool() -> None:
     assert v.flatten().tolist()[1:3] == [4, 6]
 
 
+def test_rows_seen_through_another_tensor_can_be_moved_too() -> None:
+    """P3: what counts is whose memory it is, not how torch came by it."""
+    pool = KVPool(6, 1, 1, 1, device="cpu", dtype=torch.int64)
+    numbers = torch.arange(7).view(7, 1, 1)
+    pool.set_kv_buffer(0, torch.arange(7), numbers, numbers * 10)
+    k, v = (torch.from_numpy(buffer.numpy()[1:5]) for buffer in pool.get_kv_buffer(0))
+    assert k.untyped_storage().data_ptr() != pool.get_key_buffer(0).untyped_storage().data_ptr()
+    pool.set_kv_buffer(0, torch.tensor([2, 3, 4, 5]), k, v)
+    assert pool.get_key_buffer(0).flatten().tolist() == [0, 1, 1, 2, 3, 4, 6]
+    assert pool.get_value_buffer(0).flatten().tolist() == [0, 10, 10, 20, 30, 40, 60]
+    pool.set_kv_buffer(0, torch.tensor([2, 3, 4, 5]), v, k)
+    assert pool.get_key_buffer(0).flatten().tolist() == [0, 1, 10, 10, 20, 30, 6]
+    assert pool.get_value_buffer(0).flatten().tolist() == [0, 10, 1, 1, 2, 3, 60]
+
+
+LAZY = {
+    "conjugate": (torch.complex64, lambda rows: rows.conj()),
+    "negative": (torch.float32, lambda rows: torch.complex(rows, rows).conj().imag),
+    "conjugate that takes no view as integers": (torch.complex128, lambda rows: rows.conj()),
+}
+
+
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize(("dtype", "mark"), LAZY.values(), ids=LAZY.keys())
+def test_what_torch_only_marks_is_written_out(dtype: torch.dtype, mark: Any, which: str) -> None:
+    """P3, X1: a conjugate or negative is lazy in torch; its numbers are written, not those below the mark."""
+    pool = make_pool(dtype=dtype)
+    k, v = make_rows(pool, 2)
+    if dtype.is_complex:
+        k, v = k * 1j, v * 1j
+    lazy = {"k": k, "v": v} | {which: mark({"k": k, "v": v}[which])}
+    assert lazy[which].is_conj() or lazy[which].is_neg()
+    pool.set_kv_buffer(1, torch.tensor([3, 5]), lazy["k"], lazy["v"])
+    assert_only_rows(
+        pool, 1, [3, 5], lazy["k"].resolve_conj().resolve_neg(), lazy["v"].resolve_conj().resolve_neg()
+    )
+    assert not torch.equal(pool.k_buffer[1][[3, 5]], k) or which == "v"
+    assert not torch.equal(pool.v_buffer[1][[3, 5]], v) or which == "k"
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float4_e2m1fn_x2, torch.bits8, torch.qint8, torch.quint4x2, torch.int4, torch.uint1],
+    ids=str,
+)
+def test_a_dtype_whose_rows_cannot_be_read_is_refused(dtype: torch.dtype) -> None:
+    """P3, X1: torch names dtypes that it cannot gather; a pool of one could never be read back."""
+    with pytest.raises(ValueError, match=f"dtype {dtype} cannot be stored.*torch.uint8"):
+        make_pool(dtype=dtype)
+
+
 def test_rows_that_want_a_gradient_leave_none_behind() -> None:
     """P3: a cache is storage; it must not grow a graph that keeps every step alive."""
     pool = make_pool()
@@ -285,6 +336,18 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "v in another dtype": (TypeError, "v has dtype torch.int64", {"v": torch.ones(2, V_HEADS, V_DIM).long()}),
     "k is a list": (TypeError, "k must be a tensor, got list", {"k": [[1.0]]}),
     "v is None": (TypeError, "v must be a tensor, got NoneType", {"v": None}),
+    "k is sparse": (TypeError, "k is no dense tensor", {"k": torch.ones(2, K_HEADS, K_DIM).to_sparse()}),
+    "v is sparse": (TypeError, r"layout torch\.sparse_coo", {"v": torch.ones(2, V_HEADS, V_DIM).to_sparse()}),
+    "v is nested": (
+        TypeError,
+        "v is no dense tensor",
+        {"v": torch.nested.nested_tensor([torch.ones(V_HEADS, V_DIM)] * 2, layout=torch.jagged)},
+    ),
+    "indices are sparse": (
+        TypeError,
+        "indices must be a dense tensor",
+        {"indices": torch.tensor([1, 2]).to_sparse()},
+    ),
     "k is elsewhere": (ValueError, "k is on meta", {"k": torch.ones(2, K_HEADS, K_DIM, device="meta")}),
     "v is elsewhere": (ValueError, "v is on meta", {"v": torch.ones(2, V_HEADS, V_DIM, device="meta")}),
     "an index too many": (ValueError, "does not hold 3 rows", {"indices": torch.tensor([1, 2, 3])}),
@@ -374,6 +437,13 @@ def test_a_wrong_size_is_refused(name: str, value: Any, error: type[Exception]) 
     sizes: dict[str, Any] = dict.fromkeys(SIZES, 1) | {name: value}
     with pytest.raises(error, match=name):
         KVPool(**sizes, device="cpu")
+
+
+@pytest.mark.parametrize("value", [None, 1, "no"])
+def test_pinning_is_on_or_off(value: Any) -> None:
+    """X1: "no" would pin."""
+    with pytest.raises(TypeError, match=f"pin_memory must be True or False, got {value!r}"):
+        KVPool(4, 1, 1, 1, device="cpu", pin_memory=value)
 
 
 @pytest.mark.parametrize(("size", "page_size", "advice"), [(10, 4, 8), (3, 4, 4)])

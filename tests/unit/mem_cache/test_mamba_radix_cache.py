@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from recording_hybrid import RecordingHybrid
-from recording_pool import PoolBrokenError
 
+from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.errors import LockError, OwnershipError, StaleNodeError
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
 from pymllm.mem_cache import (
@@ -794,7 +794,7 @@ class TestFaults:
         node = put_pooled(pooled, pools, [1] * 4)
         pooled.on_node_evict = pytest.fail
         pools.takes = 1
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             pooled.evict(4)
         assert node.mamba_tombstone
         assert state(pooled)[2:] == ((4, 0, 4), (0, 0))
@@ -910,7 +910,7 @@ class TestReset:
         node = put_pooled(pooled, pools, [1] * 4)
         put_pooled(pooled, pools, [2] * 4)
         pools.takes = taken
-        with pytest.raises(PoolBrokenError) as caught:
+        with pytest.raises(InjectedFault) as caught:
             pooled.reset()
         assert str(caught.value) == ["free_track_slot", "free_track_slot", "free"][taken]
         assert len(pools.take_calls()) == taken

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from radix_view import observe, path_of
-from recording_pool import PoolBrokenError, RecordingPool
 
+from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
+from pymllm.adapters.tree_view import path_length, view_tree
 from pymllm.errors import LockError, OwnershipError, StaleNodeError, UsageError
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.oracle.operations import Fault, Key
+from pymllm.oracle.outcomes import Effect
 
 
 def slots(*numbers: int) -> torch.Tensor:
@@ -39,8 +42,7 @@ def tokens_of(node: TreeNode) -> list[Any]:
 
 def state(cache: RadixCache) -> Any:
     """Everything that can be seen of a cache, as plain data."""
-    pages = {path: (p.slots, p.access, p.hits, p.locks, p.node.id) for path, p in observe(cache).items()}
-    return pages, cache.evictable_size(), cache.protected_size()
+    return view_tree(cache.root_node), cache.evictable_size(), cache.protected_size()
 
 
 @pytest.fixture
@@ -49,13 +51,27 @@ def cache() -> RadixCache:
 
 
 @pytest.fixture
-def pool() -> RecordingPool:
-    return RecordingPool(TokenToKVPoolAllocator(64, "cpu", 4, True))
+def effects() -> list[Effect]:
+    return []
+
+
+@pytest.fixture
+def pool(effects: list[Effect]) -> RecordingPool:
+    return record_around(TokenToKVPoolAllocator(64, "cpu", 4, True), effects.append)
 
 
 @pytest.fixture
 def pooled(pool: RecordingPool) -> RadixCache:
     return RadixCache(4, token_to_kv_pool_allocator=pool)
+
+
+class Shouted(str):
+    """A str that does not say what it is."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.upper()
 
 
 class TestConstructor:
@@ -95,6 +111,28 @@ class TestConstructor:
         with pytest.raises(TypeError, match="sliding_window_size"):
             RadixCache(1, 4.0)
 
+    @pytest.mark.parametrize("wrong", [5, "pool", SimpleNamespace(free=5), SimpleNamespace(page_size=1)])
+    def test_an_allocator_can_take_slots_back(self, wrong: Any) -> None:
+        """X1: said when the cache is made, not when the first eviction wants to return something."""
+        with pytest.raises(TypeError, match=r"token_to_kv_pool_allocator is .* no method free"):
+            RadixCache(token_to_kv_pool_allocator=wrong)
+
+    def test_anything_that_takes_slots_back_is_an_allocator(self) -> None:
+        """Section 4: a pool is known by its ``free``; nothing else is asked for without a window."""
+        freed: list[list[int]] = []
+        cache = RadixCache(
+            token_to_kv_pool_allocator=SimpleNamespace(free=lambda slots: freed.append(slots.tolist()))
+        )
+        put(cache, [1, 2], 7)
+        assert cache.evict(1).full_evicted == 2
+        assert freed == [[7, 8]]
+
+    @pytest.mark.parametrize("wrong", [5, "print", [print]])
+    def test_a_callback_can_be_called(self, wrong: Any) -> None:
+        """X1: said when the cache is made, not after the first eviction."""
+        with pytest.raises(TypeError, match="on_node_evict is"):
+            RadixCache(on_node_evict=wrong)
+
     def test_page_size_is_the_pools(self, pool: RecordingPool) -> None:
         """R1: pages of two sizes would be freed in halves."""
         with pytest.raises(ValueError, match=r"page_size is 2.*4"):
@@ -123,7 +161,7 @@ class TestMatch:
         for tokens in ([1], [1, 2], [1, 2, 3], [1, 2, 3, 4]):
             match = cache.match_prefix(RadixKey([*tokens, 77]))
             assert match.prefix_len == len(tokens)
-            assert path_of(cache, match.last_node).tokens == tuple(tokens)
+            assert path_length(cache.root_node, match.last_node, Key(tuple(tokens))) == len(tokens)
 
     def test_match_splits_only_where_it_ends(self, cache: RadixCache) -> None:
         """R2: a match that ends with a node, or before any, leaves the tree's shape alone."""
@@ -158,6 +196,20 @@ class TestMatch:
             assert find(cache, [1, 2, 3], extra_key) == [first, first + 1]
         assert find(cache, [1, 2], "2") == []
 
+    def test_a_namespace_set_later_counts_by_its_value_too(self, cache: RadixCache) -> None:
+        """K1, H3: the tree reads the attribute, whatever was in it when the key was made."""
+        node = put(cache, [1, 2], 100, "lora")
+        key = RadixKey([1, 2])
+        key.extra_key = Shouted("lora")
+        assert cache.match_prefix(key).last_node is node
+        other = RadixCache()
+        assert other.compute_node_hash(other.insert(key).last_node) == cache.compute_node_hash(node)
+        for wrong, error in ((1.5, TypeError), ("\ud800", ValueError)):
+            key.extra_key = wrong
+            with pytest.raises(error, match="extra_key"):
+                cache.insert(key)
+        assert cache.total_size() == 2
+
     def test_bigrams_share_nothing_with_their_tokens(self, cache: RadixCache) -> None:
         """K1: the key [(1, 2)] is not the key [1, 2]."""
         cache.insert(RadixKey([(1, 2), (3, 4)]), slots(10, 11))
@@ -172,11 +224,13 @@ class TestMatch:
             assert match.indices.tolist() == [100, 101, 102]
             match.indices.fill_(-1)
 
-    def test_match_moves_no_ownership(self, pooled: RadixCache, pool: RecordingPool) -> None:
+    def test_match_moves_no_ownership(
+        self, pooled: RadixCache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
         """R2: slots stay the tree's, and the pool hears nothing."""
         pooled.insert(RadixKey([1] * 4), pool.alloc(4))
         pooled.match_prefix(RadixKey([1] * 4))
-        assert pool.take_calls() == []
+        assert effects == []
         assert pooled.evictable_size() == 4
 
     def test_hits_are_counted_on_the_returned_path_only(self, cache: RadixCache) -> None:
@@ -213,7 +267,7 @@ class TestInsert:
         put(cache, [1, 2, 3])
         result = cache.insert(RadixKey([1, 2, 8, 9]), slots(20, 21, 22, 23))
         assert result.prefix_len == 2
-        assert path_of(cache, result.last_node).tokens == (1, 2, 8, 9)
+        assert path_length(cache.root_node, result.last_node, Key((1, 2, 8, 9))) == 4
         assert find(cache, [1, 2, 8, 9]) == [100, 101, 22, 23]
 
     def test_adopted_is_what_was_new(self, cache: RadixCache) -> None:
@@ -228,20 +282,22 @@ class TestInsert:
         put(cache, [1, 2, 3], 200)
         assert find(cache, [1, 2, 3]) == [100, 101, 102]
 
-    def test_unaligned_tail_stays_the_callers(self, pooled: RadixCache, pool: RecordingPool) -> None:
+    def test_unaligned_tail_stays_the_callers(
+        self, pooled: RadixCache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
         """R1, R4: the last half page is neither cached nor freed."""
         value = pool.alloc(8)
         result = pooled.insert(RadixKey([1, 2, 3, 4, 5, 6]), value[:6])
         assert result.adopted == ((0, 4),)
         assert pooled.total_size() == 4
-        assert pool.take_calls() == []
+        assert effects == []
         pool.free(value[4:])
 
     def test_insert_that_ends_inside_a_node_splits_it(self, cache: RadixCache) -> None:
         """R3: the last node of a shorter key spells it, so that a hold there holds no more."""
         node = put(cache, [1, 2, 3, 4])
         shorter = put(cache, [1, 2], 200)
-        assert path_of(cache, shorter).tokens == (1, 2)
+        assert path_length(cache.root_node, shorter, Key((1, 2))) == 2
         assert node.parent is shorter
 
     @pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3]])
@@ -278,11 +334,17 @@ class TestInsert:
         with pytest.raises(TypeError, match=type(value).__name__):
             cache.insert(RadixKey([1, 2]), value)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+    def test_slots_are_dense(self, cache: RadixCache) -> None:
+        """X1: a sparse tensor has no row of slots to copy."""
+        with pytest.raises(TypeError, match=r"layout torch\.sparse_coo"):
+            cache.insert(RadixKey([1, 2]), slots(1, 2).to_sparse())
+        assert cache.total_size() == 0
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64, torch.bits8])
     def test_slots_are_integers(self, cache: RadixCache, dtype: torch.dtype) -> None:
         """X1: a float slot would be rounded somewhere."""
         with pytest.raises(TypeError, match="dtype"):
-            cache.insert(RadixKey([1, 2]), torch.ones(2, dtype=dtype))
+            cache.insert(RadixKey([1, 2]), torch.empty(2, dtype=dtype))
         assert cache.total_size() == 0
 
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16, torch.uint8])
@@ -332,6 +394,20 @@ class TestInsert:
         result = cache.insert(RadixKey([1, 2]), slots(4, 5), prev_prefix_len=0, swa_evicted_seqlen=1)
         assert result.adopted == ((0, 2),)
         assert not result.last_node.swa_tombstone
+
+    @pytest.mark.parametrize("name", ["prev_prefix_len", "swa_evicted_seqlen"])
+    @pytest.mark.parametrize(
+        ("wrong", "error"),
+        [("x", TypeError), (1.0, TypeError), (True, TypeError), (-9, ValueError), (4, ValueError)],
+    )
+    def test_window_arguments_are_lengths_within_the_key_all_the_same(
+        self, cache: RadixCache, name: str, wrong: Any, error: type[Exception]
+    ) -> None:
+        """X1, S7: what is nonsense with a window is refused without one; nothing more is."""
+        with pytest.raises(error, match=name):
+            cache.insert(RadixKey([1, 2, 3]), slots(4, 5, 6), **{name: wrong})
+        assert cache.total_size() == 0
+        assert cache.insert(RadixKey([1, 2, 3]), slots(4, 5, 6), **{name: 3}).adopted == ((0, 3),)
 
 
 class TestEvict:
@@ -410,14 +486,16 @@ class TestEvict:
         assert cache.evict(1000).full_evicted == 18
         assert cache.evict(1).full_evicted == 0
 
-    def test_victims_go_back_to_the_pool_in_one_call(self, pooled: RadixCache, pool: RecordingPool) -> None:
+    def test_victims_go_back_to_the_pool_in_one_call(
+        self, pooled: RadixCache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
         """X2: one free for everything that is removed."""
         for first in range(3):
             pooled.insert(RadixKey([first] * 8), pool.alloc(8))
         assert pooled.evict(12).full_evicted == 16
-        ((name, freed),) = pool.take_calls()
-        assert name == "free"
-        assert sorted(freed) == list(range(4, 20))
+        (freed,) = effects
+        assert freed.call == "free"
+        assert sorted(freed.slots) == list(range(4, 20))
         assert pool.available_size() == 64 - 8
 
     def test_callback_names_each_removed_node_in_order(self) -> None:
@@ -658,30 +736,30 @@ class TestFaults:
         for first in range(3):
             cache.insert(RadixKey([first] * 8), pool.alloc(8))
         cache.match_prefix(RadixKey([0] * 4))
-        pool.refuse = "free"
+        pool.fault = Fault("free")
         return cache
 
     def test_refused_eviction_leaves_everything_cached(self, broken: RadixCache, pool: RecordingPool) -> None:
         """X2: what the pool has not taken is still in the tree, and can be evicted later."""
         before = state(broken)
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             broken.evict(20)
         assert state(broken) == before
         check_radix_cache(broken)
-        pool.refuse = ""
+        pool.fault = None
         assert broken.evict(20).full_evicted == 20
         check_radix_cache(broken)
 
     def test_refused_eviction_calls_nobody_back(self, broken: RadixCache) -> None:
         """X2: nothing was removed."""
         broken.on_node_evict = pytest.fail
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             broken.evict(20)
 
     def test_refused_reset_drops_the_tree(self, broken: RadixCache) -> None:
         """X7: whoever cleared the pool first gets its error, and an empty cache."""
         node = next(iter(broken.root_node.children.values()))
-        with pytest.raises(PoolBrokenError):
+        with pytest.raises(InjectedFault):
             broken.reset()
         assert (broken.total_size(), broken.root_node.children) == (0, {})
         with pytest.raises(StaleNodeError):
@@ -713,6 +791,23 @@ class TestFaults:
         with pytest.raises(KeyError, match=str(nodes[0].id)):
             cache.evict(100)
         assert called == [node.id for node in nodes]
+        assert cache.total_size() == 0
+        check_radix_cache(cache)
+        assert put(cache, [1, 2]) is not None
+
+    def test_an_interrupt_leaves_a_callback_at_once(self) -> None:
+        """X2: the rest is not called, which whoever interrupts wants; the eviction itself is complete."""
+        called: list[int] = []
+
+        def interrupt(node_id: int) -> None:
+            called.append(node_id)
+            raise KeyboardInterrupt
+
+        cache = RadixCache(on_node_evict=interrupt)
+        first, _ = put(cache, [1, 1]), put(cache, [2, 1])
+        with pytest.raises(KeyboardInterrupt):
+            cache.evict(100)
+        assert called == [first.id]
         assert cache.total_size() == 0
         check_radix_cache(cache)
         assert put(cache, [1, 2]) is not None
@@ -787,14 +882,17 @@ class TestReset:
         for target in (cache, new):
             put(target, [1, 2], 200)
             put(target, [1, 3], 300)
-        assert [p.access for p in observe(cache).values()] == [p.access for p in observe(new).values()]
+        ages = [[view.last_access for view in view_tree(each.root_node)] for each in (cache, new)]
+        assert ages[0] == ages[1]
         assert find(cache, [1, 2]) == find(new, [1, 2]) == [200, 201]
         assert cache.evict(1) == new.evict(1)
 
-    def test_reset_of_an_empty_cache_asks_no_pool(self, pooled: RadixCache, pool: RecordingPool) -> None:
+    def test_reset_of_an_empty_cache_asks_no_pool(
+        self, pooled: RadixCache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
         """X7: there is nothing to return."""
         pooled.reset()
-        assert pool.take_calls() == []
+        assert effects == []
 
 
 class TestPrettyPrint:

@@ -122,6 +122,72 @@ def test_tokens_that_are_no_integers_are_refused(tokens: Any) -> None:
         encode_tokens(tokens)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([5, np.array([1, 2])], r"token_ids\[1\] has array\(\[1, 2\]\)"),
+        ([np.array([7])], r"token_ids\[0\] has array\(\[7\]\)"),
+        ([torch.tensor([1, 2])], r"token_ids\[0\] has tensor\(\[1, 2\]\)"),
+        (list(torch.zeros(2, 2)), r"token_ids\[0\] has tensor\(\[0., 0.\]\)"),
+        ([torch.tensor(1.5)], r"token_ids\[0\] has tensor\(1.5000\)"),
+        ([(1, 2), (3, np.array([4, 5]))], r"token_ids\[1\] has array\(\[4, 5\]\)"),
+        ([2, "x" * 500], r"token_ids\[1\] has 'x{,20}\.\.\.x{,20}':"),
+    ],
+)
+def test_an_element_that_is_no_integer_is_named_with_its_place(tokens: Any, words: str) -> None:
+    """K1, X1: arrays and tensors inside a list are no tokens, even where they have an ``__index__``."""
+    with pytest.raises(TypeError, match=words):
+        encode_tokens(tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "place"),
+    [
+        ([True], 0),
+        ([0, 1, False], 2),
+        ((7, torch.tensor(True)), 1),
+        ([7, np.True_], 1),
+        ([(1, 0), (1, True)], 1),
+    ],
+)
+def test_a_flag_is_no_token(tokens: Any, place: int) -> None:
+    """K1, X1: refused in a list as it is in an array; a key of comparisons is a slip."""
+    with pytest.raises(TypeError, match=rf"token_ids\[{place}\] has .*(True|False)"):
+        encode_tokens(tokens)
+
+
+class Numbered:
+    """Knows a number and nothing else, as `__index__` alone allows."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+
+def test_whatever_has_a_number_is_a_token() -> None:
+    """K1: elements are read by ``__index__``; one that is too large is named as any other."""
+    assert encode_tokens([1, Numbered(2)]) == encode_tokens([1, 2])
+    with pytest.raises(ValueError, match="token 1099511627776 "):
+        encode_tokens([1, Numbered(2**40)])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (torch.ones(2, dtype=torch.bfloat16), "dtype torch.bfloat16: tokens are integers"),
+        (torch.ones(2, dtype=torch.complex64).conj(), "dtype torch.complex64: tokens are integers"),
+        (torch.empty(0, dtype=torch.bool), "dtype torch.bool: tokens are integers"),
+        (torch.tensor([1, 2]).to_sparse(), "layout torch.sparse_coo: give a dense tensor"),
+    ],
+)
+def test_a_tensor_that_holds_no_tokens_is_named_in_our_words(tokens: torch.Tensor, words: str) -> None:
+    """X1: also where NumPy does not know the dtype."""
+    with pytest.raises(TypeError, match=words):
+        encode_tokens(tokens)
+
+
 @pytest.mark.parametrize("tokens", [None, 5, "abc", {1, 2}, iter([1, 2])])
 def test_other_containers_are_refused(tokens: Any) -> None:
     """X1: the error names the type and what to give."""

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from radix_view import observe
-from recording_pool import PoolBrokenError, RecordingPool, RecordingSWAPool
 
+from pymllm.adapters.recording_pool import InjectedFault, record_around
+from pymllm.adapters.tree_view import view_tree
 from pymllm.errors import OwnershipError
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import InsertResult, RadixKey
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.oracle.operations import Fault
+from pymllm.oracle.outcomes import Effect
 
 KEY = list(range(12))
 SEVEN = KEY[:7]
@@ -24,8 +26,8 @@ class Engine:
 
     def __init__(self, window: int = 2, page_size: int = 1, inner: Any = None) -> None:
         self.inner = inner or SWATokenToKVPoolAllocator(64, 64, "cpu", page_size, True)
-        wrap = RecordingSWAPool if hasattr(self.inner, "free_swa") else RecordingPool
-        self.pool: Any = wrap(self.inner)
+        self.effects: list[Effect] = []
+        self.pool: Any = record_around(self.inner, self.effects.append)
         self.cache = RadixCache(page_size, window, self.pool)
 
     def slots(self, count: int, evicted: int = 0) -> torch.Tensor:
@@ -51,16 +53,19 @@ class Engine:
         kept = [at for start, end in result.adopted for at in range(start, end)]
         rest = [at for at in range(len(tokens)) if at not in kept]
         self.inner.free(slots[rest])
-        self.pool.take_calls()
+        self.effects.clear()
         return result.last_node
 
     def found(self, tokens: list[int]) -> list[int]:
         return self.cache.match_prefix(RadixKey(tokens)).indices.tolist()
 
     def state(self) -> Any:
-        seen = observe(self.cache).items()
         sizes = self.cache.evictable_size(), self.cache.swa_evictable_size(), self.pool.available_size()
-        return {path: (p.slots, p.alive, p.access, p.node.id) for path, p in seen}, sizes
+        return view_tree(self.cache.root_node), sizes
+
+    def shape(self) -> list[tuple[int, int]]:
+        """Every node, and how long it is."""
+        return [(view.id, len(view.tokens)) for view in view_tree(self.cache.root_node)]
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def half_held() -> tuple[Engine, TreeNode, TreeNode]:
     middle = engine.put(SEVEN[:6])
     engine.put(SEVEN)
     engine.cache.evict(0, 5)
-    engine.pool.take_calls()
+    engine.effects.clear()
     assert (trunk.swa_tombstone, middle.swa_tombstone) == (True, True)
     assert (trunk.lock_ref, middle.lock_ref) == (1, 0)
     return engine, trunk, middle
@@ -126,9 +131,19 @@ class TestNewPages:
         """S2: an alive page has window KV, or an engine would read what is not there."""
         slots = engine.slots(12, evicted=5)
         before = engine.state()
-        with pytest.raises(OwnershipError, match="token 4 "):
+        with pytest.raises(OwnershipError, match=r"token 4 .* swa_evicted_seqlen is 4; give 5 or more"):
             engine.insert(KEY, slots, evicted=4)
         assert engine.state() == before
+
+    @pytest.mark.parametrize("start", [0, 4])
+    def test_the_error_says_how_far_the_halves_are_gone(self, start: int) -> None:
+        """S7, X1: the value that was given, and the whole pages that would do."""
+        engine = Engine(window=4, page_size=4)
+        slots = engine.slots(12)
+        engine.inner.free_swa(slots[start:8])
+        words = f"token {start} .* swa_evicted_seqlen is 0; give 8 or more, and free_swa all halves before it"
+        with pytest.raises(OwnershipError, match=words):
+            engine.insert(KEY, slots)
 
     def test_unchecked_pool_is_not_asked_for_halves(self) -> None:
         """S7: without ownership checks both are the caller's duty."""
@@ -147,7 +162,7 @@ class TestRevival:
         slots = engine.slots(12)
         result = engine.insert(KEY, slots)
         assert (result.prefix_len, result.adopted) == (12, ((0, 8),))
-        assert engine.pool.take_calls() == [("free", old[:8])]
+        assert engine.effects == [Effect("free", tuple(old[:8]))]
         assert engine.found(KEY) == [*slots[:8].tolist(), *old[8:]]
         assert engine.cache.swa_evictable_size() == 12
 
@@ -159,7 +174,7 @@ class TestRevival:
         slots = engine.slots(12)
         result = engine.insert(KEY, slots)
         assert (result.prefix_len, result.adopted) == (12, ())
-        assert engine.pool.take_calls() == [("move_swa", [*slots[:8].tolist(), *old[:8]])]
+        assert engine.effects == [Effect("move_swa", tuple(slots[:8].tolist()), tuple(old[:8]))]
         assert engine.found(KEY) == old
         assert engine.pool.translate_to_swa(slots[:8]).tolist() == [0] * 8
         assert engine.cache.swa_evictable_size() + engine.cache.swa_protected_size() == 12
@@ -192,12 +207,12 @@ class TestRevival:
         """S7: the matched prefix passed back brings no window KV."""
         engine.put(KEY, evicted=8)
         own = torch.tensor(engine.found(KEY))
-        before = engine.state()[0].keys()
+        before = engine.shape()
         result = engine.insert(KEY, own)
         assert (result.prefix_len, result.adopted) == (12, ())
-        assert engine.pool.take_calls() == []
+        assert engine.effects == []
         assert result.last_node.parent.swa_tombstone
-        assert engine.state()[0].keys() == before
+        assert engine.shape() == before
 
     def test_own_pages_between_foreign_ones_are_split_off(self, engine: Engine) -> None:
         """S7, R4: revived runs are nodes of their own, and adopted has one range for each."""
@@ -207,8 +222,8 @@ class TestRevival:
         slots[5:7] = engine.slots(2)
         result = engine.insert(KEY, slots)
         assert result.adopted == ((1, 3), (5, 7))
-        dead = [page.alive for page in observe(engine.cache).values()]
-        assert dead.count(False) == 4
+        dead = [len(view.tokens) for view in view_tree(engine.cache.root_node) if not view.is_alive]
+        assert sum(dead) == 4
         lengths = []
         node = leaf
         while node is not engine.cache.root_node:
@@ -222,8 +237,8 @@ class TestRevival:
         old = engine.found(SEVEN)
         slots = engine.slots(7)
         assert engine.insert(SEVEN, slots).adopted == ((4, 6),)
-        moved = ("move_swa", [*slots[:3].tolist(), *old[:3]])
-        assert engine.pool.take_calls() == [moved, ("free", old[4:6])]
+        moved = Effect("move_swa", tuple(slots[:3].tolist()), tuple(old[:3]))
+        assert engine.effects == [moved, Effect("free", tuple(old[4:6]))]
         assert engine.found(SEVEN) == [*old[:4], *slots[4:6].tolist(), old[6]]
         assert not trunk.swa_tombstone
         assert not middle.swa_tombstone
@@ -256,7 +271,7 @@ class TestRevival:
         slots = engine.slots(12)
         result = engine.insert(KEY, slots)
         assert result.adopted == ()
-        assert engine.pool.take_calls() == []
+        assert engine.effects == []
         assert engine.found(KEY) == old
         assert node.parent.swa_tombstone
 
@@ -266,7 +281,7 @@ class TestRevival:
         engine.put(KEY, evicted=8)
         old = engine.found(KEY)
         assert engine.insert(KEY, engine.slots(12)).adopted == ((0, 8),)
-        assert engine.pool.take_calls() == [("free", old[:8])]
+        assert engine.effects == [Effect("free", tuple(old[:8]))]
 
     def test_without_a_pool_only_unlocked_tombstones_are_revived(self) -> None:
         """S7: a locked one keeps its slots, and there is nothing to move."""
@@ -364,7 +379,7 @@ class TestBounds:
         engine.put(KEY[:4])
         assert engine.insert(KEY, engine.slots(12), protected=7).adopted == ((4, 12),)
 
-    @pytest.mark.parametrize("evicted", [-4, 16, 2])
+    @pytest.mark.parametrize("evicted", [-4, 13, 16, 2])
     def test_e_is_whole_pages_of_the_key(self, evicted: int) -> None:
         """S7: the error names the value, and nothing has changed."""
         engine = Engine(window=4, page_size=4)
@@ -394,8 +409,8 @@ class TestFaults:
         engine.cache.inc_lock_ref(engine.put(KEY, evicted=8))
         slots = engine.slots(12)
         before = engine.state()
-        engine.pool.refuse = "move_swa"
-        with pytest.raises(PoolBrokenError):
+        engine.pool.fault = Fault("move_swa")
+        with pytest.raises(InjectedFault):
             engine.insert(KEY, slots)
         assert engine.state() == before
         check_radix_cache(engine.cache)
@@ -405,8 +420,8 @@ class TestFaults:
         engine.put(KEY[:10], evicted=8)
         slots = engine.slots(12)
         before = engine.state()
-        engine.pool.refuse = "free"
-        with pytest.raises(PoolBrokenError):
+        engine.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
             engine.insert(KEY, slots)
         assert engine.state() == before
         check_radix_cache(engine.cache)
@@ -415,10 +430,10 @@ class TestFaults:
         """X2: even where the pool refuses the displaced slots afterwards."""
         engine, trunk, middle = half_held()
         slots = engine.slots(7)
-        engine.pool.refuse = "free"
-        with pytest.raises(PoolBrokenError):
+        engine.pool.fault = Fault("free")
+        with pytest.raises(InjectedFault):
             engine.insert(SEVEN, slots)
-        assert [name for name, _ in engine.pool.take_calls()] == ["move_swa"]
+        assert [effect.call for effect in engine.effects] == ["move_swa"]
         assert (trunk.swa_tombstone, middle.swa_tombstone) == (False, True)
         check_radix_cache(engine.cache)
         assert len(engine.found(KEY[:3])) == 3

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.oracle.laws import LAWS, Law, find_law, laws_of
+from pymllm.oracle.laws import INVARIANTS, LAWS, Law, find_law, laws_of
 from pymllm.oracle.operations import KINDS
 
 each_law = pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
@@ -49,7 +49,25 @@ def test_a_law_is_claimed_with_all_its_capabilities() -> None:
     assert not law.is_claimed_by({"pool"})
 
 
+def test_a_law_of_what_is_kept_says_nothing_where_nothing_is() -> None:
+    """A cache that keeps nothing has no tree to be well formed; its matches are judged all the same."""
+    tree, match = find_law("R9"), find_law("R2")
+    assert tree.applies_to({"page_size": 1}, frozenset())
+    assert not tree.applies_to({"page_size": 1, "retains": False}, frozenset())
+    assert match.applies_to({"page_size": 1, "retains": False}, frozenset())
+    assert not find_law("S1").applies_to({"page_size": 1}, frozenset())
+
+
 def test_every_kind_has_laws() -> None:
     """There is something to judge of each, and S laws are about prefix caches only."""
     assert all(laws_of(kind) for kind in KINDS)
     assert {kind for kind in KINDS if find_law("S4") in laws_of(kind)} == {"prefix"}
+
+
+def test_every_invariant_is_made_of_laws() -> None:
+    """What users ask for by name is judged by id."""
+    assert [find_law(id).id for laws in INVARIANTS.values() for id in laws] == [
+        *("R6", "S6"),
+        *("A1", "P1", "P5"),
+        *("S1", "S4", "S5"),
+    ]

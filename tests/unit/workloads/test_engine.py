@@ -398,7 +398,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, cache_class: type[RadixCache]) -> N
         (NeverHolds, r"E1: request \d"),
         (NeverReleases, r"E4: request \d fits and is alone"),
         (ForgetsDuplicates, r"E3: full slots"),
-        (EvictsNothing, r"E4: request \d"),
+        (EvictsNothing, r"E4: \d+ tokens are needed"),
     ],
 )
 def test_wrong_cache_is_noticed(
@@ -445,3 +445,13 @@ def test_hold_that_is_never_released_is_noticed_at_the_end(
     planted(monkeypatch, NeverReleases)
     with pytest.raises(InvariantViolation, match="E3: no request lives, but 20 cached tokens are locked"):
         engine_of([ask(0, 20, 2)], check_every=0).run()
+
+
+def test_request_that_is_alone_and_cannot_grow_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, engine_of: EngineOf, ask: Ask
+) -> None:
+    """E4: it was admitted with all that it needs to start, and nobody else lives whom it could wait for."""
+    planted(monkeypatch, NeverReleases)
+    requests = [ask(0, 20, 2), ask(1, 30, 20, arrival_ms=1000.0)]
+    with pytest.raises(InvariantViolation, match="E4: request 1 is alone and fits, but cannot grow"):
+        engine_of(requests, check_every=0).run()

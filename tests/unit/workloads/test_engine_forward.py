@@ -109,3 +109,13 @@ def test_padding_that_lands_in_a_live_slot_is_noticed(
     full.check_row(7, SLOTS[:6], PREFIXES[:6])
     with pytest.raises(InvariantViolation, match="E5: slot 16, layer 0, FULL_K holds"):
         full.check_untouched()
+
+
+def test_slots_may_have_higher_numbers_than_there_are_in_use() -> None:
+    """E1: where the other half is the smaller one, not all slots can be handed out at one time."""
+    forward = SimulatedForward(EngineConfig(capacity=8).rounded(), None, slots=16)
+    forward.write(SLOTS[-2:], PREFIXES[:2])
+    forward.check_row(7, SLOTS[-2:], PREFIXES[:2])
+    assert forward.unchecked_writes == 1
+    forward.check_untouched()
+    assert forward.unchecked_writes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymllm.workloads.request import OUTPUT_TOKEN_BASE, Request
+from pymllm.workloads.request import ARRIVAL_MS_MAX, LENGTH_MAX, OUTPUT_TOKEN_BASE, Request
 
 
 def make_request(**changes: object) -> Request:
@@ -26,6 +26,20 @@ def test_prompt_is_its_blocks_cut_to_length() -> None:
     tokens = make_request().prompt()
     assert tokens.dtype == np.uint32
     assert tokens.tolist() == [20, 21, 22, 23, 0, 1, 2, 3, 28, 29]
+
+
+def test_a_prompt_much_shorter_than_its_block_costs_what_it_is() -> None:
+    """Cost: O(prompt_length); a block of two thousand million tokens is never spelt out."""
+    request = make_request(prompt_length=3, block_ids=(0,), block_tokens=LENGTH_MAX, output_length=LENGTH_MAX)
+    tokens = request.prompt()
+    assert tokens.tolist() == [0, 1, 2]
+    assert tokens.base is None or tokens.base.size <= 3
+
+
+def test_the_clock_moves_at_the_latest_arrival() -> None:
+    """Section 9: a hundredth of a millisecond, the shortest iteration, still makes a difference there."""
+    latest = make_request(arrival_ms=ARRIVAL_MS_MAX).arrival_ms
+    assert latest + 0.01 > latest
 
 
 def test_output_is_deterministic_and_no_prompt_token() -> None:
@@ -50,9 +64,13 @@ def test_no_two_requests_begin_their_output_alike() -> None:
         ({"request_id": OUTPUT_TOKEN_BASE}, "request_id is"),
         ({"arrival_ms": -0.5}, "arrival_ms is -0.5"),
         ({"arrival_ms": float("nan")}, "arrival_ms is nan"),
-        ({"prompt_length": 0}, "prompt_length"),
-        ({"output_length": 0}, "output_length"),
-        ({"block_tokens": 0}, "block_tokens"),
+        ({"arrival_ms": float("inf")}, r"arrival_ms is inf; it must be in 0\.\.10000000000000$"),
+        ({"arrival_ms": 1.1 * ARRIVAL_MS_MAX}, "arrival_ms is"),
+        ({"prompt_length": 0}, r"prompt_length is 0; it must be in 1\.\.2147483647"),
+        ({"output_length": 0}, "output_length is 0"),
+        ({"output_length": LENGTH_MAX + 1}, "output_length is 2147483648"),
+        ({"block_tokens": 0}, "block_tokens is 0"),
+        ({"block_tokens": LENGTH_MAX + 1}, "block_tokens is 2147483648"),
         ({"prompt_length": 13}, "take exactly 4"),
         ({"prompt_length": 8}, "take exactly 2"),
         ({"block_ids": (0, -1, 2)}, "run from -1"),

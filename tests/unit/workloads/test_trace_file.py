@@ -6,8 +6,11 @@ import codecs
 import gzip
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +68,20 @@ def test_limits_below_one_are_refused(trace: Path, name: str) -> None:
         read_trace(trace, **{name: 0})
 
 
+def test_a_block_larger_than_all_tokens_is_refused(trace: Path) -> None:
+    """X1: with it no hash_ids would do, and the bound would be -1."""
+    with pytest.raises(
+        ValueError, match="block_tokens must be at least 1 and at most 2147483647, got 2147483648"
+    ):
+        read_trace(trace, block_tokens=1 << 31)
+    trace.write_bytes(as_lines({**GOOD, "hash_ids": [0]}))
+    assert read_trace(trace, block_tokens=(1 << 31) - 1)[0].prompt_length == 700
+    words = r"hash_ids has 1, must be in 0\.\.0"
+    trace.write_bytes(as_lines({**GOOD, "hash_ids": [1]}))
+    with pytest.raises(TraceError, match=words):
+        read_trace(trace, block_tokens=(1 << 31) - 1)
+
+
 def test_other_block_sizes_are_read(trace: Path) -> None:
     """Traces with blocks of 16 tokens exist; the size is the caller's word."""
     trace.write_bytes(as_lines({**GOOD, "input_length": 17}))
@@ -116,21 +133,52 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
         writer.join()
 
 
+def run_with_input(code: str, **options: Any) -> str:
+    """Run Python code in a process of its own, whose standard input is the test's to choose."""
+    command = [sys.executable, "-c", "from pymllm.workloads.trace_file import read_trace; " + code]
+    return subprocess.run(command, capture_output=True, timeout=60, check=True, **options).stdout.decode()
+
+
+def test_a_dash_is_standard_input() -> None:
+    """It is read to its end, plain or gzip, and is left open."""
+    code = "print(len(read_trace('-'))); print(len(__import__('sys').stdin.read()))"
+    assert run_with_input(code, input=as_lines(GOOD, GOOD)) == "2\n0\n"
+    assert run_with_input(code, input=gzip.compress(as_lines(GOOD))) == "1\n0\n"
+
+
+def test_a_file_called_dash_needs_its_folder(tmp_path: Path) -> None:
+    """``./-`` is a path like any other."""
+    (tmp_path / "-").write_bytes(as_lines(GOOD))
+    code = "print(len(read_trace('./-')))"
+    assert run_with_input(code, input=b"", cwd=tmp_path) == "1\n"
+
+
+def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: its number may have become another file's, which nobody meant."""
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(TraceError, match=r"^standard input: cannot be read: it is closed$"):
+        read_trace("-")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"timestamp": -1}, "timestamp is -1.0, must be finite and not negative"),
+        ({"timestamp": -1}, "timestamp is -1.0, must be in 0..10000000000000 (milliseconds)"),
+        ({"timestamp": 1e300}, "timestamp is 1e+300, must be in 0..10000000000000"),
         ({"timestamp": 9}, "timestamp 9 lies before 10 of the request above it; sort"),
         ({"timestamp": "10"}, "Expected `float`, got `str` - at `$.timestamp`"),
         ({"timestamp": True}, "Expected `float`, got `bool`"),
-        ({"input_length": 0}, "input_length is 0, must be at least 1"),
+        ({"input_length": 0}, "input_length is 0, must be in 1..2147483647 (tokens)"),
+        ({"input_length": 1 << 31}, "input_length is 2147483648, must be in 1..2147483647"),
         ({"input_length": 700.5}, "Expected `int`, got `float`"),
         (
             {"input_length": 512},
             "input_length 512 does not fit 2 hash_ids of 512 tokens (possible lengths: 513..1024)",
         ),
         ({"input_length": 1025}, "(possible lengths: 513..1024)"),
-        ({"output_length": 0}, "output_length is 0, must be at least 1"),
+        ({"output_length": 0}, "output_length is 0, must be in 1..2147483647"),
+        ({"output_length": 10**18}, "output_length is 1000000000000000000, must be in"),
+        ({"output_length": 10**30}, "output_length is 1000000000000000000000000000000, must be in"),
         ({"output_length": None}, "got `null`"),
         ({"hash_ids": []}, "input_length 700 does not fit 0 hash_ids of 512 tokens (possible lengths: none)"),
         ({"hash_ids": [3, -4]}, "hash_ids has -4, must be in 0..4194303"),

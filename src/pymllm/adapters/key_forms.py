@@ -1,0 +1,90 @@
+"""Keys and indices in every form in which callers hand them over, made from plain data."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.oracle.operations import Key, Token
+
+__all__ = ["CONTAINERS", "clobber", "make_indices", "make_radix_key", "make_tokens"]
+
+CONTAINERS: dict[str, Callable[[Sequence[Token]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "array": lambda tokens: array.array("I", tokens),
+    "int32": lambda tokens: np.array(tokens, dtype=np.int32),
+    "int64": lambda tokens: np.array(tokens, dtype=np.int64),
+    "tensor32": lambda tokens: torch.tensor(tokens, dtype=torch.int32),
+    "tensor64": lambda tokens: torch.tensor(tokens, dtype=torch.int64),
+}
+"""How to make the container of each `Key.form` (K1)."""
+
+SCRAP = 3
+"""What a clobbered container holds."""
+
+
+def make_tokens(key: Key) -> Any:
+    """Return the tokens in the container that the key's form names.
+
+    Raises
+    ------
+    ValueError
+        There is no such form.
+
+    Notes
+    -----
+    Tuples as tokens (bigrams) go into lists and tuples only.
+    """
+    if key.form not in CONTAINERS:
+        raise ValueError(f"form is {key.form!r}; it must be one of {', '.join(CONTAINERS)}")
+    if key.tokens and isinstance(key.tokens[0], tuple) and key.form != "tuple":
+        return list(key.tokens)
+    return CONTAINERS[key.form](key.tokens)
+
+
+def make_radix_key(key: Key) -> RadixKey:
+    """Return the key as our caches take it."""
+    return RadixKey(make_tokens(key), key.extra_key)
+
+
+def clobber(container: Any) -> None:
+    """Overwrite a container as its owner may do once a call has returned (X5)."""
+    if isinstance(container, torch.Tensor):
+        container.fill_(SCRAP)
+    elif not isinstance(container, tuple):
+        for position in range(len(container)):
+            container[position] = SCRAP
+
+
+def make_indices(numbers: Sequence[int], form: str) -> torch.Tensor:
+    """Return numbers as the tensor that a form names.
+
+    Parameters
+    ----------
+    numbers : sequence of int
+        Slots or rows.
+    form : str
+        A dtype, and ``strided`` (a view with gaps) or ``2d`` (one row) or nothing: ``"int64 2d"``.
+
+    Raises
+    ------
+    ValueError
+        There is no such form.
+    """
+    dtype, _, layout = form.partition(" ")
+    if layout not in _LAYOUTS or not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"form is {form!r}; it must be a dtype, and strided, 2d or nothing")
+    return _LAYOUTS[layout](torch.tensor(list(numbers), dtype=getattr(torch, dtype)))
+
+
+_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "": lambda flat: flat,
+    "strided": lambda flat: flat.repeat_interleave(2)[::2],
+    "2d": lambda flat: flat.unsqueeze(0),
+}

@@ -1,0 +1,337 @@
+"""What the adapters of our own prefix caches share: pools, keys, nodes by step, and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.key_forms import clobber, make_indices, make_radix_key
+from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
+from pymllm.errors import ProgramError
+from pymllm.invariants import check_swa_allocator, check_token_allocator
+from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Fault,
+    Free,
+    FreeSWA,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    MoveSWA,
+    Operation,
+    ReadHalves,
+    Reset,
+    Unlock,
+)
+from pymllm.oracle.outcomes import (
+    Done,
+    Effect,
+    Evicted,
+    Inserted,
+    Locked,
+    Matched,
+    NoRoom,
+    Outcome,
+    Result,
+    Slots,
+)
+
+__all__ = ["LaterFault", "OwnPrefixCache", "pool_configurations"]
+
+_SIZES = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
+_READING = (Inspect, ReadHalves, Fault)
+_POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
+
+
+class LaterFault(Exception):
+    """What callbacks raise after the first that failed; nobody may see it (X2)."""
+
+
+def pool_configurations(
+    windows: Sequence[int | None], pools: Sequence[str], **more: int | str | bool | None
+) -> tuple[Config, ...]:
+    """Return a configuration for each page size, window and pool; pools so small that they run out."""
+    return tuple(
+        {
+            "page_size": page_size,
+            "window": window,
+            "pool": pool,
+            "slots": 24 * scale,
+            "swa_slots": 18 * scale,
+            **more,
+        }
+        for page_size, scale in ((1, 1), (4, 2))
+        for window in windows
+        for pool in pools
+    )
+
+
+class OwnPrefixCache(BaseAdapter):
+    """A `BasePrefixCache` of ours over a recording pool.
+
+    Parameters
+    ----------
+    name, config
+        As of `BaseAdapter`. Keys: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``,
+        ``token`` or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens.
+
+    Attributes
+    ----------
+    pool : RecordingPool or None
+        What the cache gives its slots back to.
+    cache : object
+        What is examined, a `BasePrefixCache`.
+    is_touched : bool
+        Whether the last operation may have changed anything; looking inside after one that only read would
+        take a third of a machine's time.
+    """
+
+    KIND: ClassVar[str] = "prefix"
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.is_touched = True
+        self._fault: Fault | None = None
+        self._callbacks_run = 0
+        self._nodes: dict[int, Any] = {}
+        self._holds: dict[int, tuple[Any, Any]] = {}
+        self.pool = self._make_pool()
+        self.cache = self.make_cache(self._on_node_evict)
+
+    def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
+        """Build what is examined over `pool`."""
+        raise NotImplementedError
+
+    def node_length(self, node: Any, key: Key) -> int | None:
+        """Return the length of the path that ends with a node, where nodes have paths."""
+        return None
+
+    def _make_pool(self) -> RecordingPool | None:
+        kind, page_size = self.config["pool"], self._size("page_size")
+        if kind == "none":
+            return None
+        inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
+        if kind == "token":
+            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size)
+        elif kind == "swa":
+            slots, swa_slots = self._size("slots"), self._size("swa_slots")
+            inner = SWATokenToKVPoolAllocator(slots, swa_slots, self._device, page_size)
+        else:
+            raise ValueError(f"pool is {kind!r}; it must be none, token or swa")
+        return record_around(inner, lambda effect: self.effects.append(effect))
+
+    def _size(self, key: str) -> int:
+        value = self.config[key]
+        if type(value) is not int:
+            raise ValueError(f"{key} is {value!r}; it must be an integer")
+        return value
+
+    @property
+    def _device(self) -> str:
+        return str(self.config.get("device", "cpu"))
+
+    # -- watching --------------------------------------------------------------------------------------
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Carry an operation out; a fault that was set before it is forgotten after it."""
+        self._callbacks_run = 0
+        self.is_touched = not isinstance(operation, _READING)
+        outcome = super().apply(step, operation)
+        if not isinstance(operation, Fault):
+            self._set_fault(None)
+        return outcome
+
+    def _set_fault(self, fault: Fault | None) -> None:
+        self._fault = fault
+        if self.pool is not None:
+            self.pool.fault = fault
+
+    def _on_node_evict(self, node_id: int) -> None:
+        self._callbacks_run += 1
+        fault = self._fault
+        is_due = fault is not None and self._callbacks_run >= fault.nth
+        note = self._reenter() if is_due and fault is not None and fault.call == "reenter" else ""
+        self.effects.append(Effect("callback", node=node_id, note=note, sizes=self.sizes()))
+        if is_due and fault is not None and fault.call == "callback":
+            is_first = self._callbacks_run == fault.nth
+            raise InjectedFault("the callback") if is_first else LaterFault("a later callback")
+
+    def _reenter(self) -> str:
+        try:
+            self.cache.match_prefix(make_radix_key(Key((1,))))
+        except Exception as error:  # which one is what is asked
+            return type(error).__name__
+        return ""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the cache's sizes, and what the pool has left."""
+        sizes = {name: getattr(self.cache, name)() for name in _SIZES}
+        if self.pool is not None:
+            inner = self.pool.inner
+            sizes |= {name: getattr(inner, name)() for name in _POOL_SIZES if hasattr(inner, name)}
+        return sizes
+
+    def audit_pool(self) -> tuple[str, ...]:
+        """Walk the pool's books, and the table between its halves; ids of the laws that are about them."""
+        if self.pool is None or not self.is_touched:
+            return ()
+        if isinstance(self.pool.inner, SWATokenToKVPoolAllocator):
+            check_swa_allocator(self.pool.inner)
+            return ("A1", "A2", "A7")
+        check_token_allocator(self.pool.inner)
+        return ("A1", "A2")
+
+    # -- the pool, called by who owns the slots --------------------------------------------------------
+
+    def do_alloc(self, step: int, operation: Alloc) -> Result:
+        """Take slots, past the recorder."""
+        inner = self._pool_of_caller()
+        slots = inner.alloc(operation.tokens)
+        if slots is None:
+            return NoRoom()
+        halves = inner.translate_to_swa(slots).tolist() if hasattr(inner, "translate_to_swa") else ()
+        return Slots(tuple(slots.tolist()), tuple(halves))
+
+    def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
+        """Ask for the SWA halves of slots."""
+        inner = self._pool_of_caller()
+        if not hasattr(inner, "translate_to_swa"):
+            raise UnsupportedError("the pool has no SWA halves")
+        halves = inner.translate_to_swa(make_indices(self.numbers(operation.slots), "int64"))
+        return Slots((), tuple(halves.tolist()))
+
+    def do_free(self, step: int, operation: Free) -> Result:
+        """Give slots back."""
+        self._pool_of_caller().free(make_indices(self.numbers(operation.slots), operation.form))
+        return Done()
+
+    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+        """Give SWA halves back."""
+        inner = self._pool_of_caller()
+        if not hasattr(inner, "free_swa"):
+            raise UnsupportedError("the pool has no SWA halves")
+        inner.free_swa(make_indices(self.numbers(operation.slots), operation.form))
+        return Done()
+
+    def do_move_swa(self, step: int, operation: MoveSWA) -> Result:
+        """Move SWA halves."""
+        inner = self._pool_of_caller()
+        if not hasattr(inner, "move_swa"):
+            raise UnsupportedError("the pool has no SWA halves")
+        ends = (self.numbers(operation.source), self.numbers(operation.target))
+        inner.move_swa(*(make_indices(numbers, "int64") for numbers in ends))
+        return Done()
+
+    def _pool_of_caller(self) -> Any:
+        if self.pool is None:
+            raise UnsupportedError("there is no pool")
+        return self.pool.inner
+
+    # -- keys in and out -------------------------------------------------------------------------------
+
+    def do_match(self, step: int, operation: Match) -> Result:
+        """Match a key; what was passed in and what came out is overwritten at once (X5)."""
+        key = make_radix_key(operation.key)
+        result = self.cache.match_prefix(key)
+        clobber(key.token_ids)
+        slots, dtype = tuple(result.indices.tolist()), str(result.indices.dtype).removeprefix("torch.")
+        clobber(result.indices)
+        self._nodes[step] = result.last_node
+        return Matched(slots, result.prefix_len, self.node_length(result.last_node, operation.key), dtype)
+
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        """Insert a key; what was passed in is overwritten at once (X5)."""
+        key, value = make_radix_key(operation.key), self._value_of(operation)
+        result = self.cache.insert(
+            key,
+            value,
+            prev_prefix_len=operation.prev_prefix_len,
+            swa_evicted_seqlen=operation.swa_evicted_seqlen,
+        )
+        clobber(key.token_ids)
+        if value is not None:
+            clobber(value)
+        self._nodes[step] = result.last_node
+        length = self.node_length(result.last_node, operation.key)
+        return Inserted(result.prefix_len, tuple(result.adopted), length)
+
+    def _value_of(self, operation: Insert) -> torch.Tensor | None:
+        if operation.slots is None:
+            return None
+        return make_indices(self.numbers(operation.slots), operation.form).to(self._device)
+
+    def do_evict(self, step: int, operation: Evict) -> Result:
+        """Evict."""
+        result = self.cache.evict(operation.tokens, operation.secondary)
+        return Evicted(result.full_evicted, result.swa_evicted)
+
+    def do_reset(self, step: int, operation: Reset) -> Result:
+        """Empty the cache."""
+        self.cache.reset()
+        return Done()
+
+    # -- nodes by step ---------------------------------------------------------------------------------
+
+    def node_of(self, step: int) -> Any:
+        """Return the node that a step gave, or that its hold was taken at.
+
+        Raises
+        ------
+        ProgramError
+            It gave none.
+        """
+        if step in self._nodes:
+            return self._nodes[step]
+        if step in self._holds:
+            return self._holds[step][0]
+        raise ProgramError(f"step {step} gave no node")
+
+    def token_of(self, step: int) -> Any:
+        """Return the token of a step's hold; `ProgramError` where it took none."""
+        if step not in self._holds:
+            raise ProgramError(f"step {step} took no hold")
+        return self._holds[step][1]
+
+    def do_lock(self, step: int, operation: Lock) -> Result:
+        """Take a hold."""
+        node = self.node_of(operation.of)
+        token = self.cache.inc_lock_ref(node)
+        self.keep_hold(step, node, token)
+        return Locked(token)
+
+    def keep_hold(self, step: int, node: Any, token: Any) -> None:
+        """Remember what a step's hold was taken at, and its token."""
+        self._holds[step] = (node, token)
+
+    def named_by(self, operation: Unlock) -> tuple[Any, Any]:
+        """Return the node and the token that an `Unlock` passes."""
+        token = self.token_of(operation.lock)
+        if operation.token is not None:
+            token = self.token_of(operation.token) if operation.token else None
+        return self.node_of(operation.lock if operation.at is None else operation.at), token
+
+    def do_unlock(self, step: int, operation: Unlock) -> Result:
+        """Release a hold; no token is passed in either of the two ways in which it can be left out."""
+        node, token = self.named_by(operation)
+        if token is None and operation.lock % 2:
+            self.cache.dec_lock_ref(node)
+        else:
+            self.cache.dec_lock_ref(node, swa_boundary_id=token)
+        return Done()
+
+    # -- faults ----------------------------------------------------------------------------------------
+
+    def do_fault(self, step: int, operation: Fault) -> Result:
+        """Let something fail that the next operation calls."""
+        if "faults" not in self.capabilities:
+            raise UnsupportedError("nothing fails here")
+        self._set_fault(operation)
+        return Done()

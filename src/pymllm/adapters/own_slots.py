@@ -1,0 +1,263 @@
+"""Adapters of the slot allocators: `TokenToKVPoolAllocator` and `SWATokenToKVPoolAllocator`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.own_pool import OwnPool
+from pymllm.errors import InvariantViolation
+from pymllm.invariants.slot_store import check_slot_store
+from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import (
+    Alloc,
+    BeginGroup,
+    Clear,
+    EndGroup,
+    Free,
+    FreeSWA,
+    Merge,
+    MoveSWA,
+    ReadHalves,
+    Span,
+)
+from pymllm.oracle.outcomes import Done, NoRoom, Slots
+
+__all__ = ["SWASlots", "TokenSlots"]
+
+_ONE = torch.tensor([1])
+_WRONG_SIZES = {"negative size": -1, "float size": 1.0, "bool size": True}
+_WRONG_INDICES = {
+    "float indices": torch.tensor([1.0]),
+    "bool indices": torch.tensor([True]),
+    "bfloat16 indices": torch.tensor([1.0], dtype=torch.bfloat16),
+    "a list": [1],
+    "None": None,
+}
+_Call = Callable[[Any], object]
+
+
+def _spoiled(
+    name: str, call: Callable[[Any, Any], object], wrong: Mapping[str, object]
+) -> dict[tuple[str, str], _Call]:
+    """Return a call with each of some wrong arguments, as `OwnPool.MALFORMED` has them."""
+
+    def with_value(value: object) -> _Call:
+        return lambda pool: call(pool, value)
+
+    return {(name, what): with_value(value) for what, value in wrong.items()}
+
+
+_PAGES, _SWA_PAGES = 12, 8
+_OUTSIDE = 2
+"""Slots beyond either end of the pool that an audit asks for, too."""
+
+
+def _configurations(**extra: int) -> tuple[Config, ...]:
+    """Every store, page size, order and check, on pools so small that they run out all the time."""
+    return tuple(
+        {
+            "page_size": page_size,
+            "pages": _PAGES,
+            **extra,
+            "need_sort": need_sort,
+            "check_ownership": check_ownership,
+            "store": store,
+        }
+        for store, page_size, (need_sort, check_ownership) in itertools.product(
+            ("host", "device"), (1, 4), ((True, True), (False, True), (True, False))
+        )
+    )
+
+
+class TokenSlots(OwnPool):
+    """A `TokenToKVPoolAllocator`.
+
+    Parameters
+    ----------
+    name : str
+        As the registry knows it.
+    config : mapping
+        ``page_size`` and ``pages``; ``need_sort``, ``check_ownership`` (both on), ``store`` and ``device``
+        (the CPU), where they are given.
+    """
+
+    KIND = "slots"
+    POOL = TokenToKVPoolAllocator
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations()
+    MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
+        **_spoiled("alloc", lambda pool, wrong: pool.alloc(wrong), _WRONG_SIZES),
+        **_spoiled("free", lambda pool, wrong: pool.free(wrong), _WRONG_INDICES),
+    }
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self._around = torch.arange(
+            -_OUTSIDE, self.pool.size + self.pool.page_size + _OUTSIDE, device=self.device
+        )
+
+    def make_pool(self) -> object:
+        """Build the allocator."""
+        return self.POOL(self.tokens("pages"), **self.settings())
+
+    def tokens(self, key: str) -> int:
+        """Return a size that the configuration has in pages."""
+        return self.number(key) * self.number("page_size")
+
+    def settings(self) -> dict[str, Any]:
+        """Return what both constructors take besides sizes."""
+        return {
+            "device": self.device,
+            "page_size": self.number("page_size"),
+            "need_sort": self.config.get("need_sort", True),
+            "check_ownership": self.config.get("check_ownership", True),
+            "store": self.config.get("store", "auto"),
+        }
+
+    def claim(self) -> frozenset[str]:
+        """Claim everything, but no order without sorting and no refusals without checks."""
+        switches = {"sorted": "need_sort", "refusals": "check_ownership"}
+        on = {claim for claim, key in switches.items() if self.config.get(key, True)}
+        return frozenset({"pool", "merges", "groups", *on})
+
+    def sizes(self) -> dict[str, int]:
+        """Return what is available."""
+        return {"available_size": self.pool.available_size()}
+
+    def audit(self) -> Sequence[str]:
+        """Walk the free list, and compare it with what the allocator says of every slot."""
+        self._compare_handed_out(check_slot_store(self.pool._store))
+        return self._audited
+
+    @property
+    def _audited(self) -> tuple[str, ...]:
+        return ("A1", "A2", "A4", *(("A5",) if "refusals" in self.capabilities else ()), "A6")
+
+    def _compare_handed_out(self, held: NDArray[np.bool_]) -> None:
+        told = self.pool.is_handed_out(self._around).tolist()
+        outside = [False] * _OUTSIDE
+        expected = outside + held.repeat(self.pool.page_size).tolist() + outside
+        if told != expected:
+            raise InvariantViolation("A2", "is_handed_out", expected=repr(expected), observed=repr(told))
+
+    # -- operations ----------------------------------------------------------------------------------------
+
+    def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
+        """Take slots."""
+        slots = self.pool.alloc(operation.tokens)
+        if slots is None:
+            return NoRoom()
+        return Slots(self._plain("A3", slots), self._halves_of(slots))
+
+    def do_free(self, step: int, operation: Free) -> Done:
+        """Give slots back."""
+        self.pool.free(self._indices(operation.slots, operation.form))
+        return Done()
+
+    def do_merge(self, step: int, operation: Merge) -> Done:
+        """Merge."""
+        self.pool.merge_and_sort_free()
+        return Done()
+
+    def do_begin_group(self, step: int, operation: BeginGroup) -> Done:
+        """Open a group."""
+        self.pool.free_group_begin()
+        return Done()
+
+    def do_end_group(self, step: int, operation: EndGroup) -> Done:
+        """Close the group."""
+        self.pool.free_group_end()
+        return Done()
+
+    def do_clear(self, step: int, operation: Clear) -> Done:
+        """Clear."""
+        self.pool.clear()
+        return Done()
+
+    # -- tensors and numbers -------------------------------------------------------------------------------
+
+    def _indices(self, spans: Sequence[Span], form: str = "int32") -> torch.Tensor:
+        """Return slots as a tensor; where they do not fit its dtype, nothing is asked of the allocator."""
+        numbers = self.numbers(spans)
+        try:
+            made = self.index(numbers, form)
+        except (RuntimeError, ValueError) as error:
+            raise UnsupportedError(f"slots as {form}: {error}") from error
+        if made.reshape(-1).tolist() != numbers:  # torch wraps -1 to 255 without a word
+            raise UnsupportedError(f"slots {numbers} as {form}")
+        return made
+
+    def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
+        """Return slots that the allocator made as numbers, if they are what it promises to make."""
+        if slots.dtype != torch.int32 or slots.dim() != 1 or slots.device != self.pool.device:
+            raise InvariantViolation(
+                law,
+                "form of the slots returned",
+                expected=f"torch.int32, 1-D, {self.pool.device}",
+                observed=f"{slots.dtype}, {slots.dim()}-D, {slots.device}",
+            )
+        return tuple(slots.tolist())
+
+    def _halves_of(self, slots: torch.Tensor) -> tuple[int, ...]:
+        return ()
+
+
+class SWASlots(TokenSlots):
+    """A `SWATokenToKVPoolAllocator`; ``swa_pages`` is one more key of its configuration."""
+
+    POOL = SWATokenToKVPoolAllocator
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(swa_pages=_SWA_PAGES)
+    MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
+        **TokenSlots.MALFORMED,
+        **_spoiled("free_swa", lambda pool, wrong: pool.free_swa(wrong), _WRONG_INDICES),
+        **_spoiled("move_swa", lambda pool, wrong: pool.move_swa(wrong, _ONE), _WRONG_INDICES),
+        **_spoiled("read_halves", lambda pool, wrong: pool.translate_to_swa(wrong), _WRONG_INDICES),
+    }
+
+    def make_pool(self) -> object:
+        """Build the allocator."""
+        return self.POOL(self.tokens("pages"), self.tokens("swa_pages"), **self.settings())
+
+    def claim(self) -> frozenset[str]:
+        """Claim SWA halves, too."""
+        return super().claim() | {"swa"}
+
+    def sizes(self) -> dict[str, int]:
+        """Return what is available of each pool, and of both."""
+        return {
+            "available_size": self.pool.available_size(),
+            "full_available_size": self.pool.full_available_size(),
+            "swa_available_size": self.pool.swa_available_size(),
+        }
+
+    def audit(self) -> Sequence[str]:
+        """Walk both free lists and the table between them."""
+        check_swa_allocator(self.pool)
+        self._compare_handed_out(check_slot_store(self.pool._full))
+        return (*self._audited, "A7")
+
+    def do_free_swa(self, step: int, operation: FreeSWA) -> Done:
+        """Give halves back."""
+        self.pool.free_swa(self._indices(operation.slots, operation.form))
+        return Done()
+
+    def do_move_swa(self, step: int, operation: MoveSWA) -> Done:
+        """Move halves."""
+        self.pool.move_swa(self._indices(operation.source), self._indices(operation.target))
+        return Done()
+
+    def do_read_halves(self, step: int, operation: ReadHalves) -> Slots:
+        """Translate slots."""
+        return Slots((), self._halves_of(self._indices(operation.slots)))
+
+    def _halves_of(self, slots: torch.Tensor) -> tuple[int, ...]:
+        return self._plain("A7", self.pool.translate_to_swa(slots))

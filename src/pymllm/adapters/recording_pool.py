@@ -1,0 +1,89 @@
+"""A pool that writes down what a cache gives back to it, and that can be told to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pymllm.oracle.operations import Fault
+from pymllm.oracle.outcomes import Effect
+
+__all__ = ["InjectedFault", "RecordingPool", "RecordingSWAPool", "record_around"]
+
+
+class InjectedFault(Exception):
+    """Raised where a `Fault` says so; who raises it has done nothing."""
+
+
+class RecordingPool:
+    """Wrap an allocator for a cache; everything but the recorded calls goes straight through.
+
+    Parameters
+    ----------
+    inner : object
+        A `TokenToKVPoolAllocator`; the caller's own calls go to it directly, and are not recorded.
+    record : callable
+        Called with the `Effect` of each call that the allocator has taken.
+
+    Attributes
+    ----------
+    fault : Fault or None
+        The call that is to fail: it raises `InjectedFault` and takes nothing. Counting starts when it is set.
+    """
+
+    def __init__(self, inner: Any, record: Callable[[Effect], None]) -> None:
+        self.inner = inner
+        self._record = record
+        self.fault = None
+
+    @property
+    def fault(self) -> Fault | None:
+        """The call that is to fail."""
+        return self._fault
+
+    @fault.setter
+    def fault(self, fault: Fault | None) -> None:
+        self._fault, self._calls_until = fault, fault.nth if fault is not None else 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give slots back."""
+        self._fail_if_told("free")
+        self.inner.free(indices)
+        self._record(Effect("free", _plain(indices)))
+
+    def _fail_if_told(self, call: str) -> None:
+        if self._fault is None or self._fault.call != call:
+            return
+        self._calls_until -= 1
+        if self._calls_until == 0:
+            raise InjectedFault(f"{call} was told to fail")
+
+
+class RecordingSWAPool(RecordingPool):
+    """The same around an `SWATokenToKVPoolAllocator`."""
+
+    def free_swa(self, indices: torch.Tensor) -> None:
+        """Give SWA halves back."""
+        self._fail_if_told("free_swa")
+        self.inner.free_swa(indices)
+        self._record(Effect("free_swa", _plain(indices)))
+
+    def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """Give the halves of ``src`` to ``dst``."""
+        self._fail_if_told("move_swa")
+        self.inner.move_swa(src, dst)
+        self._record(Effect("move_swa", _plain(src), _plain(dst)))
+
+
+def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:
+    """Wrap either allocator; caches look for ``free_swa``, so what has none must not get one."""
+    return (RecordingSWAPool if hasattr(inner, "free_swa") else RecordingPool)(inner, record)
+
+
+def _plain(indices: torch.Tensor) -> tuple[int, ...]:
+    return tuple(indices.reshape(-1).tolist())

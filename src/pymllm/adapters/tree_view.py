@@ -1,0 +1,63 @@
+"""What the nodes of a radix tree look like from outside, read from their documented attributes only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymllm.oracle.operations import Key, Token
+from pymllm.oracle.outcomes import NodeView
+
+__all__ = ["ASTRAY", "path_length", "view_tree"]
+
+ASTRAY = -1
+"""Length of a path that spells no prefix of its key, or leads to another root."""
+
+
+def view_tree(root: Any) -> tuple[NodeView, ...]:
+    """Return every node below a root, parents before their children."""
+    views: list[NodeView] = []
+    pending: list[tuple[Any, int | None]] = [(child, None) for child in root.children.values()]
+    for node, parent in pending:
+        views.append(_view_node(node, parent))
+        pending += [(child, node.id) for child in node.children.values()]
+    return tuple(views)
+
+
+def _view_node(node: Any, parent: int | None) -> NodeView:
+    hashes = node.hash_values
+    return NodeView(
+        id=node.id,
+        parent=parent,
+        tokens=_tokens_of(node),
+        extra_key=node.key.extra_key,
+        slots=tuple(node.value.tolist()),
+        is_alive=not node.swa_tombstone,
+        lock_ref=node.lock_ref,
+        swa_lock_ref=node.swa_lock_ref,
+        hit_count=node.hit_count,
+        last_access=float(node.last_access_time),
+        boundary=node.swa_boundary_id,
+        page_hashes=None if hashes is None else tuple(hashes),
+        kept_bytes=node.value.untyped_storage().nbytes(),
+    )
+
+
+def path_length(root: Any, node: Any, key: Key) -> int:
+    """Return the length of a node's path, whose tokens must begin ``key``'s; `ASTRAY` otherwise."""
+    chain = []
+    while node is not root:
+        if node is None or node.key is None:
+            return ASTRAY
+        chain.append(node)
+        node = node.parent
+    length = 0
+    for node in reversed(chain):
+        tokens = _tokens_of(node)
+        if tokens != key.tokens[length : length + len(tokens)]:
+            return ASTRAY
+        length += len(tokens)
+    return length
+
+
+def _tokens_of(node: Any) -> tuple[Token, ...]:
+    return tuple(node.key)

@@ -1,0 +1,168 @@
+"""A prefix cache that is an adapter: each call becomes an operation, is carried out, written down and judged.
+
+So whoever drives a `BasePrefixCache`, such as the simulated engine, can drive any adapter, and all that it
+does is an ordinary history. Nodes are step numbers here, and the token of a hold is the step of its `Lock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from pymllm.errors import AdapterError, UsageError
+from pymllm.mem_cache.base_prefix_cache import (
+    BasePrefixCache,
+    EvictResult,
+    InsertResult,
+    MatchResult,
+    RadixKey,
+)
+from pymllm.oracle.operations import Evict, Insert, Key, Lock, Match, Operation, Reset, Unlock
+from pymllm.oracle.outcomes import Done, Evicted, Failed, Inserted, Locked, Matched, Outcome
+from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.prefix_model import Path, path_of_key
+
+__all__ = ["Carrier", "DrivenCache"]
+
+R = TypeVar("R")
+
+
+class Carrier:
+    """Carries operations out for those who call functions.
+
+    Parameters
+    ----------
+    do : callable
+        Carries one out, judges it, and returns its outcome.
+    judge : PrefixJudge
+        The judge that ``do`` asks.
+
+    Attributes
+    ----------
+    judge : PrefixJudge
+        As given; its ledger names slots.
+    steps : int
+        Number of the last operation, as the history counts them.
+    """
+
+    def __init__(self, do: Callable[[Operation], Outcome], judge: PrefixJudge) -> None:
+        self.judge = judge
+        self.steps = 0
+        self._do = do
+        self._told: dict[str, int] = {}
+
+    def do(self, operation: Operation, *kinds: type[R]) -> R:
+        """Carry an operation out, and return its result, which is of one of some kinds.
+
+        Raises
+        ------
+        InvariantViolation
+            It broke a law.
+        UsageError
+            It was rightly refused: who called asked for what the contract forbids.
+        AdapterError
+            The adapter cannot carry it out.
+        """
+        outcome = self._do(operation)
+        self.steps += 1
+        self._told = outcome.sizes
+        result = outcome.result
+        if isinstance(result, kinds):
+            return result
+        if isinstance(result, Failed):
+            raise UsageError(f"{operation} was refused: {result.error}: {result.message}")
+        raise AdapterError("driven by the engine", f"{operation} was answered by {result}")
+
+    def size(self, name: str) -> int:
+        """Return a size by its documented name: as the adapter tells it, or else as it must be."""
+        if name in self._told:
+            return self._told[name]
+        return {**self.judge.model.sizes(), **self.judge.ledger.sizes()}[name]
+
+
+class DrivenCache(BasePrefixCache):
+    """The documented interface over a `Carrier`.
+
+    Parameters
+    ----------
+    carrier : Carrier
+        Of an adapter of kind ``prefix``.
+
+    Notes
+    -----
+    Tokens are numbered in the order in which they first appear, so that programs are easy to read.
+    """
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self._tokens: dict[int, int] = {}
+        self._paths: dict[int, Path] = {}
+
+    def _key(self, key: RadixKey) -> Key:
+        known = self._tokens
+        return Key(tuple(known.setdefault(token, len(known) + 1) for token in key), key.extra_key)
+
+    def path_of(self, node: int) -> Path:
+        """Return the path that a node stands for."""
+        return self._paths[node]
+
+    def path_of_key(self, key: RadixKey) -> Path:
+        """Return the path that a key spells."""
+        return path_of_key(self._key(key))
+
+    def reset(self) -> None:
+        """Empty the cache."""
+        self._carrier.do(Reset(), Done)
+
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        """Match a key; the indices are int64 on the CPU."""
+        wanted = self._key(key)
+        result = self._carrier.do(Match(wanted), Matched)
+        step = self._carrier.steps
+        self._paths[step] = path_of_key(wanted).upto(result.prefix_len)
+        return MatchResult(torch.tensor(result.slots, dtype=torch.int64), step, result.prefix_len)
+
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
+        """Insert a key; `InsertResult.last_node` stands for its whole pages."""
+        wanted = self._key(key)
+        slots = None if value is None else self._carrier.judge.ledger.name(value.tolist())
+        result = self._carrier.do(Insert(wanted, slots, **kwargs), Inserted)
+        step = self._carrier.steps
+        self._paths[step] = self._carrier.judge.model.whole(path_of_key(wanted))
+        return InsertResult(result.prefix_len, step, adopted=result.adopted)
+
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        """Evict."""
+        result = self._carrier.do(Evict(num_tokens, swa_num_tokens), Evicted)
+        return EvictResult(result.full, result.swa)
+
+    def inc_lock_ref(self, node: int) -> int:
+        """Take a hold; the token is the step of its `Lock`."""
+        self._carrier.do(Lock(node), Locked)
+        return self._carrier.steps
+
+    def dec_lock_ref(self, node: int, **kwargs: Any) -> None:
+        """Release the hold whose token is ``swa_boundary_id``; ``node`` follows from it."""
+        self._carrier.do(Unlock(kwargs["swa_boundary_id"]), Done)
+
+    def evictable_size(self) -> int:
+        """Count the cached tokens that no hold protects."""
+        return self._carrier.size("evictable_size")
+
+    def swa_evictable_size(self) -> int:
+        """Count the alive ones that no hold's window protects."""
+        return self._carrier.size("swa_evictable_size")
+
+    def protected_size(self) -> int:
+        """Count the cached tokens under a hold."""
+        return self._carrier.size("protected_size")
+
+    def swa_protected_size(self) -> int:
+        """Count the tokens inside a hold's window."""
+        return self._carrier.size("swa_protected_size")
+
+    def total_size(self) -> int:
+        """Count the cached tokens."""
+        return self._carrier.size("total_size")

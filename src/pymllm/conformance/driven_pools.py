@@ -1,0 +1,158 @@
+"""The pools of an engine that drives an adapter: slots come from the adapter, rows are our own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pymllm.conformance.driven_cache import Carrier, DrivenCache
+from pymllm.mem_cache.memory_pool import ReqToTokenPool
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import Alloc, Free, FreeSWA, Span
+from pymllm.oracle.outcomes import Done, NoRoom, Slots
+from pymllm.oracle.slot_model import WindowModel
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_pools import CacheKind, EnginePools
+
+__all__ = ["DrivenAllocator", "driven_config", "make_driven_pools"]
+
+
+class DrivenAllocator:
+    """The slots of an adapter's pool, each call an operation.
+
+    What no operation asks, namely who has a slot and which SWA slot is behind it, is told by the judge's
+    ledger, which has followed all that was handed out, moved and given back.
+
+    Parameters
+    ----------
+    carrier : Carrier
+        Of an adapter with a pool.
+    size : int
+        Slots of the pool, in tokens.
+    """
+
+    def __init__(self, carrier: Carrier, size: int) -> None:
+        self.size = size
+        self._carrier = carrier
+        self._ledger = carrier.judge.ledger
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Hand out slots, int32 on the CPU, or ``None``."""
+        result = self._carrier.do(Alloc(need_size), Slots, NoRoom)
+        return torch.tensor(result.slots, dtype=torch.int32) if isinstance(result, Slots) else None
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Take slots back."""
+        self._carrier.do(Free(self._name(indices)), Done)
+
+    def free_swa(self, indices: torch.Tensor) -> None:
+        """Take the SWA halves of slots back."""
+        self._carrier.do(FreeSWA(self._name(indices)), Done)
+
+    def _name(self, indices: torch.Tensor) -> tuple[Span, ...]:
+        return self._ledger.name(indices.flatten().tolist())
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Tell for each slot whether it is not free."""
+        held = self._ledger.full.held
+        return torch.tensor([self._ledger.page_of(slot) in held for slot in indices.tolist()])
+
+    def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
+        """Name the SWA slot behind each slot, 0 where it is gone."""
+        pool, page_size = self._ledger.pool, self._ledger.page_size
+        half = pool.half if isinstance(pool, WindowModel) else {}
+        found = [
+            half[slot // page_size] * page_size + slot % page_size if slot // page_size in half else 0
+            for slot in indices.tolist()
+        ]
+        return torch.tensor(found, dtype=torch.int32)
+
+    def available_size(self) -> int:
+        """Count the tokens that `alloc` can still serve."""
+        return self._carrier.size("available_size")
+
+    def full_available_size(self) -> int:
+        """Count the free tokens of the full half."""
+        return self._carrier.size("full_available_size")
+
+    def swa_available_size(self) -> int:
+        """Count the free tokens of the SWA half."""
+        return self._carrier.size("swa_available_size")
+
+
+def driven_config(header: Header, **changes: Any) -> EngineConfig:
+    """Return the sizes of an engine that suits an adapter, with every check on.
+
+    Parameters
+    ----------
+    header : Header
+        Its ``slots``, ``swa_slots``, ``page_size``, ``window`` and ``pool`` count.
+    **changes
+        Other fields of the `EngineConfig`.
+
+    Returns
+    -------
+    EngineConfig
+        With a window only where there are SWA halves to give back: over a plain pool, or over halves that
+        no window ever frees alone, an engine has nothing to do with it.
+    """
+    capacity = _integer(header, "slots")
+    sizes: dict[str, int] = {}
+    if header.config["pool"] == "swa":
+        swa_slots = _integer(header, "swa_slots")
+        if header.config["window"] is None:
+            capacity = min(capacity, swa_slots)
+        else:
+            sizes = {"sliding_window_size": _integer(header, "window"), "swa_capacity": swa_slots}
+    fields = {"page_size": _integer(header, "page_size"), "capacity": capacity, **sizes, **changes}
+    return EngineConfig(content_check=True, check_every=1, **fields).rounded()
+
+
+def _integer(header: Header, key: str) -> int:
+    value = header.config[key]
+    assert isinstance(value, int)  # or the adapter could not have been built
+    return value
+
+
+def make_driven_pools(
+    carrier: Carrier, cache: DrivenCache, config: EngineConfig, header: Header
+) -> EnginePools:
+    """Make the pools of an engine over an adapter.
+
+    Parameters
+    ----------
+    carrier : Carrier
+        Of the adapter.
+    cache : DrivenCache
+        Over the same carrier.
+    config : EngineConfig
+        As `driven_config` gives it.
+    header : Header
+        Of the adapter's history.
+
+    Notes
+    -----
+    The adapter is audited by whoever carries its operations out, so these pools have nothing to walk.
+    """
+    allocator, model = DrivenAllocator(carrier, _integer(header, "slots")), carrier.judge.model
+
+    def cached_slots() -> list[torch.Tensor]:
+        return [
+            torch.tensor([slot for page in model.pages.values() for slot in page.slots], dtype=torch.int64)
+        ]
+
+    def path_slots(node: int) -> list[torch.Tensor]:
+        return [torch.tensor(model.slots(cache.path_of(node)), dtype=torch.int64)]
+
+    return EnginePools(
+        CacheKind(cache, _walk_nothing, cached_slots, path_slots),
+        allocator,
+        allocator if config.sliding_window_size is not None else None,
+        ReqToTokenPool(config.max_running, config.max_context, config.device),
+        _walk_nothing,
+    )
+
+
+def _walk_nothing() -> None:
+    """Leave the walk to the examiner."""

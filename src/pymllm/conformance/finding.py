@@ -1,0 +1,80 @@
+"""A broken law, with the program that breaks it and who can see it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.rerun import rerun_history
+from pymllm.errors import InvariantViolation, PymllmError
+from pymllm.oracle.history import History
+from pymllm.oracle.judge import judge_steps
+
+__all__ = ["Finding", "make_finding"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one search found of one law.
+
+    Parameters
+    ----------
+    violation : InvariantViolation
+        The law, what was expected and what was observed.
+    history : History
+        The smallest program that was seen to break it, ending with the step that does.
+    is_rerun : bool
+        Whether running the history again breaks the law again.
+    is_judged : bool
+        Whether its outcomes alone show it, without the implementation.
+    """
+
+    violation: InvariantViolation
+    history: History
+    is_rerun: bool
+    is_judged: bool
+
+    @property
+    def law(self) -> str:
+        """Id of the law."""
+        return self.violation.law
+
+    @property
+    def step(self) -> int:
+        """Number of the last step; 0 where there is none."""
+        return self.history.steps[-1].number if self.history.steps else 0
+
+
+def make_finding(found: FoundViolation) -> Finding:
+    """Try in which ways a violation can be seen again.
+
+    Parameters
+    ----------
+    found : FoundViolation
+        Of a machine.
+
+    Notes
+    -----
+    An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
+    show; a cache that does not do the same twice may show nothing the second time.
+    """
+    law = found.violation.law
+    return Finding(
+        found.violation, found.history, _is_rerun(found.history, law), _is_judged(found.history, law)
+    )
+
+
+def _is_rerun(history: History, law: str) -> bool:
+    try:
+        violation = rerun_history(history, history.header.adapter).violation
+    except PymllmError:
+        return False
+    return violation is not None and violation.law == law
+
+
+def _is_judged(history: History, law: str) -> bool:
+    try:
+        _, found = judge_steps(history.header, history.steps)
+    except PymllmError:
+        return False
+    return found is not None and found[1].law == law

@@ -1,0 +1,155 @@
+"""Situations that an engine's life brings about: every exit (E3), and what makes admission hard (E4)."""
+
+from __future__ import annotations
+
+from pymllm.conformance.drawn_source import DrawnSource
+from pymllm.conformance.driven_cache import DrivenCache
+from pymllm.mem_cache.memory_pool import ReqToTokenPool
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import Evict, FreeSWA, Operation
+from pymllm.oracle.outcomes import Evicted, NoRoom, Outcome
+from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.source import Stage
+
+__all__ = ["LifecycleNotes", "expected_lives"]
+
+_ABORTS = {
+    Stage.QUEUED: "a waiting request is aborted",
+    Stage.HELD: "a request is aborted while its prefix is held",
+    Stage.PREFILL: "a request is aborted between two chunks",
+    Stage.DECODE: "a request is aborted in decode",
+    None: "the engine is drained with requests in it",
+}
+_PLAIN = {
+    Event.REJECTED: "a request can never fit",
+    Event.REFUSED: "an admission fails",
+    Event.DUPLICATED: "duplicates are given back",
+    Event.UNCACHED: "the cache takes nothing of what was computed",
+}
+_EXITS = frozenset(
+    {
+        *_ABORTS.values(),
+        "a request finishes in decode",
+        "a request finishes inside its first chunk",
+        "a request is retracted in decode",
+        "a request is retracted between two chunks",
+        "an admission fails",
+        "an admission fails for want of a row",
+        "a request can never fit",
+        "a retracted request is admitted again",
+        "a request that just fits finishes",
+        "the engine comes to rest",
+        "the cache is emptied at rest",
+    }
+)
+_SHARING = frozenset(
+    {
+        "a full hit leaves a token to compute",
+        "two requests hold one prefix",
+        "duplicates are given back",
+        "an eviction makes room",
+        "an eviction makes room for a prompt just admitted",
+        "evicting is not enough",
+        "somebody else evicts between two iterations",
+    }
+)
+_WINDOWED = frozenset({"halves behind a window are returned"})
+_DYING = frozenset({"cached tokens lie behind a dead window"})
+
+
+def expected_lives(header: Header) -> frozenset[str]:
+    """Return what a long run of an engine over an adapter must have met."""
+    if header.config.get("retains") is False:
+        return _EXITS | {"the cache takes nothing of what was computed"}
+    has_window = header.config.get("window") is not None
+    with_halves = has_window and header.config["pool"] == "swa"
+    groups = ((True, _EXITS), (True, _SHARING), (has_window, _DYING), (with_halves, _WINDOWED))
+    return frozenset().union(*(names for applies, names in groups if applies))
+
+
+class LifecycleNotes:
+    """An onlooker that counts situations.
+
+    Parameters
+    ----------
+    judge : PrefixJudge
+        Its evidence is written to, its model is asked.
+    cache : DrivenCache
+        What the engine drives.
+    source : DrawnSource
+        Knows at which stage it asked for an abort.
+    rows : ReqToTokenPool
+        The engine's.
+    config : EngineConfig
+        The engine's.
+    """
+
+    def __init__(
+        self,
+        judge: PrefixJudge,
+        cache: DrivenCache,
+        source: DrawnSource,
+        rows: ReqToTokenPool,
+        config: EngineConfig,
+    ) -> None:
+        self._meet = judge.evidence.meet
+        self._model = judge.model
+        self._cache = cache
+        self._source = source
+        self._rows = rows
+        self._config = config
+        self._admitted: set[int] = set()
+        self._retracted: set[int] = set()
+        self._has_just_evicted = False
+
+    def begin_iteration(self) -> None:
+        """Forget who was admitted in the iteration before."""
+        self._admitted.clear()
+
+    def __call__(self, event: Event, live: LiveRequest) -> None:
+        """Count what an event of the engine means."""
+        if event in _PLAIN:
+            self._meet(_PLAIN[event])
+        if event is Event.REFUSED:
+            self._meet("an admission fails for want of a row", not self._rows.available_size())
+        elif event is Event.ADMITTED:
+            self._note_admission(live)
+        elif event is Event.RETRACTED:
+            self._retracted.add(live.request_id)
+            where = "between two chunks" if live.length < live.prompt_length else "in decode"
+            self._meet(f"a request is retracted {where}")
+        elif event is Event.ABORTED:
+            self._meet(_ABORTS[self._source.aborting])
+            self._source.aborting = None
+        elif event is Event.FINISHED:
+            self._note_finish(live)
+
+    def _note_admission(self, live: LiveRequest) -> None:
+        self._admitted.add(live.request_id)
+        self._meet("a retracted request is admitted again", live.request_id in self._retracted)
+        prompt = self._cache.path_of_key(live.key(live.prompt_length))
+        stored = len(self._model.stored(prompt)) * self._model.page_size
+        self._meet("a full hit leaves a token to compute", stored == live.prompt_length)
+        lost = min(stored, live.queried_length) > live.held_length
+        self._meet("cached tokens lie behind a dead window", lost)
+        held = prompt.upto(live.held_length)
+        self._meet("two requests hold one prefix", held.tokens and self._model.locks(held) > 1)
+
+    def _note_finish(self, live: LiveRequest) -> None:
+        self._meet("a request finishes inside its first chunk", live.request_id in self._admitted)
+        self._meet("a request finishes in decode", live.prompt_length < live.final_length)
+        just = live.final_length > self._config.capacity - self._config.page_size
+        self._meet("a request that just fits finishes", just)
+
+    def note_operation(self, operation: Operation, outcome: Outcome) -> None:
+        """Count what an operation of the engine met."""
+        result = outcome.result
+        if isinstance(operation, Evict) and isinstance(result, Evicted) and result.full + result.swa:
+            self._meet("an eviction makes room")
+            self._meet("an eviction makes room for a prompt just admitted", self._admitted)
+        self._meet("halves behind a window are returned", isinstance(operation, FreeSWA))
+        self._meet("evicting is not enough", isinstance(result, NoRoom) and self._has_just_evicted)
+        self._has_just_evicted = isinstance(operation, Evict)

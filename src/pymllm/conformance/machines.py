@@ -1,0 +1,84 @@
+"""Which machines search a kind of implementation, each loaded only when it is to run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pymllm.oracle.laws import Law
+
+if TYPE_CHECKING:
+    from pymllm.conformance.acting import ActingMachine
+
+__all__ = ["MACHINES", "MachineEntry", "load_machine", "machines_for"]
+
+_DRIVEN = frozenset({"engine"})
+
+
+@dataclass(frozen=True, slots=True)
+class MachineEntry:
+    """One machine.
+
+    Parameters
+    ----------
+    place : str
+        ``"module:Class"``, the module one of `pymllm.conformance`.
+    weight : float
+        Share of the time, beside the other machines.
+    needs : frozenset of str
+        Capabilities without which it cannot run.
+    """
+
+    place: str
+    weight: float
+    needs: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Name of the class."""
+        return self.place.partition(":")[2]
+
+    def exercises(self, law: Law) -> bool:
+        """Tell whether it can test a law: what only an engine does needs the machine that has one."""
+        return law.needs & _DRIVEN <= self.needs
+
+
+MACHINES: dict[str, tuple[MachineEntry, ...]] = {
+    "slots": (MachineEntry("pymllm.conformance.slot_machine:SlotMachine", 3.0),),
+    "rows": (MachineEntry("pymllm.conformance.row_machine:RowMachine", 2.0),),
+    "buffers": (MachineEntry("pymllm.conformance.buffer_machine:BufferMachine", 2.0),),
+    "states": (MachineEntry("pymllm.conformance.state_machine:StateMachine", 2.0),),
+    "hashes": (MachineEntry("pymllm.conformance.hash_machine:HashMachine", 1.0),),
+    "prefix": (
+        MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 6.0),
+        MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 4.0, _DRIVEN),
+    ),
+}
+"""The machines of each kind."""
+
+
+def machines_for(
+    kind: str, capabilities: Collection[str], laws: Collection[Law] = ()
+) -> tuple[MachineEntry, ...]:
+    """Return the machines that can run on an adapter.
+
+    Parameters
+    ----------
+    kind : str
+        One of `pymllm.oracle.operations.KINDS`.
+    capabilities : collection of str
+        What the adapter claims.
+    laws : collection of Law, optional
+        Only machines that can test one of them; by default any.
+    """
+    able = [entry for entry in MACHINES[kind] if entry.needs <= set(capabilities)]
+    return tuple(entry for entry in able if not laws or any(entry.exercises(law) for law in laws))
+
+
+def load_machine(entry: MachineEntry) -> type[ActingMachine]:
+    """Import a machine's class."""
+    module, _, name = entry.place.partition(":")
+    machine: type[ActingMachine] = getattr(importlib.import_module(module), name)
+    return machine

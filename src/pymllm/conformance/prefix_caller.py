@@ -1,0 +1,238 @@
+"""The caller's side of a prefix cache: takes slots, hands them over, remembers what steps gave.
+
+What a caller may know, it asks the judge's model and ledger; what to do when is the business of
+`pymllm.conformance.prefix_machine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+from pymllm.conformance.acting import ActingMachine
+from pymllm.conformance.prefix_keys import spaces_of
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Fault,
+    Free,
+    FreeSWA,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    Operation,
+    Span,
+    Unlock,
+)
+from pymllm.oracle.outcomes import Inserted, Locked, Matched, Result, Slots
+from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
+from pymllm.oracle.slot_ledger import Owner, SlotLedger
+
+__all__ = ["Handle", "PrefixCaller"]
+
+KEPT = 12
+"""So many handles and released holds are kept to be used again."""
+
+INSERT_FORMS = ("int64", "int32", "int64 strided", "int32 strided")
+FREE_FORMS = (*INSERT_FORMS, "int64 2d")
+FIRST_NUMBER = 1000
+"""Without a pool, slots are numbers from here on: none is used twice, and none is a token id."""
+
+
+class Handle(NamedTuple):
+    """A node that a step returned: its path, and which page ended there then."""
+
+    step: int
+    path: Path
+    birth: int
+
+
+class PrefixCaller(ActingMachine):
+    """What a caller of a prefix cache keeps and can do.
+
+    Attributes
+    ----------
+    INSPECT_EVERY : int
+        After so many acts the nodes are looked at, where the adapter shows them.
+    handles : list of Handle
+        The last nodes that matches and inserts returned, stale ones included.
+    released : list of int
+        The last holds that were released, by the step of their `Lock`.
+    """
+
+    INSPECT_EVERY: ClassVar[int] = 1
+
+    def begin(self) -> None:
+        """Read the configuration once."""
+        judge = self.examiner.judge
+        assert isinstance(judge, PrefixJudge)
+        self.model: PrefixModel = judge.model
+        self.ledger: SlotLedger = judge.ledger
+        self.capabilities = self.examiner.adapter.capabilities
+        self.spaces = spaces_of(self.capabilities)
+        config = self.examiner.history.header.config
+        self.page_size, self.window = self.model.page_size, self.model.window
+        self.pool = str(config["pool"])
+        self.pool_slots = int(config["slots"] or 0)
+        self.handles: list[Handle] = []
+        self.released: list[int] = []
+        self._next_number = FIRST_NUMBER
+        self._acts_until_look = self.INSPECT_EVERY
+
+    # -- what there is -------------------------------------------------------------------------------------
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether slots come from a pool."""
+        return self.pool != "none"
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether slots have SWA halves."""
+        return self.pool == "swa"
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether there is a window."""
+        return self.window is not None
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether misuse is refused."""
+        return "refusals" in self.capabilities
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether calls can be made to fail."""
+        return "faults" in self.capabilities
+
+    @property
+    def can_fail_pool(self) -> bool:
+        """Whether calls of a pool can be made to fail."""
+        return self.has_pool and self.is_faulty
+
+    @property
+    def holds(self) -> list[int]:
+        """Outstanding holds, by the step of their `Lock`."""
+        return list(self.model.holds)
+
+    @property
+    def live(self) -> list[Handle]:
+        """Handles of nodes that are cached, roots included."""
+        return [handle for handle in self.handles if not self._is_stale(handle)]
+
+    @property
+    def stale(self) -> list[Handle]:
+        """Handles of nodes that have left, where using one is refused."""
+        return [handle for handle in self.handles if self._is_stale(handle)] if self.is_refusing else []
+
+    def _is_stale(self, handle: Handle) -> bool:
+        return self._birth(handle.path) != handle.birth
+
+    def _birth(self, path: Path) -> int:
+        page = self.model.pages.get(path)
+        return page.birth if page is not None else 0
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def take(self, operation: Operation) -> tuple[int, Result]:
+        """Carry an operation out and have it judged; return its number and its result."""
+        number = self.examiner.next_step
+        return number, self.do(operation).result
+
+    def look(self) -> None:
+        """Look at every node, where the adapter shows them and it is time."""
+        self._acts_until_look -= 1
+        if self._acts_until_look <= 0 and "inspect" in self.capabilities:
+            self._acts_until_look = self.INSPECT_EVERY
+            self.do(Inspect())
+
+    def match(self, key: Key) -> tuple[int, tuple[int, ...]]:
+        """Match a key; return the step and the slots."""
+        step, result = self.take(Match(key))
+        assert isinstance(result, Matched)
+        self._keep_handle(step, path_of_key(key).upto(result.prefix_len))
+        return step, result.slots
+
+    def insert(
+        self, key: Key, slots: Sequence[int] | None, style: int, protected: int = 0, evicted: int = 0
+    ) -> int:
+        """Insert slots, or token ids for ``None``; return the step."""
+        spans = None if slots is None else self.spans(slots)
+        form = INSERT_FORMS[style % len(INSERT_FORMS)]
+        step, result = self.take(Insert(key, spans, protected, evicted, form))
+        if isinstance(result, Inserted) and result.node_len is not None:
+            self._keep_handle(step, path_of_key(key).upto(result.node_len))
+        return step
+
+    def _keep_handle(self, step: int, path: Path) -> None:
+        self.handles = [*self.handles[1 - KEPT :], Handle(step, path, self._birth(path))]
+
+    def lock(self, step: int) -> int | None:
+        """Hold the node of a step; return the number of the hold, or nothing where it was refused."""
+        number, result = self.take(Lock(step))
+        return number if isinstance(result, Locked) else None
+
+    def unlock(self, lock: int) -> None:
+        """Release a hold with its own token."""
+        self.do(Unlock(lock))
+        self.released = [*self.released[1 - KEPT :], lock]
+
+    def arm(self, call: str, nth: int = 1) -> None:
+        """Let the next operation meet a failing call."""
+        self.do(Fault(call, nth))
+
+    # -- slots ---------------------------------------------------------------------------------------------
+
+    def spans(self, slots: Sequence[int]) -> tuple[Span, ...]:
+        """Name slots by the steps that gave them; numbers are named by themselves."""
+        return self.ledger.name(slots)
+
+    def allocate(self, tokens: int) -> list[int] | None:
+        """Take whole pages for so many tokens, evicting what is missing; nothing if that is not enough."""
+        need = -(-tokens // self.page_size) * self.page_size
+        if not self.has_pool:
+            self._next_number += need
+            return list(range(self._next_number - need, self._next_number))
+        slots = self._alloc(need)
+        if slots is None:
+            self.do(Evict(*self._shortage(need)))
+            slots = self._alloc(need)
+        return slots
+
+    def _alloc(self, need: int) -> list[int] | None:
+        _, result = self.take(Alloc(need))
+        return list(result.slots) if isinstance(result, Slots) else None
+
+    def _shortage(self, need: int) -> tuple[int, int]:
+        """Return how many full and window slots are missing."""
+        sizes = self.ledger.sizes()
+        if self.has_halves:
+            return need - sizes["full_available_size"], need - sizes["swa_available_size"]
+        return need - sizes["available_size"], need - sizes["available_size"]
+
+    def free_halves(self, slots: Sequence[int], style: int = 0) -> None:
+        """Give SWA halves back, as an engine does once they are outside every window."""
+        if self.has_halves and slots:
+            self.do(FreeSWA(self.spans(slots), FREE_FORMS[style % len(FREE_FORMS)]))
+
+    def give_back(self, slots: Iterable[int], style: int = 0) -> None:
+        """Free those of the slots that are still the caller's."""
+        if not self.has_pool:
+            return
+        mine = [slot for slot in slots if self.ledger.owner(slot) is Owner.CALLER]
+        if mine:
+            self.do(Free(self.spans(mine), FREE_FORMS[style % len(FREE_FORMS)]))
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Release and evict everything: the pool is whole again (R5, A2)."""
+        for lock in self.holds:
+            self.unlock(lock)
+        self.give_back(self.ledger.callers_slots())
+        self.do(Evict(self.model.sizes()["total_size"], 0))
+        self.look()

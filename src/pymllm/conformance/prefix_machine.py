@@ -1,0 +1,350 @@
+"""What callers do with a prefix cache, well-behaved and not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from pymllm.adapters.malformed_prefix import MALFORMED_CALLS
+from pymllm.conformance.acting import act
+from pymllm.conformance.prefix_caller import PrefixCaller
+from pymllm.conformance.prefix_keys import STYLES, make_key
+from pymllm.oracle.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
+from pymllm.oracle.prefix_model import path_of_key
+
+__all__ = ["PrefixMachine"]
+
+T = TypeVar("T")
+
+PAGES = (0, 12)  # pages of a key where a page is one token; paged machines take half
+STYLE = (0, STYLES - 1)
+PICK = (0, 30)
+TOKENS = (-1, 12)  # to evict; the largest means everything
+RARE = (0, 3)  # only 0 acts
+NTH = (1, 2)
+
+EVERYTHING = 1000
+MALFORMED = tuple(MALFORMED_CALLS)
+
+
+def _looked_at(
+    needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a method an act after which the nodes are looked at."""
+    mark = act(needs, weight, **ranges)
+
+    def wrap(method: Callable[..., None]) -> Any:
+        @functools.wraps(method)
+        def with_a_look(machine: PrefixMachine, **drawn: int) -> None:
+            method(machine, **drawn)
+            machine.look()
+
+        return mark(with_a_look)
+
+    return wrap
+
+
+class _BadInsert(NamedTuple):
+    """Arguments of an insert of which one is wrong, and whether it is here."""
+
+    applies: object
+    slots: list[int] | None
+    protected: int = 0
+    evicted: int = 0
+
+
+class PrefixMachine(PrefixCaller):
+    """Acts on a prefix cache; those that an adapter cannot carry out are left away."""
+
+    # -- keys in and out -----------------------------------------------------------------------------------
+
+    @_looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
+    def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
+        """Look a key up."""
+        self.match(self._key(pages, turn, other, style))
+
+    @_looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
+    def insert_fresh(self, pages: int, turn: int, other: int, style: int) -> None:
+        """Insert fresh slots for a key, without matching it first."""
+        self._insert_fresh(self._key(pages, turn, other, style), style)
+
+    @_looked_at(
+        needs="is_windowed",
+        weight=4,
+        pages=PAGES,
+        turn=PAGES,
+        other=PAGES,
+        style=STYLE,
+        protected=PICK,
+        evicted=PAGES,
+    )
+    def insert_windowed(
+        self, pages: int, turn: int, other: int, style: int, protected: int, evicted: int
+    ) -> None:
+        """Insert fresh slots with any valid ``prev_prefix_len`` and ``swa_evicted_seqlen``."""
+        key = self._key(pages, turn, other, style)
+        self._insert_fresh(key, style, protected, self._frontier(key, evicted))
+
+    @_looked_at(weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES, keep=(0, 2))
+    def request(self, pages: int, turn: int, other: int, style: int, evicted: int, keep: int) -> None:
+        """Serve a request as an engine does: match, hold, make room, insert what was computed, hold that."""
+        key = self._key(pages, turn, other, style)
+        step, matched = self.match(key)
+        held = self.lock(step) if matched else None
+        fresh = self.allocate(len(key.tokens) - len(matched))
+        if fresh is not None:
+            slots, hit = [*matched, *fresh], len(matched)
+            frontier = self._frontier(key, evicted)
+            self.free_halves(slots[hit:frontier], style)
+            inserted = self.insert(key, slots[: len(key.tokens)], style, hit, frontier)
+            hold = self.lock(inserted) if keep < 2 else None
+            if hold is not None and keep:
+                self.unlock(hold)
+            self.give_back(fresh, style)
+        if held is not None:
+            self.unlock(held)
+
+    @_looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
+    def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
+        """Pass the slots of the whole stored prefix back, dead pages included, and nothing else."""
+        key = self._key(pages, turn, other, style)
+        stored = self.model.stored(path_of_key(key))
+        if stored:
+            length = len(stored[-1].tokens)
+            again = Key(key.tokens[:length], key.extra_key, key.form)
+            slots = self.model.slots(stored[-1])
+            self.insert(again, slots, style, 0, min(evicted * self.page_size, length))
+
+    @_looked_at(pages=PAGES, turn=PAGES, style=STYLE)
+    def insert_token_ids(self, pages: int, turn: int, style: int) -> None:
+        """Insert a key without slots, where there is no pool."""
+        key = self._key(pages, turn, turn, style)
+        if not self.has_pool and path_of_key(key).space.width == 1:
+            self.insert(key, None, style)
+
+    # -- eviction ------------------------------------------------------------------------------------------
+
+    @_looked_at(tokens=TOKENS, window_tokens=TOKENS)
+    def evict(self, tokens: int, window_tokens: int) -> None:
+        """Evict."""
+        self._evict(tokens, window_tokens)
+
+    @_looked_at(weight=2, tokens=TOKENS)
+    def evict_full(self, tokens: int) -> None:
+        """Evict without asking for window memory."""
+        self._evict(tokens, 0)
+
+    @_looked_at(needs="is_windowed", weight=3, window_tokens=TOKENS)
+    def evict_windows(self, window_tokens: int) -> None:
+        """Evict window memory only."""
+        self._evict(0, window_tokens)
+
+    @_looked_at(rare=RARE)
+    def reset(self, rare: int) -> None:
+        """Start again from nothing, whatever is held."""
+        if not rare:
+            self.do(Reset())
+
+    # -- what fails ----------------------------------------------------------------------------------------
+
+    @_looked_at(needs="is_faulty", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
+        """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
+        self.arm("callback", nth)
+        self._evict(tokens, window_tokens)
+
+    @_looked_at(needs="is_faulty", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    def evict_with_calling_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
+        """Let callbacks of an eviction call the cache: they are refused, and nothing else happens (X6)."""
+        self.arm("reenter", nth)
+        self._evict(tokens, window_tokens)
+
+    @_looked_at(needs="can_fail_pool", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
+    def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
+        """Let the pool refuse one of an eviction's calls (X2)."""
+        self.arm(("free", "free_swa")[call])
+        self._evict(tokens, window_tokens)
+
+    @_looked_at(
+        needs="can_fail_pool", weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, call=(0, 1)
+    )
+    def insert_refused_by_pool(self, pages: int, turn: int, other: int, style: int, call: int) -> None:
+        """Let the pool refuse one of an insert's calls (X2)."""
+        key = self._key(pages, turn, other, style)
+        self._insert_fresh(key, style, refused=("free", "move_swa")[call])
+
+    @_looked_at(needs="can_fail_pool", rare=RARE)
+    def reset_refused_by_pool(self, rare: int) -> None:
+        """Let the pool refuse a reset: the tree is dropped all the same (X7)."""
+        if not rare:
+            self.arm("free")
+            self.do(Reset())
+
+    # -- holds ---------------------------------------------------------------------------------------------
+
+    @_looked_at(needs="live", weight=2, pick=PICK)
+    def lock_node(self, pick: int) -> None:
+        """Hold a node; every other time one whose window is dead, where that is refused."""
+        dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
+        usable = [handle for handle in self.live if handle not in dead]
+        choices = dead if self.is_refusing and dead and pick % 2 else usable
+        if choices:
+            self.lock(_picked(choices, pick).step)
+
+    @_looked_at(needs="holds", weight=2, pick=PICK)
+    def unlock_hold(self, pick: int) -> None:
+        """Release a hold."""
+        self.unlock(_picked(self.holds, pick))
+
+    @_looked_at(needs="holds", rare=RARE)
+    def unlock_all(self, rare: int) -> None:
+        """Release every hold."""
+        for lock in self.holds if not rare else ():
+            self.unlock(lock)
+
+    @_looked_at(needs="holds", pick=PICK, other=PICK)
+    def unlock_with_other_token(self, pick: int, other: int) -> None:
+        """Release a hold with another's token, or with none."""
+        if self.is_windowed and self.is_refusing:
+            self.do(Unlock(_picked(self.holds, pick), token=_picked([0, *self.holds], other)))
+
+    @_looked_at(needs="released", pick=PICK)
+    def unlock_again(self, pick: int) -> None:
+        """Release a hold that was released before."""
+        if self.is_refusing:
+            self.do(Unlock(_picked(self.released, pick)))
+
+    @_looked_at(needs="live", pick=PICK)
+    def unlock_unheld(self, pick: int) -> None:
+        """Release a node that has no hold of its own, whatever is held below it."""
+        handle = _picked(self.live, pick)
+        below = [lock for lock, hold in self.model.holds.items() if handle.path.covers(hold.path)]
+        is_held = any(hold.path == handle.path for hold in self.model.holds.values())
+        if below and not is_held and self.is_refusing:
+            self.do(Unlock(below[pick % len(below)], at=handle.step))
+
+    @_looked_at(needs="stale", pick=PICK, way=(0, 2))
+    def use_stale_node(self, pick: int, way: int) -> None:
+        """Use a node that has left the tree."""
+        step = _picked(self.stale, pick).step
+        if way == 0:
+            self.do(Lock(step))
+        elif way == 1 and "hashes" in self.capabilities:
+            self.do(Hash(step))
+        elif self.released:
+            self.do(Unlock(self.released[-1], at=step))
+
+    @_looked_at(needs="live", weight=2, pick=PICK)
+    def hash_node(self, pick: int) -> None:
+        """Hash a node and its ancestors."""
+        if "hashes" in self.capabilities:
+            self.do(Hash(_picked(self.live, pick).step))
+
+    # -- bad arguments -------------------------------------------------------------------------------------
+
+    @_looked_at(needs="is_refusing", which=(0, len(MALFORMED) - 1))
+    def pass_nonsense(self, which: int) -> None:
+        """Pass an argument that no caller may pass (X1)."""
+        self.do(Malformed(*MALFORMED[which]))
+
+    @_looked_at(needs="is_refusing", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
+    def insert_badly(self, pages: int, turn: int, style: int, fault: int) -> None:
+        """Insert with one argument out of its domain: an error, and nothing has changed (X1)."""
+        key = self._key(pages, turn, turn, style)
+        slots = self.allocate(len(key.tokens))
+        if slots is not None:
+            bad = self._bad_inserts(key, slots[: len(key.tokens)])[fault]
+            if bad.applies:
+                self.insert(key, bad.slots, style, bad.protected, bad.evicted)
+            self.give_back(slots, style)
+
+    def _bad_inserts(self, key: Key, slots: list[int]) -> list[_BadInsert]:
+        size, length, windowed = self.page_size, len(key.tokens), self.is_windowed
+        path = path_of_key(key)
+        cached = len(self.model.stored(path)) * size
+        needs_slots = self.has_pool or path.space.width > 1
+        return [
+            _BadInsert(length, slots[:-1]),
+            _BadInsert(length, [*slots, *slots[:1]]),
+            _BadInsert(self.has_pool and size > 1 and length >= size, slots[::-1]),
+            _BadInsert(needs_slots and length, None),
+            _BadInsert(windowed, slots, protected=length + 1),
+            _BadInsert(windowed and length - cached >= size, slots, protected=cached + size),
+            _BadInsert(windowed, slots, protected=-1),
+            _BadInsert(windowed, slots, evicted=(length // size + 1) * size),
+            _BadInsert(windowed and size > 1 and length, slots, evicted=1),
+            _BadInsert(windowed, slots, evicted=-size),
+            _BadInsert(
+                windowed and self.has_halves and length >= size, slots, evicted=size
+            ),  # halves are left
+        ]
+
+    @_looked_at(needs="is_refusing", pages=PAGES, turn=PAGES, style=STYLE)
+    def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
+        """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
+        key = self._key(pages, turn, turn, style)
+        slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
+        if slots is not None:
+            self.free_halves(slots, style)
+            self.insert(key, slots[: len(key.tokens)], style)
+            self.give_back(slots, style)
+
+    # -- the caller's memory -------------------------------------------------------------------------------
+
+    @_looked_at(needs="has_pool", pages=(1, 6))
+    def hoard_slots(self, pages: int) -> None:
+        """Keep slots in the caller's hands, so that the pool is short."""
+        if len(self.ledger.callers_slots()) <= self.pool_slots // 3:
+            self.allocate(pages * self.page_size)
+
+    @_looked_at(needs="has_pool", style=STYLE)
+    def give_hoard_back(self, style: int) -> None:
+        """Return everything that the caller has, what a refused reset left behind included."""
+        self.give_back(self.ledger.callers_slots(), style)
+
+    @act(needs="has_halves")
+    def read_halves(self) -> None:
+        """Ask for the SWA half of every slot of the pool, whoever owns it (S2, A7)."""
+        self.do(ReadHalves((Span(0, self.page_size, self.page_size + self.pool_slots),)))
+
+    # -- drawing small, deriving big -----------------------------------------------------------------------
+
+    def _key(self, pages: int, turn: int, other: int, style: int) -> Key:
+        if self.page_size > 1:
+            pages, turn, other = pages // 2, turn // 2, other // 2
+        return make_key(self.page_size, pages, (turn, other), style, self.spaces)
+
+    def _evict(self, tokens: int, window_tokens: int) -> None:
+        self.do(Evict(_amount(tokens), _amount(window_tokens)))
+
+    def _frontier(self, key: Key, draw: int) -> int:
+        """Return a ``swa_evicted_seqlen``: any whole pages, or as far as an engine may go, or a page less."""
+        size: int = self.page_size
+        whole = len(key.tokens) // size * size
+        if draw % 2 or self.window is None:
+            return min(draw * size, whole)
+        allowed: int = (whole - self.window) // size - draw % 4 // 2
+        return max(0, allowed) * size
+
+    def _insert_fresh(
+        self, key: Key, style: int, protected: int = 0, evicted: int = 0, refused: str = ""
+    ) -> None:
+        slots = self.allocate(len(key.tokens))
+        if slots is None:
+            return
+        self.free_halves(slots[:evicted], style)
+        cached = len(self.model.stored(path_of_key(key))) * self.page_size
+        protected = min(protected, len(key.tokens), cached + self.page_size - 1)
+        if refused:
+            self.arm(refused)
+        self.insert(key, slots[: len(key.tokens)], style, protected, evicted)
+        self.give_back(slots, style)
+
+
+def _amount(tokens: int) -> int:
+    return tokens if tokens < TOKENS[1] else EVERYTHING
+
+
+def _picked(choices: list[T], pick: int) -> T:
+    return choices[pick % len(choices)]

@@ -1,0 +1,51 @@
+"""The three settings by name: how long programs are, how many there are, and how long a search may take.
+
+``pymllm verify --profile`` and pytest's ``--hypothesis-profile`` mean the same three. Light: nothing is
+imported, so that a test session can read the numbers first of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CI", "DEEP", "DEV", "PROFILES", "Profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How thoroughly to search.
+
+    Parameters
+    ----------
+    name : str
+        What people type.
+    summary : str
+        What it is for.
+    steps : int
+        Most acts of one program.
+    examples : int
+        Programs per machine and configuration where no clock decides: in tests.
+    seconds : float
+        Processor seconds that `pymllm verify` may search per unit of a machine's weight
+        (`pymllm.conformance.machines`), over all configurations of one adapter.
+    shrinks : int
+        Most programs to play while a found one is made smaller.
+    seed : int or None
+        Seed where none is given; ``None`` draws one, so that every night looks elsewhere.
+    """
+
+    name: str
+    summary: str
+    steps: int
+    examples: int
+    seconds: float
+    shrinks: int
+    seed: int | None
+
+
+DEV = Profile("dev", "a few seconds", 30, 30, 0.15, 100, 0)
+CI = Profile("ci", "half a minute on two cores, from a fixed seed", 40, 60, 1.0, 300, 0)
+DEEP = Profile("deep", "hours, long programs, another seed each time", 100, 1000, 600.0, 10_000, None)
+
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEV, CI, DEEP)}
+"""Each by its name."""

@@ -1,0 +1,64 @@
+"""Run a program that was written down: every step carried out, judged, and at the end run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.oracle.history import Config, History
+from pymllm.oracle.operations import Operation
+
+__all__ = ["play_steps", "run_program"]
+
+
+def run_program(
+    adapter: str, config: Config, operations: Sequence[Operation] | Mapping[int, Operation]
+) -> History:
+    """Run a program on an adapter.
+
+    Parameters
+    ----------
+    adapter : str
+        Registry name or ``module:Class``.
+    config : dict
+        What to build.
+    operations : sequence of Operation, or mapping from step number
+        In order; a sequence is numbered from 1.
+
+    Returns
+    -------
+    History
+        Every step with its outcome.
+
+    Raises
+    ------
+    InvariantViolation
+        The program breaks a law on this adapter.
+    ProgramError
+        The program makes no sense.
+    AdapterError
+        The adapter cannot be loaded, built or asked.
+    """
+    numbered = operations if isinstance(operations, Mapping) else dict(enumerate(operations, 1))
+    examiner = Examiner(make_adapter(adapter, dict(config)))
+    try:
+        play_steps(examiner, numbered.items())
+    finally:
+        examiner.adapter.close()
+    return examiner.history
+
+
+def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> None:
+    """Carry out steps, judge the end, and run the whole program on a new adapter again (X3).
+
+    Raises
+    ------
+    InvariantViolation
+        A law is broken.
+    """
+    for number, operation in steps:
+        examiner.do(operation, number)
+    examiner.judge.check_end()
+    header = examiner.history.header
+    examiner.check_replay(lambda: make_adapter(header.adapter, dict(header.config)))

@@ -1,0 +1,103 @@
+"""Run a recorded history again, and set what happens beside what was recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.program import play_steps
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.history import Config, History, Step
+from pymllm.oracle.operations import Operation
+
+__all__ = ["RerunResult", "rerun_history"]
+
+
+@dataclass(frozen=True, slots=True)
+class RerunResult:
+    """What a rerun came to.
+
+    Parameters
+    ----------
+    history : History
+        The steps carried out, the last one a violating one included.
+    exercised, audited : Counter of str
+        Tests by law, from outside and from inside.
+    violation : InvariantViolation or None
+        What ended it.
+    misfit : str or None
+        Why the rest could not be carried out: the program depends on choices that were made otherwise here.
+    differences : tuple of (Step, Step)
+        Steps as they were recorded and as they are now, where the two outcomes differ.
+    """
+
+    history: History
+    exercised: Counter[str]
+    audited: Counter[str]
+    violation: InvariantViolation | None
+    misfit: str | None
+    differences: tuple[tuple[Step, Step], ...]
+
+
+def rerun_history(history: History, adapter: str, config: Config | None = None) -> RerunResult:
+    """Run the operations of a history, whatever outcomes it has.
+
+    Parameters
+    ----------
+    history : History
+        As `pymllm.oracle.history.load_history` reads it.
+    adapter : str
+        Registry name or ``module:Class``, of the history's kind.
+    config : dict, optional
+        By default the history's.
+
+    Raises
+    ------
+    UsageError
+        There is no such adapter, it is of another kind, or (`ProgramError`) the program makes no sense.
+    AdapterError
+        It cannot be loaded, built or asked.
+    """
+    kind = load_adapter(find_adapter(adapter)).KIND
+    if kind != history.header.kind:
+        raise ProgramError(f"is a program for {history.header.kind}; {adapter} is of kind {kind}")
+    made = make_adapter(adapter, dict(history.header.config if config is None else config))
+    try:
+        examiner = Examiner(made, seed=history.header.seed)
+        violation, misfit = _play(examiner, history)
+    finally:
+        made.close()
+    differences = _compare(history, examiner.history)
+    if misfit is not None and not differences:
+        raise ProgramError(misfit)
+    exercised = examiner.judge.evidence.exercised
+    return RerunResult(examiner.history, exercised, examiner.audited, violation, misfit, differences)
+
+
+def _play(examiner: Examiner, history: History) -> tuple[InvariantViolation | None, str | None]:
+    begun = 0
+
+    def operations() -> Iterator[tuple[int, Operation]]:
+        nonlocal begun
+        for step in history.steps:
+            begun = step.number
+            yield step.number, step.operation
+
+    try:
+        play_steps(examiner, operations())
+    except InvariantViolation as violation:
+        return violation, None
+    except ProgramError as error:
+        return None, f"step {begun}: {error}"
+    return None, None
+
+
+def _compare(recorded: History, again: History) -> tuple[tuple[Step, Step], ...]:
+    return tuple(
+        (then, now)
+        for then, now in zip(recorded.steps, again.steps, strict=False)
+        if None not in (then.outcome, now.outcome) and then.outcome != now.outcome
+    )

@@ -1,0 +1,254 @@
+"""From searches to verdicts: what is known of each law, of each adapter and altogether.
+
+For one law of one adapter: violated where a program broke it; else unknown where a search that could
+have tested it came to grief; else holds where the oracle tested it, however few of the configurations did;
+else unknown, or not claimed where no configuration has what the law is about. Over several adapters the
+heavier verdict prevails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.machines import MachineEntry
+from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.smoke import SmokeFailure, SmokeReport
+from pymllm.oracle.history import Config
+from pymllm.oracle.laws import LAWS, Law, laws_of
+from pymllm.oracle.verdicts import Verdict, merge_verdicts
+
+__all__ = [
+    "AdapterResult",
+    "LawResult",
+    "MachineResult",
+    "SearchedConfiguration",
+    "VerifyReport",
+    "judge_adapter",
+    "leave_unknown",
+    "merge_laws",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedConfiguration:
+    """One machine on one configuration of one adapter, and what it came to."""
+
+    adapter: str
+    config: Config
+    capabilities: frozenset[str]
+    machine: MachineEntry
+    result: SearchResult
+
+    def could_test(self, law: Law) -> bool:
+        """Tell whether the law applies here."""
+        return law.applies_to(self.config, self.capabilities) and self.machine.exercises(law)
+
+
+@dataclass(frozen=True, slots=True)
+class LawResult:
+    """What is known of a law.
+
+    Parameters
+    ----------
+    law : Law
+        The law.
+    verdict : Verdict
+        What is known.
+    exercised : int
+        Tests by the oracle that could have failed.
+    audited : int
+        Walks of the implementation from inside that looked at it.
+    """
+
+    law: Law
+    verdict: Verdict
+    exercised: int
+    audited: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineResult:
+    """What one machine did, over all configurations of an adapter."""
+
+    name: str
+    configurations: int
+    programs: int
+    steps: int
+    seconds: float
+    reached: dict[str, int]
+
+    @property
+    def steps_per_second(self) -> float:
+        """How fast it was, shrinking and checks included; 0 where nothing ran."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterResult:
+    """What is known of an adapter.
+
+    Parameters
+    ----------
+    name : str
+        As it was asked for.
+    kind : str or None
+        ``None`` where it could not be loaded.
+    problems : tuple of Crash
+        Why something is unknown: the adapter could not be examined, or a search ended early.
+    laws : tuple of LawResult
+        In the contract's order; empty where the kind is not known.
+    machines : tuple of MachineResult
+        What was done.
+    findings : tuple of Finding
+        The smallest program for each broken law, the smallest of all first.
+    """
+
+    name: str
+    kind: str | None
+    problems: tuple[Crash, ...]
+    laws: tuple[LawResult, ...]
+    machines: tuple[MachineResult, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The heaviest of its laws; unknown where there are problems."""
+        own = merge_verdicts(result.verdict for result in self.laws)
+        return merge_verdicts([own, Verdict.UNKNOWN]) if self.problems else own
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """Everything that a run of ``pymllm verify`` has to tell.
+
+    Parameters
+    ----------
+    profile : str
+        Name of the profile.
+    seed : int
+        Where all choices came from.
+    examples : int or None
+        Programs per machine and configuration; ``None`` where time decided.
+    jobs : int
+        Processes.
+    steps : int
+        Most acts of a program.
+    versions : dict
+        Of whatever the result depends on, by name.
+    adapters : tuple of AdapterResult
+        In the order asked for.
+    seconds : float
+        The whole run took.
+    """
+
+    profile: str
+    seed: int
+    examples: int | None
+    jobs: int
+    steps: int
+    versions: dict[str, str]
+    adapters: tuple[AdapterResult, ...]
+    seconds: float
+
+    @property
+    def laws(self) -> tuple[LawResult, ...]:
+        """What is known of each law over all adapters."""
+        return merge_laws(self.adapters)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The heaviest."""
+        return merge_verdicts(adapter.verdict for adapter in self.adapters)
+
+
+def judge_adapter(
+    smoke: SmokeReport, searches: Sequence[SearchedConfiguration], wanted: Collection[Law] = ()
+) -> AdapterResult:
+    """Put together what the searches of one adapter came to.
+
+    Parameters
+    ----------
+    smoke : SmokeReport
+        Of the adapter.
+    searches : sequence of SearchedConfiguration
+        All of this adapter.
+    wanted : collection of Law, optional
+        Rows to keep; broken laws are kept in any case.
+    """
+    findings = _smallest(finding for search in searches for finding in search.result.found)
+    broken = {finding.law for finding in findings}
+    about = {law.id for law in laws_of(smoke.kind) if not wanted or law in wanted}
+    laws = tuple(
+        _judge_law(law, smoke, searches, law.id in broken) for law in LAWS if law.id in about | broken
+    )
+    problems = tuple(search.result.crash for search in searches if search.result.crash is not None)
+    return AdapterResult(smoke.name, smoke.kind, problems, laws, _sum_machines(searches), findings)
+
+
+def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:
+    """Say of an adapter that cannot be examined what is known: nothing; ``wanted`` as of `judge_adapter`."""
+    applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
+    laws = tuple(LawResult(law, Verdict.UNKNOWN, 0, 0) for law in applicable if not wanted or law in wanted)
+    return AdapterResult(smoke.name, smoke.kind, (Crash(smoke.message, None),), laws, (), ())
+
+
+def _judge_law(
+    law: Law, smoke: SmokeReport, searches: Sequence[SearchedConfiguration], is_broken: bool
+) -> LawResult:
+    able = [search for search in searches if search.could_test(law)]
+    exercised = sum(search.result.exercised[law.id] for search in searches)
+    audited = sum(search.result.audited[law.id] for search in searches)
+    if is_broken:
+        verdict = Verdict.VIOLATED
+    elif not any(law.applies_to(config, claims) for config, claims in smoke.configurations):
+        verdict = Verdict.NOT_CLAIMED
+    elif exercised and not any(search.result.crash for search in able):
+        verdict = Verdict.HOLDS
+    else:
+        verdict = Verdict.UNKNOWN
+    return LawResult(law, verdict, exercised, audited)
+
+
+def _smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Keep the smallest program for each law."""
+    kept: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda finding: len(finding.history)):
+        kept.setdefault(finding.law, finding)
+    return tuple(kept.values())
+
+
+def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineResult, ...]:
+    summed = []
+    for name in dict.fromkeys(search.machine.name for search in searches):
+        results = [search.result for search in searches if search.machine.name == name]
+        configs = {tuple(search.config.items()) for search in searches if search.machine.name == name}
+        reached: Counter[str] = Counter()
+        for result in results:
+            reached.update(result.reached)
+        summed.append(
+            MachineResult(
+                name,
+                len(configs),
+                sum(result.programs for result in results),
+                sum(result.steps for result in results),
+                sum(result.seconds for result in results),
+                dict(sorted(reached.items())),
+            )
+        )
+    return tuple(summed)
+
+
+def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawResult, ...]:
+    """Return what is known of each law that some adapter's table has, over all of them."""
+    rows = [result for adapter in adapters for result in adapter.laws]
+    merged = []
+    for law in LAWS:
+        same = [row for row in rows if row.law == law]
+        if same:
+            verdict = merge_verdicts(row.verdict for row in same)
+            counts = sum(row.exercised for row in same), sum(row.audited for row in same)
+            merged.append(LawResult(law, verdict, *counts))
+    return tuple(merged)

@@ -1,0 +1,282 @@
+"""One machine on one configuration: play programs, and keep the smallest that breaks a law."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.stateful import get_state_machine_test
+
+from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.finding import Finding, make_finding
+from pymllm.conformance.shortening import shorten
+from pymllm.errors import AdapterError
+from pymllm.oracle.history import History
+
+__all__ = ["Crash", "SearchPlan", "SearchResult", "burst", "search"]
+
+_SLICE = 25  # Programs per run of Hypothesis: what it remembers of them grows with their number.
+_BURST_STEPS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """How long to search.
+
+    Parameters
+    ----------
+    seed : int
+        Where the choices come from.
+    steps : int
+        Most acts of one program.
+    examples : int or None
+        Programs to play; ``None`` plays until ``seconds`` are up, and one at least.
+    seconds : float
+        Looked at only without ``examples``.
+    shrinks : int
+        Most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
+        steps. Not a time: what is found must not depend on the machine.
+    """
+
+    seed: int
+    steps: int
+    examples: int | None
+    seconds: float
+    shrinks: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Why a search says nothing: an error that is no violation, and the program that met it, if one did."""
+
+    message: str
+    history: History | None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search came to.
+
+    Parameters
+    ----------
+    programs, steps : int
+        Played, those included that shrinking took.
+    seconds : float
+        They took.
+    exercised, audited, reached : Counter of str
+        As of `Evidence` and `Examiner`, over all programs.
+    found : tuple of Finding
+        The smallest program seen for each broken law, the smallest of all first.
+    crash : Crash or None
+        What ended the search early; ``None`` where a violation did.
+    """
+
+    programs: int
+    steps: int
+    seconds: float
+    exercised: Counter[str]
+    audited: Counter[str]
+    reached: Counter[str]
+    found: tuple[Finding, ...]
+    crash: Crash | None
+
+
+@contextmanager
+def _plain_draws() -> Iterator[None]:
+    """Keep Hypothesis from preferring numbers that stand in the modules loaded so far.
+
+    Which those are depends on what else a process has done, and equal seeds must give equal programs
+    in every process. There is no setting for it.
+    """
+    name = "_maybe_draw_constant"
+    before = getattr(HypothesisProvider, name)
+    setattr(HypothesisProvider, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        setattr(HypothesisProvider, name, before)
+
+
+class _TimeIsUp(BaseException):
+    """Leaves Hypothesis from between two programs; an `Exception` it would take for a failure to shrink."""
+
+
+class _Watch:
+    """Counts what a machine class does, and keeps the smallest failing programs."""
+
+    def __init__(self, machine: type[ActingMachine], plan: SearchPlan) -> None:
+        self._machine = machine
+        self._plan = plan
+        self._programs = 0
+        self._shrinks_from = 0
+        self._steps = 0
+        self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
+        self._smallest: dict[str, FoundViolation] = {}
+        self._is_stopped = False
+        self._last: History | None = None
+        self._crash: Crash | None = None
+        machine.on_end = self._note
+        # What loading torch takes is not the search's time.
+        self.watch(lambda: machine.make_adapter().close())
+        self._start = time.monotonic()
+
+    @property
+    def exercised(self) -> Counter[str]:
+        """Tests of each law so far."""
+        return self._counts[0]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a violation or a crash has ended the search."""
+        return bool(self._smallest or self._crash)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is enough: of shrinking, or else of looking."""
+        if self._smallest:
+            return self._programs - self._shrinks_from >= self._plan.shrinks
+        return self._plan.examples is None and time.monotonic() > self._start + self._plan.seconds
+
+    def begin(self) -> ActingMachine:
+        """Make the machine of the next program; in time, or not at all."""
+        if self._programs and self.is_late:
+            self._is_stopped = True
+            raise _TimeIsUp
+        return self._machine()
+
+    def watch(self, play: Callable[[], object]) -> None:
+        """Play, and keep what comes of it instead of raising it."""
+        try:
+            play()
+        except _TimeIsUp:
+            pass
+        except Exception as error:
+            # Whatever else went wrong once a law was broken, such as programs that do not fail each time
+            # they are played, is a consequence. So is Hypothesis's complaint of a program that never began.
+            if not self._smallest and not self._is_stopped:
+                self._crash = Crash(_describe(error), self._last)
+
+    def result(self) -> SearchResult:
+        """Sum up."""
+        spent = time.monotonic() - self._start
+        short = [shorten(found, self._plan.shrinks) for found in self._smallest.values()]
+        short.sort(key=lambda found: len(found.history))
+        found = tuple(make_finding(found) for found in short)
+        return SearchResult(self._programs, self._steps, spent, *self._counts, found, self._crash)
+
+    def _note(self, examiner: Examiner) -> None:
+        self._programs += 1
+        self._steps += len(examiner.history)
+        seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
+        for count, new in zip(self._counts, seen, strict=True):
+            count.update(new)
+        self._last = examiner.history
+        found = self._machine.found
+        if found is not None and found.history is examiner.history:
+            self._keep(found)
+
+    def _keep(self, found: FoundViolation) -> None:
+        if not self._smallest:
+            self._shrinks_from = self._programs
+        before = self._smallest.get(found.violation.law)
+        if before is None or len(found.history) <= len(before.history):
+            self._smallest[found.violation.law] = found
+
+
+def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
+    """Let Hypothesis play a machine, and shrink the first program that breaks a law.
+
+    Parameters
+    ----------
+    machine : type of ActingMachine
+        A class of `make_machine`, not used before: what it counts is kept in its attributes.
+    plan : SearchPlan
+        How long.
+
+    Notes
+    -----
+    Shrinking may slip from one law to another that a smaller program breaks: all that were seen are in
+    the result. Equal plans with ``examples`` give equal results, times aside.
+    """
+    watch = _Watch(machine, plan)
+    for number, programs in _slices(plan.examples):
+        if watch.is_over:
+            break
+        run = get_state_machine_test(
+            watch.begin,  # type: ignore[arg-type]  # a factory will do, says its documentation
+            settings=_settings(plan.steps, programs),
+        )
+        with _plain_draws():
+            watch.watch(seed(f"{plan.seed}/{number}")(run))
+        if watch.is_late:
+            break
+    return watch.result()
+
+
+def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str]) -> SearchResult:
+    """Drive a machine from one seed after another until every one of some laws was tested.
+
+    Of a program that breaks a law, steps are dropped; nothing else is made smaller.
+
+    Parameters
+    ----------
+    machine, plan
+        As of `search`; ``plan.steps`` is not looked at.
+    laws : collection of str
+        Their ids.
+    """
+    watch = _Watch(machine, plan)
+    for number in itertools.count() if plan.examples is None else range(plan.examples):
+        if watch.is_over or watch.is_late or all(watch.exercised[law] for law in laws):
+            break
+        watch.watch(functools.partial(drive, machine, plan.seed + number, _BURST_STEPS))
+    return watch.result()
+
+
+def _slices(examples: int | None) -> Iterator[tuple[int, int]]:
+    """Yield the runs of Hypothesis: number, and how many programs."""
+    for number in itertools.count():
+        if examples is None:
+            yield number, _SLICE
+        elif number * _SLICE < examples:
+            yield number, min(_SLICE, examples - number * _SLICE)
+        else:
+            return
+
+
+def _settings(steps: int, programs: int) -> settings:
+    return settings(
+        max_examples=programs,
+        stateful_step_count=steps,
+        phases=(Phase.generate, Phase.shrink),
+        derandomize=False,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=Verbosity.quiet,
+    )
+
+
+def _describe(error: BaseException) -> str:
+    """Name the error that came first, and the line that raised it."""
+    while error.__context__ is not None and not _is_hypothesis(error.__context__):
+        error = error.__context__
+    if isinstance(error, AdapterError):
+        return error.message
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (line {frame.lineno} of {frame.filename})"
+
+
+def _is_hypothesis(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "hypothesis"

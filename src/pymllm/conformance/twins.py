@@ -1,0 +1,96 @@
+"""Parts of a program run again on new adapters: what was refused leaves no trace, what was cleared is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pymllm.adapters.base import Adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.history import Step
+from pymllm.oracle.operations import Clear
+from pymllm.oracle.outcomes import Failed, NoRoom, Outcome
+
+__all__ = ["check_clears", "check_refusals"]
+
+
+def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Run the program without the steps that were refused or found no room: the rest must do the same.
+
+    Parameters
+    ----------
+    examiner : Examiner
+        After a program without faults that were let happen on purpose.
+    make : callable
+        Makes a new adapter of the same configuration.
+
+    Raises
+    ------
+    InvariantViolation
+        The law of the last step left out before the difference: X4 if that found no room (it changed, for
+        instance, the order of what is handed out next), X1 if it was refused.
+    """
+    laws = {step.number: law for step in examiner.history.steps if (law := _law_of_nothing(step, examiner))}
+    if not laws:
+        return
+    different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
+    if different is not None:
+        law = next(laws[number] for number in reversed(laws) if number < different[0].number)
+        _refuse(law, different, "without the refused steps before it")
+    examiner.judge.evidence.count(*set(laws.values()))
+
+
+def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Run what followed the last clear on a new adapter: it must do the same (X7).
+
+    Parameters
+    ----------
+    examiner : Examiner
+        As of `check_refusals`. Refused steps are left out: they may name what the clear took back.
+    make : callable
+        Makes a new adapter of the same configuration.
+
+    Raises
+    ------
+    InvariantViolation
+        X7: what was cleared does something else than what is new.
+    """
+    steps = examiner.history.steps
+    cleared = max((at for at, step in enumerate(steps) if isinstance(step.operation, Clear)), default=None)
+    if cleared is None:
+        return
+    later = [step for step in steps[cleared + 1 :] if not _law_of_nothing(step, examiner)]
+    try:
+        different = _first_difference(later, make)
+    except ProgramError:  # a step names what was given before the clear, which a new one never gave
+        return
+    if different is not None:
+        _refuse("X7", different, "on a new one, without the steps before the clear")
+    examiner.judge.evidence.count("X7")
+
+
+def _law_of_nothing(step: Step, examiner: Examiner) -> str:
+    """Return the claimed law by which a step must have changed nothing, or nothing."""
+    result = step.outcome.result if step.outcome is not None else None
+    capabilities = examiner.adapter.capabilities
+    if isinstance(result, Failed) and "refusals" in capabilities:
+        return "X1"
+    return "X4" if isinstance(result, NoRoom) and "pool" in capabilities else ""
+
+
+def _first_difference(steps: Sequence[Step], make: Callable[[], Adapter]) -> tuple[Step, Outcome] | None:
+    twin = make()
+    try:
+        for step in steps:
+            again = twin.apply(step.number, step.operation)
+            if again != step.outcome:
+                return step, again
+        return None
+    finally:
+        twin.close()
+
+
+def _refuse(law: str, different: tuple[Step, Outcome], how: str) -> None:
+    step, again = different
+    what = f"step {step.number}, run again {how}"
+    raise InvariantViolation(law, what, expected=repr(step.outcome), observed=repr(again))

@@ -1,0 +1,165 @@
+"""Checks of arguments that name rows and slots: what counts as an index, and whether its values may be read.
+
+As in `pymllm.mem_cache.arguments`, here is only what is about one argument alone (law X1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import SupportsIndex, TypeAlias, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_int
+
+__all__ = ["IndexLike", "as_index", "as_integers", "check_range", "is_readable", "is_single"]
+
+IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
+
+
+def as_integers(name: str, value: IndexLike) -> torch.Tensor:
+    """Read integers of any dtype and shape as a flat tensor.
+
+    Parameters
+    ----------
+    name : str
+        What the integers are called in the message.
+    value : torch.Tensor, numpy.ndarray or sequence of int
+        Integers of any shape. Bools are not integers.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(n,)``; a tensor keeps its dtype and device, anything else becomes int64 on the CPU. It may
+        share memory with ``value``.
+
+    Raises
+    ------
+    TypeError
+        The dtype or an element is not an integer, or the tensor is not dense.
+
+    Notes
+    -----
+    Cost: O(1) for contiguous tensors, else O(n); no synchronisation.
+    Laws: X1.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.dtype not in INTEGER_DTYPES:
+            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
+        if value.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got layout {value.layout}")
+        return value if value.ndim == 1 else value.reshape(-1)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "iu":
+            raise TypeError(f"{name} must have an integer dtype, got {value.dtype}")
+        return torch.from_numpy(np.ascontiguousarray(value, dtype=np.int64).reshape(-1))
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(
+            f"{name} must be a tensor, an array or a sequence of ints, got {type(value).__name__}"
+        )
+    return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
+
+
+def as_index(name: str, value: IndexLike) -> torch.Tensor:
+    """Read indices of any integer dtype and shape as a flat int64 tensor.
+
+    Parameters
+    ----------
+    name : str
+        What the indices are called in the message.
+    value : torch.Tensor, numpy.ndarray or sequence of int
+        Indices of any shape. Bools are not indices, and uint8 is a number here, never a mask.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(n,)``, int64, on the device of ``value`` (CPU unless it is a tensor). It may share
+        memory with ``value``.
+
+    Raises
+    ------
+    TypeError
+        The dtype or an element is not an integer.
+
+    Notes
+    -----
+    Cost: O(n) where a conversion is needed, else O(1); no synchronisation.
+    Laws: X1.
+    """
+    integers = as_integers(name, value)
+    return integers if integers.dtype is torch.int64 else integers.to(torch.int64)
+
+
+def is_single(value: object) -> TypeGuard[SupportsIndex]:
+    """Tell whether ``value`` is meant as one number and not as a run of them.
+
+    Parameters
+    ----------
+    value : object
+        Anything that was given for an index.
+
+    Returns
+    -------
+    bool
+        True for numbers and for tensors and arrays without dimensions; a run of one is a run.
+    """
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim == 0
+    return hasattr(value, "__index__")
+
+
+def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
+    """Tell whether the values of ``index`` are to be looked at.
+
+    Parameters
+    ----------
+    index : torch.Tensor
+        Any tensor.
+    check_bounds : bool or None
+        The pool's setting: always, never, or (None) where looking costs no synchronisation.
+
+    Returns
+    -------
+    bool
+        The setting, or whether ``index`` is on the host.
+    """
+    return index.device.type == "cpu" if check_bounds is None else check_bounds
+
+
+def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
+    """Refuse integers outside ``0 .. stop - 1``.
+
+    Parameters
+    ----------
+    name : str
+        What the indices are called in the message.
+    index : torch.Tensor
+        Shape ``(n,)``, any integer dtype.
+    stop : int
+        First value that is too large.
+    advice : str
+        What the caller should do about it.
+
+    Raises
+    ------
+    IndexError
+        Some index is negative or at least ``stop``; the message names the first one.
+
+    Notes
+    -----
+    Cost: O(n); synchronises where ``index`` is on another device than the host.
+    Laws: X1, P3, P5.
+    """
+    values = index.cpu().numpy()
+    if values.dtype != np.int64 and (values.dtype != np.int32 or stop > 2**31):
+        values = values.astype(np.int64)
+    # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
+    unsigned = values.view(np.uint64 if values.itemsize == 8 else np.uint32)
+    if not values.size or unsigned.max() < stop:
+        return
+    wrong = values[(values < 0) | (values >= stop)]
+    raise IndexError(
+        f"{name} {wrong[0]} is outside 0..{stop - 1} ({wrong.size} of {values.size} are); {advice}"
+    )

@@ -1,0 +1,118 @@
+"""What must stand in each cell of a memory, and which law is broken where something else does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from pymllm.oracle.evidence import Evidence
+
+__all__ = ["Content", "ExpectedCells"]
+
+CellT = TypeVar("CellT", bound=tuple[Any, ...])
+
+Content = tuple[int, ...]
+"""What stands in one cell."""
+
+
+class ExpectedCells(Generic[CellT]):
+    """Follows every write and compares the whole memory when somebody reads it.
+
+    Where the contract leaves open which of several writes came last, a cell may hold any of them until it
+    is read, or of each element any one's: a scatter races for each by itself. A cell that nobody owns may
+    hold anything.
+
+    Parameters
+    ----------
+    wording : str
+        Names a cell in messages, as in ``"row {}, position {}"``; the parts of the cell fill it.
+    law : str
+        Broken where something changes though no operation was followed.
+    blank : mapping
+        Every cell, a tuple, and what it holds at first.
+
+    Notes
+    -----
+    The blame: a cell that was written since the last reading blames that write's law. Any other blames the
+    law of a write whose content has strayed there, or else of the last operation, which changed too much.
+    """
+
+    def __init__(self, wording: str, law: str, blank: Mapping[CellT, Content]) -> None:
+        self._wording = wording
+        self._law = law
+        self._blank = {cell: (content,) for cell, content in blank.items()}
+        self._may_hold: dict[CellT, tuple[Content, ...]] = dict(self._blank)
+        self._tested: dict[str, None] = {}
+        self._forget_blame()
+
+    def _forget_blame(self) -> None:
+        self._blame: dict[CellT, str] = {}
+        self._strays: dict[Content, str] = {}
+        self._suspect = self._law
+        self._tested.clear()
+
+    def holds(self, cell: CellT) -> tuple[Content, ...]:
+        """Return what a cell may hold; nothing stands for anything."""
+        return self._may_hold[cell]
+
+    def put(self, law: str, cell: CellT, *contents: Content) -> None:
+        """Follow a write of a cell: it holds one of ``contents`` then, or anything where there are none."""
+        if contents != self._may_hold[cell]:
+            self._tested[law] = None
+        self._may_hold[cell] = contents
+        self._blame[cell] = self._suspect = law
+        self._strays.update(dict.fromkeys(contents, law))
+
+    def release(self, cell: CellT) -> None:
+        """Follow the end of a cell's ownership: whoever gets it next finds anything there."""
+        self._may_hold[cell] = ()
+
+    def wipe(self, law: str) -> None:
+        """Follow a return of the whole memory to what it was at first."""
+        for cell, blank in self._blank.items():
+            if self._may_hold[cell] != blank:
+                self.put(law, cell, *blank)
+        self._suspect = law
+
+    def suspect(self, law: str) -> None:
+        """Follow an operation that must not change anything here, or nothing but what it puts after that."""
+        self._suspect = law
+        self._tested[law] = None
+
+    def test(self, evidence: Evidence, found: Mapping[CellT, Content]) -> None:
+        """Compare every cell with what was read, and count each law that could have been seen broken.
+
+        Parameters
+        ----------
+        evidence : Evidence
+            Of the judge.
+        found : mapping
+            All cells, as they were read.
+
+        Raises
+        ------
+        InvariantViolation
+            A cell holds something else; the law is the blamed one.
+        """
+        for cell, content in found.items():
+            may_hold = self._may_hold[cell]
+            if may_hold and content not in may_hold and not _is_mixed(content, may_hold):
+                what = self._wording.format(*cell)
+                expected = " or ".join(str(_plain(one)) for one in may_hold)
+                evidence.refuse(self._law_of(cell, content), what, expected, str(_plain(content)))
+            self._may_hold[cell] = (content,)
+        evidence.count(*self._tested)
+        self._forget_blame()
+
+    def _law_of(self, cell: CellT, content: Content) -> str:
+        return self._blame.get(cell) or self._strays.get(content) or self._suspect
+
+
+def _is_mixed(content: Content, contents: tuple[Content, ...]) -> bool:
+    return len(content) == len(contents[0]) and all(
+        element in elements for element, elements in zip(content, zip(*contents, strict=True), strict=True)
+    )
+
+
+def _plain(content: Content) -> Content | int:
+    return content[0] if len(content) == 1 else content

@@ -1,0 +1,210 @@
+"""What an implementation showed of its nodes last, and what may have become of them since."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.node_views import SeenPage, SeenTree, read_nodes
+from pymllm.oracle.outcomes import NodeView
+from pymllm.oracle.page_hashes import hash_pages
+from pymllm.oracle.prefix_model import PrefixModel
+from pymllm.oracle.prefix_pages import Path
+
+__all__ = ["NodeBook", "Token"]
+
+Token = int | str | None
+"""What a hold was given: opaque, and compared for equality only."""
+
+
+class NodeBook:
+    """Compares nodes that are shown with the model, and with those that were shown before.
+
+    Parameters
+    ----------
+    model : PrefixModel
+        What is cached.
+    evidence : Evidence
+        Where tests are counted; a law counts once per look.
+    laws : collection of str
+        Ids of the laws that may be tested.
+
+    Attributes
+    ----------
+    ends : dict of Path to NodeView
+        The nodes at the last look, by the paths at their ends.
+    """
+
+    def __init__(self, model: PrefixModel, evidence: Evidence, laws: Collection[str]) -> None:
+        self.model, self.evidence, self._laws = model, evidence, laws
+        self.ends: dict[Path, NodeView] = {}
+        self._births: dict[Path, int] = {}
+        self._may_split: set[Path] = set()
+        self._last_id = -1
+        self._called_back: set[int] = set()
+
+    # -- between two looks ---------------------------------------------------------------------------------
+
+    def may_split(self, paths: Iterable[Path]) -> None:
+        """Note where an operation may have made new ends of nodes."""
+        self._may_split.update(paths)
+
+    def is_known(self, path: Path) -> bool:
+        """Tell whether a page was there at the last look, and has been since."""
+        page = self.model.pages.get(path)
+        return page is not None and self._births.get(path) == page.birth
+
+    def cut(self, path: Path) -> bool | None:
+        """Tell whether a node ends at a path: yes, no, or nobody has looked since it may have changed."""
+        if not path.tokens:
+            return True
+        if not self.is_known(path):
+            return None
+        if path in self.ends:
+            return True
+        return None if path in self._may_split else False
+
+    def ids_of(self, pages: Sequence[Path]) -> list[int] | None:
+        """Return the ids of the nodes that end with one of these pages; ``None`` where that is not known."""
+        cuts = [self.cut(page) for page in pages]
+        if None in cuts:
+            return None
+        return [self.ends[page].id for page, is_end in zip(pages, cuts, strict=True) if is_end]
+
+    def call_back(self, node: int | None) -> bool:
+        """Note the id of a node that was called back; tell whether it is one, and for the first time."""
+        if node is None or node in self._called_back:
+            return False
+        self._called_back.add(node)
+        return True
+
+    # -- a look --------------------------------------------------------------------------------------------
+
+    def look(self, nodes: Sequence[NodeView], tokens: Mapping[int, Token]) -> None:
+        """Test every node against the model and against the last look.
+
+        Parameters
+        ----------
+        nodes : sequence of NodeView
+            Parents before their children.
+        tokens : mapping of int to token
+            The token of each outstanding hold.
+
+        Notes
+        -----
+        Laws: K1, H2, R2, R3, R6, R8, R9, R10, S2, S5, S6, X3, X5.
+        """
+        tree = read_nodes(self.evidence, nodes, self.model.page_size)
+        self._compare_pages(tree.pages)
+        self._compare_recency(tree.pages)
+        self._compare_ends(tree)
+        self._compare_edges(tree, tokens)
+        self._compare_hashes(tree)
+        self._count(nodes)
+        self.ends = dict(tree.ends)
+        self._births = {path: page.birth for path, page in self.model.pages.items()}
+        self._may_split.clear()
+        self._last_id = max([self._last_id, *(node.id for node in nodes)])
+
+    def _same(self, law: str, what: str, path: Path, expected: object, shown: object) -> None:
+        """Refuse what differs from the model; what is not shown is ``None``."""
+        if shown is not None and shown != expected and law in self._laws:
+            self.evidence.refuse(law, f"{what} {path.tokens} of {path.space.extra_key!r}", expected, shown)
+
+    def _compare_pages(self, seen: Mapping[Path, SeenPage]) -> None:
+        pages = self.model.pages
+        for path in pages.keys() - seen.keys():
+            self.evidence.refuse("R3", f"page {path.tokens}", "in the tree", "lost")
+        for path in seen.keys() - pages.keys():
+            self.evidence.refuse("R9", f"page {path.tokens}", "not in the tree", f"slots {seen[path].slots}")
+        for path, shown in seen.items():
+            page, node = pages[path], shown.node
+            self._same("R3", "slots of page", path, page.slots, shown.slots)
+            self._same("R6", "lock_ref of page", path, page.locks, node.lock_ref)
+            self._same("R10", "hit_count of page", path, page.hits, node.hit_count)
+            if self.model.window is not None:
+                self._same("S2", "whether alive: page", path, page.alive, node.is_alive)
+                self._same("S6", "swa_lock_ref of page", path, page.swa_locks, node.swa_lock_ref)
+
+    def _compare_recency(self, seen: Mapping[Path, SeenPage]) -> None:
+        """Test that ``last_access`` orders pages as the model's accesses do, equal ones included (R8)."""
+        if "R8" not in self._laws:
+            return
+        pairs = {(self.model.pages[path].access, shown.node.last_access) for path, shown in seen.items()}
+        told = sorted((access, time) for access, time in pairs if time is not None)
+        for one, two in pairwise(told):
+            if not (one[0] < two[0] and one[1] < two[1]):
+                expected = f"those of accesses {one[0]} and {two[0]}, in that order"
+                self.evidence.refuse("R8", "last access of two pages", expected, f"{one[1]} and {two[1]}")
+
+    def _compare_ends(self, tree: SeenTree) -> None:
+        """Test that nodes keep id and end, and that new ones are new, and only where they may be."""
+        for path, node in self.ends.items():
+            if self.is_known(path):
+                now = tree.ends[path].id if path in tree.ends else "no node"
+                self._same("R10", "id of the node at the end of", path, node.id, now)
+        for path, node in tree.ends.items():
+            if self.is_known(path) and path in self.ends:
+                continue
+            if node.id <= self._last_id or node.id in self._called_back:
+                self._same("X3", "id of the new node at the end of", path, f"> {self._last_id}", node.id)
+            if self.is_known(path):
+                self._compare_split(path, tree)
+
+    def _compare_split(self, path: Path, tree: SeenTree) -> None:
+        """Test that a node was split where the last operations may have done it (R2, S7)."""
+        if path not in self._may_split:
+            self._same("R2", "nodes that end at", path, "none: nothing was used up to here", "one")
+        upper = tree.ends[path]
+        self.evidence.meet("a held path is split", self.model.locks(path))
+        self.evidence.meet("a hashed node is split", upper.page_hashes is not None)
+        windows = [number for number, hold in self.model.holds.items() if hold.edge and hold.path != path]
+        starts = [tree.pages[self._first_of_window(number)].node for number in windows]
+        self.evidence.meet("an edge node is split", any(start is upper for start in starts))
+
+    def _first_of_window(self, hold: int) -> Path:
+        taken = self.model.holds[hold]
+        return taken.path.upto(taken.edge + self.model.page_size)
+
+    def _compare_edges(self, tree: SeenTree, tokens: Mapping[int, Token]) -> None:
+        """Test that a held window starts at a node, which alone carries the hold's token (S5)."""
+        carriers: dict[int, Token] = {}
+        for number, hold in self.model.holds.items():
+            if not hold.edge:
+                continue
+            first = tree.pages[self._first_of_window(number)]
+            if first.number:
+                self._same("S5", "nodes that end at the edge", hold.path.upto(hold.edge), "one", "none")
+            if first.node.boundary != tokens[number]:
+                shown = f"boundary {first.node.boundary!r}"
+                self._same("S5", "edge node of", hold.path, f"boundary {tokens[number]!r}", shown)
+            carriers[first.node.id] = tokens[number]
+        for path, node in tree.ends.items():
+            if node.id not in carriers and node.boundary in carriers.values():
+                self._same("S5", "boundary of", path, "none that a hold has elsewhere", node.boundary)
+
+    def _compare_hashes(self, tree: SeenTree) -> None:
+        """Test the hashes that nodes have computed (H2)."""
+        for path, node in tree.ends.items():
+            if node.page_hashes is not None:
+                pages = len(node.tokens) // self.model.page_size
+                expected = hash_pages(path, self.model.page_size)[-pages:]
+                self._same("H2", "page_hashes of the node at the end of", path, expected, node.page_hashes)
+
+    def _count(self, nodes: Sequence[NodeView]) -> None:
+        windowed, pages, holds = self.model.window is not None, self.model.pages, self.model.holds
+        tested = {
+            "R3": pages,
+            "R9": pages,
+            "R6": holds and any(node.lock_ref is not None for node in nodes),
+            "R8": len({node.last_access for node in nodes} - {None}) > 1,
+            "R10": any(node.hit_count is not None for node in nodes),
+            "H2": any(node.page_hashes for node in nodes),
+            "S2": windowed and not all(page.alive for page in pages.values()),
+            "S5": any(hold.edge for hold in holds.values()),
+            "S6": windowed and holds and any(node.swa_lock_ref is not None for node in nodes),
+            "X3": any(node.id > self._last_id for node in nodes),
+            "X5": any(node.kept_bytes is not None for node in nodes),
+        }
+        self.evidence.count(*(law for law, truth in tested.items() if truth and law in self._laws))

@@ -1,0 +1,158 @@
+"""What the judges of rows, buffers, states and hashes have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.given_numbers import GivenNumbers
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import OPERATIONS_OF, Malformed, Operation, Span
+from pymllm.oracle.outcomes import Outcome, Unsupported
+from pymllm.oracle.records import name_of
+
+__all__ = ["MALFORMED_ERRORS", "PoolJudge"]
+
+R = TypeVar("R")
+
+MALFORMED_ERRORS = (
+    "TypeError",
+    "ValueError",
+    "IndexError",
+    "UsageError",
+    "OwnershipError",
+    "LockError",
+    "StaleNodeError",
+)
+"""What an argument that no caller may pass may be refused with (X1)."""
+
+
+class PoolJudge:
+    """Judges one step after the other; a subclass has one method per operation of its kind.
+
+    The method is named like the operation (``_judge_free_row``), takes step, operation and outcome, and
+    returns the law that is broken where a size differs afterwards.
+
+    Parameters
+    ----------
+    header : Header
+        Of the history.
+
+    Attributes
+    ----------
+    KIND : str
+        One of `pymllm.oracle.operations.KINDS`.
+    SIZES_LAW : str
+        Blamed where a size changes although the adapter did nothing.
+    evidence : Evidence
+        What was tested so far.
+    given : GivenNumbers
+        The rows or slots that each step gave.
+    can_refuse : bool
+        Whether misuse is refused; where that is not claimed, a program with misuse has no meaning.
+    """
+
+    KIND: ClassVar[str]
+    SIZES_LAW: ClassVar[str] = "X1"
+
+    def __init__(self, header: Header) -> None:
+        self.evidence = Evidence()
+        self.given = GivenNumbers()
+        self.config = header.config
+        self.can_refuse = "refusals" in header.capabilities
+        self.room_law = "X4" if "pool" in header.capabilities else self.SIZES_LAW
+
+    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Judge one step and follow it in the model; see `pymllm.oracle.judge.Judge`."""
+        name = name_of(type(operation))
+        if type(operation) not in OPERATIONS_OF[self.KIND]:
+            raise ProgramError(f"{name} is no operation of kind {self.KIND}")
+        before = self.sizes()
+        law = self.SIZES_LAW
+        if not isinstance(outcome.result, Unsupported):
+            method: Callable[[int, Any, Outcome], str] = getattr(self, f"_judge_{name}")
+            law = method(step, operation, outcome)
+        self._test_sizes(law, before, outcome.sizes)
+
+    def check_end(self) -> None:
+        """Judge what is left at the end: nothing, since what these hold is compared wherever it is read."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size that the model knows, by its documented name."""
+        return {}
+
+    def refused(self, operation: Operation) -> None:
+        """Follow a refused operation, which changed nothing."""
+
+    def number(self, key: str, least: int = 1) -> int:
+        """Return a number of the configuration.
+
+        Raises
+        ------
+        ProgramError
+            It is missing, or too small.
+        """
+        value = self.config.get(key)
+        if type(value) is not int or value < least:
+            raise ProgramError(
+                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
+            )
+        return value
+
+    def one(self, span: Span) -> int:
+        """Return the only number that a span names.
+
+        Raises
+        ------
+        ProgramError
+            It names none, or several.
+        """
+        numbers = self.given.resolve((span,))
+        if len(numbers) != 1:
+            raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
+        return numbers[0]
+
+    def answer(self, kind: type[R], law: str, what: str, outcome: Outcome) -> R:
+        """Return the result, which must be of a kind; otherwise ``law`` is broken."""
+        if not isinstance(outcome.result, kind):
+            self.evidence.refuse(law, what, name_of(kind), outcome.result)
+        return outcome.result
+
+    def require_shape(self, law: str, what: str, expected: object, found: object) -> None:
+        """Test the form of what was read, which is the same at each reading and so counts for nothing."""
+        if expected != found:
+            self.evidence.refuse(law, what, expected, found)
+
+    def expect_refusal(
+        self, law: str, what: str, operation: Operation, outcome: Outcome, *errors: str
+    ) -> str:
+        """Judge an operation that must be refused with one of some errors, and return the law of its traces.
+
+        Raises
+        ------
+        ProgramError
+            The adapter does not claim that it refuses anything.
+        InvariantViolation
+            ``law``: it did something else.
+        """
+        if not self.can_refuse:
+            raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")
+        self.evidence.expect_error(law, what, outcome, *errors)
+        self.refused(operation)
+        return "X1"
+
+    def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
+        what = f"{operation.call} with {operation.wrong}"
+        self.evidence.meet("a malformed call is refused")
+        return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+
+    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
+        expected = self.sizes()
+        told = {name: size for name, size in found.items() if name in expected}
+        wanted = {name: expected[name] for name in told}
+        if told != wanted:
+            self.evidence.refuse(law, "sizes", wanted, told)
+        if expected != before:
+            self.evidence.count(law)

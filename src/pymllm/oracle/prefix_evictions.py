@@ -1,0 +1,251 @@
+"""Judging evictions: what was taken must be explained, and enough (R5, R8, S3, X2, X6)."""
+
+from __future__ import annotations
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import Evict
+from pymllm.oracle.outcomes import Evicted, Outcome
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_excess import is_explained
+from pymllm.oracle.prefix_pages import Path
+from pymllm.oracle.prefix_situations import note_eviction
+from pymllm.oracle.prefix_victims import Taken, plan_evictions
+from pymllm.oracle.seen_effects import SeenEffects, sort_effects
+from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims
+
+__all__ = ["EvictionJudge"]
+
+
+class EvictionJudge:
+    """Judges by relation what an eviction chose, and follows it.
+
+    Parameters
+    ----------
+    books : PrefixBooks
+        What all parts share.
+    """
+
+    def __init__(self, books: PrefixBooks) -> None:
+        self.books = books
+
+    def judge(self, step: int, operation: Evict, outcome: Outcome) -> str:
+        """Judge an `Evict`; return the law that is broken where a size is wrong afterwards."""
+        books, seen = self.books, sort_effects(outcome.effects)
+        if not books.can_follow_evictions:
+            raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
+        tokens = operation.tokens
+        alive_tokens = operation.secondary if books.window is not None else 0
+        allowed = self._plan(tokens, alive_tokens)
+        books.forbid("R4", "SWA halves that an eviction moves", seen.moves)
+        if books.is_struck(outcome, "free", "free_swa"):
+            return self._settle(allowed, seen, outcome)
+        full, swa = self._counts(outcome)
+        if allowed:
+            books.expect_strike("free", books.has_pool and allowed[0].removed)
+            books.expect_strike("free_swa", books.has_halves and all(one.tombstoned for one in allowed))
+        victims = read_victims(books, seen, full, swa)
+        check_victims(books, victims)
+        self._check_counts(victims)
+        self._check_enough(victims, tokens, alive_tokens)
+        taken = self._explain(victims, allowed, tokens, alive_tokens)
+        self._check_order(taken, seen)
+        note_eviction(books, taken, tokens)
+        ids = books.nodes.ids_of(taken.removed)
+        self._commit(taken)
+        self._check_callbacks(taken, ids, seen, outcome)
+        return "R7"
+
+    def _plan(self, tokens: int, alive_tokens: int) -> list[Taken]:
+        """Return everything that may be taken in the order of recency, where that is claimed."""
+        books = self.books
+        if "exact_lru" not in books.claims and books.retains:
+            return []
+        return list(plan_evictions(books.model, tokens, alive_tokens, books.nodes.cut))
+
+    def _counts(self, outcome: Outcome) -> tuple[int | None, int | None]:
+        """Return what was evicted, as told by the result, or by the sizes where a callback raised."""
+        books, sizes = self.books, outcome.sizes
+        if not books.is_struck(outcome, "callback"):
+            result = books.answer(Evicted, books.law_of_error("R5"), "evict", outcome)
+            return result.full, result.swa
+        before = books.model.sizes()
+        swa_names = ("swa_evictable_size", "swa_protected_size")
+        full = before["total_size"] - sizes["total_size"] if "total_size" in sizes else None
+        known = all(name in sizes for name in swa_names)
+        return full, sum(before[name] - sizes[name] for name in swa_names) if known else None
+
+    # -- comparing -----------------------------------------------------------------------------------------
+
+    def _check_counts(self, seen: SeenVictims) -> None:
+        """Test that the counts are those of what was taken."""
+        books, size = self.books, self.books.page_size
+        if seen.removed is not None and seen.full is not None:
+            books.expect("R5", "tokens evicted", len(seen.removed) * size, seen.full)
+        if books.window is None:
+            books.forbid("R5", "window tokens evicted without a window", seen.swa)
+        elif seen.removed is not None and seen.tombstoned is not None and seen.swa is not None:
+            alive = [path for path in seen.removed | seen.tombstoned if books.model.pages[path].alive]
+            books.expect("S3", "window tokens evicted", len(alive) * size, seen.swa)
+
+    def _check_enough(self, seen: SeenVictims, tokens: int, alive_tokens: int) -> None:
+        """Test that as much went as was asked for, or all that could (R5, S3)."""
+        books, before = self.books, self.books.model.sizes()
+        least = min(tokens, before["evictable_size"])
+        if least > 0 and seen.full is not None:
+            books.demand("R5", seen.full >= least, "tokens evicted", f">= {least}", lambda: seen.full)
+        least = min(alive_tokens, before["swa_evictable_size"])
+        if least > 0 and seen.swa is not None:
+            books.demand("S3", seen.swa >= least, "window tokens evicted", f">= {least}", lambda: seen.swa)
+
+    def _explain(self, seen: SeenVictims, allowed: list[Taken], tokens: int, alive_tokens: int) -> Taken:
+        """Return what was taken, or refuse it because it was not the right pages, or too many."""
+        books = self.books
+        if not allowed:
+            return self._explain_by_size(seen, tokens, alive_tokens)
+        found = next((taken for taken in allowed if seen.fits(taken)), None)
+        if found is None:
+            self._blame(seen, allowed, tokens)
+        assert found is not None
+        books.count("R5", found.removed or not books.retains)
+        books.count("S3", found.tombstoned)
+        return found
+
+    def _explain_by_size(self, seen: SeenVictims, tokens: int, alive_tokens: int) -> Taken:
+        books, size = self.books, self.books.page_size
+        removed, tombstoned = seen.removed or frozenset(), seen.tombstoned or frozenset()
+        told = is_explained(books.model, removed, tombstoned, tokens, alive_tokens)
+        law = "R5" if tokens > 0 or books.window is None else "S3"
+        books.demand(law, told, "pages evicted", "none but what was needed", lambda: _shown(removed))
+        alive = [path for path in removed | tombstoned if books.model.pages[path].alive]
+        return Taken(tuple(removed), tombstoned, len(removed) * size, len(alive) * size)
+
+    def _blame(self, seen: SeenVictims, allowed: list[Taken], tokens: int) -> None:
+        """Say which law is broken by an eviction that is none of those allowed."""
+        books, least = self.books, allowed[0]
+        too_many = "R5" if tokens > 0 or books.window is None else "S3"
+        if seen.removed is None:
+            fulls = sorted({taken.full for taken in allowed})
+            if seen.full is not None and seen.full not in fulls:
+                books.evidence.refuse(too_many, "tokens evicted", f"one of {fulls}", seen.full)
+            swas = sorted({taken.swa for taken in allowed if seen.full in (None, taken.full)})
+            books.evidence.refuse("S3", "window tokens evicted", f"one of {swas}", seen.swa)
+        older = set(least.removed) - seen.removed
+        if older:
+            books.evidence.refuse("R8", "pages evicted", f"with {_shown(older)}", _shown(seen.removed))
+        alike = [taken for taken in allowed if set(taken.removed) == seen.removed]
+        if not alike:
+            books.evidence.refuse(too_many, "pages evicted", _shown(least.removed), _shown(seen.removed))
+        if seen.tombstoned is not None and not any(one.tombstoned <= seen.tombstoned for one in alike):
+            expected, observed = _shown(alike[0].tombstoned), _shown(seen.tombstoned)
+            books.evidence.refuse("R8", "windows evicted", f"with {expected}", observed)
+        swas = sorted({taken.swa for taken in alike})
+        books.evidence.refuse("S3", "window tokens evicted", f"one of {swas}", seen.swa)
+
+    # -- following -----------------------------------------------------------------------------------------
+
+    def _commit(self, taken: Taken) -> None:
+        books = self.books
+        dead = [slot for path in taken.tombstoned for slot in books.model.pages[path].slots]
+        gone = [slot for path in taken.removed for slot in books.model.pages[path].slots]
+        books.ledger.give_back_halves(dead)
+        books.ledger.give_back(gone)
+        books.model.commit_evict(taken.removed, taken.tombstoned)
+
+    def _check_order(self, taken: Taken, seen: SeenEffects) -> None:
+        """Test the number and order of calls (X2), where an implementation claims to keep it."""
+        books = self.books
+        if "call_order" not in books.claims or not seen.calls:
+            return
+        calls = ["free_swa"] * bool(books.has_halves and taken.tombstoned)
+        calls += ["free"] * bool(books.has_pool and taken.removed)
+        books.expect("X2", "calls of an eviction", calls + ["callback"] * len(seen.callbacks), seen.calls)
+
+    def _check_callbacks(
+        self, taken: Taken, ids: list[int] | None, seen: SeenEffects, outcome: Outcome
+    ) -> None:
+        """Test that each removed node was called back once, on written books (R5, X2, X3, X6)."""
+        books, found = self.books, [effect.node for effect in seen.callbacks]
+        if "callbacks" not in books.claims:
+            return
+        if ids is None:
+            least, most = min(1, len(taken.removed)), len(taken.removed)
+            many = least <= len(found) <= most
+            books.demand("R5", many, "callbacks", f"{least}..{most}", lambda: len(found))
+        elif sorted(ids) == sorted(node for node in found if node is not None):
+            books.count("R5", ids)
+            if "exact_lru" in books.claims:
+                books.expect("X2", "order of callbacks", ids, found)
+        else:
+            books.expect("R5", "nodes called back", ids, found)
+        again = [node for node in found if not books.nodes.call_back(node)]
+        books.demand("X3", not again, "ids called back", "new ones", lambda: again)
+        self._check_inside(seen, outcome)
+
+    def _check_inside(self, seen: SeenEffects, outcome: Outcome) -> None:
+        """Test what callbacks saw, raised and met (X2, X6)."""
+        books, fault = self.books, self.books.fault
+        sizes = books.model.sizes() | books.ledger.sizes()
+        for effect in seen.callbacks:
+            told = {name: size for name, size in effect.sizes.items() if name in sizes}
+            books.expect("X6", "sizes in a callback", {name: sizes[name] for name in told}, told)
+        if fault is None or len(seen.callbacks) < fault.nth:
+            return
+        if fault.call == "callback":
+            raised = books.is_struck(outcome, "callback")
+            books.demand("X2", raised, "the error of a callback", "raised", lambda: outcome.result)
+            books.evidence.meet("a callback raises")
+        elif fault.call == "reenter":
+            note = seen.callbacks[fault.nth - 1].note
+            books.expect("X6", "a match from inside a callback", "RuntimeError", note)
+            books.evidence.meet("a callback re-enters")
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def _settle(self, allowed: list[Taken], seen: SeenEffects, outcome: Outcome) -> str:
+        """Follow an eviction whose pool refused a call: what was not taken is still there (X2)."""
+        books = self.books
+        victims = read_victims(books, seen)
+        removed = victims.removed or frozenset()
+        tombstoned = victims.tombstoned
+        if tombstoned is None:
+            tombstoned = self._dead_by_sizes(allowed, outcome)
+        check_victims(books, SeenVictims(removed, tombstoned), is_whole=False)
+        books.demand(
+            "X2",
+            not allowed or any(self._may_stop(one, removed, tombstoned) for one in allowed),
+            "what was taken before a call failed",
+            "the pages of whole calls, in order",
+            lambda: f"{_shown(removed)}, windows of {_shown(tombstoned)}",
+        )
+        callbacks = len(seen.callbacks)
+        books.demand("X2", callbacks <= len(removed), "callbacks", f"<= {len(removed)}", lambda: callbacks)
+        size = books.page_size
+        self._commit(Taken(tuple(removed), tombstoned, len(removed) * size, 0))
+        books.evidence.meet("the pool refuses an eviction")
+        return "X2"
+
+    def _may_stop(self, taken: Taken, removed: frozenset[Path], tombstoned: frozenset[Path]) -> bool:
+        """Tell whether an eviction may have got so far, and no further, when a call failed."""
+        books, fault = self.books, self.books.fault
+        assert fault is not None
+        if "call_order" not in books.claims:
+            return removed <= set(taken.removed) and tombstoned <= taken.tombstoned | set(taken.removed)
+        if removed or not (taken.removed if fault.call == "free" else taken.tombstoned):
+            return False
+        if fault.call == "free_swa":
+            return not tombstoned
+        # Without SWA halves no call says whether tombstoning came before the refusal: both are allowed.
+        return tombstoned == taken.tombstoned or not (tombstoned or books.has_halves)
+
+    def _dead_by_sizes(self, allowed: list[Taken], outcome: Outcome) -> frozenset[Path]:
+        """Tell from the sizes which windows an eviction freed that no pool call shows."""
+        books, before = self.books, self.books.model.sizes()
+        names = ("swa_evictable_size", "swa_protected_size")
+        gone = sum(before[name] - outcome.sizes.get(name, before[name]) for name in names)
+        sets = (taken.tombstoned for taken in allowed if len(taken.tombstoned) * books.page_size == gone)
+        return next(sets, frozenset())
+
+
+def _shown(paths: object) -> str:
+    assert isinstance(paths, frozenset | set | tuple)
+    return ", ".join(sorted(str(path.tokens) for path in paths)) or "none"

@@ -1,0 +1,165 @@
+"""Judging holds: which node a step names, and what locking and releasing it must do (R6, S5, X1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.node_book import Token
+from pymllm.oracle.operations import Lock, Unlock
+from pymllm.oracle.outcomes import Done, Locked, Outcome
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_model import NotUsableError
+from pymllm.oracle.prefix_pages import Hold, Path
+
+__all__ = ["Handle", "HoldJudge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A node that a step returned: the path at its end, and the number of the page there (0 for the root)."""
+
+    path: Path
+    birth: int
+
+
+class HoldJudge:
+    """Follows nodes by the steps that returned them, and holds by the steps that took them.
+
+    Parameters
+    ----------
+    books : PrefixBooks
+        What all parts share.
+
+    Attributes
+    ----------
+    tokens : dict of int to token
+        What each outstanding hold was given, by the step of its `Lock`.
+    """
+
+    def __init__(self, books: PrefixBooks) -> None:
+        self.books = books
+        self.tokens: dict[int, Token] = {}
+        self._handles: dict[int, Handle] = {}
+        self._given: dict[int, Token] = {}
+
+    # -- nodes ---------------------------------------------------------------------------------------------
+
+    def give(self, step: int, path: Path) -> None:
+        """Note that a step returned the node at the end of a path."""
+        page = self.books.model.pages.get(path)
+        self._handles[step] = Handle(path, page.birth if page else 0)
+
+    def handle(self, step: int) -> Handle:
+        """Return the node that a step returned, or took a hold at.
+
+        Raises
+        ------
+        ProgramError
+            It did neither, or it could not be told which node that was.
+        """
+        if step not in self._handles:
+            raise ProgramError(f"step {step} gave no node")
+        return self._handles[step]
+
+    def is_stale(self, handle: Handle) -> bool:
+        """Tell whether the node has left the cache since."""
+        page = self.books.model.pages.get(handle.path)
+        return bool(handle.path.tokens) and (page is None or page.birth != handle.birth)
+
+    def refuse_stale(self, outcome: Outcome) -> str:
+        """Judge the use of a node that has left (X1)."""
+        self.books.evidence.meet("a stale node is used")
+        return self.books.expect_refusal("X1", "the use of a stale node", outcome, "StaleNodeError")
+
+    # -- taking --------------------------------------------------------------------------------------------
+
+    def judge_lock(self, step: int, operation: Lock, outcome: Outcome) -> str:
+        """Judge a `Lock` and count the hold."""
+        books, handle = self.books, self.handle(operation.of)
+        if self.is_stale(handle):
+            return self.refuse_stale(outcome)
+        try:
+            hold = books.model.plan_lock(handle.path)
+        except NotUsableError:
+            books.evidence.meet("a hold is refused on a dead window")
+            return books.expect_refusal("S5", "a hold on a dead window", outcome, "ValueError")
+        token = books.answer(Locked, "R6", "lock", outcome).token
+        if books.window is not None:
+            self._check_token(hold, token)
+            self._meet(hold)
+        self._handles[step], self._given[step] = handle, token
+        if handle.path.tokens:
+            self.tokens[step] = token
+            books.model.commit_lock(step, hold)
+            books.nodes.may_split([handle.path.upto(hold.edge)])
+        return "R6"
+
+    def _check_token(self, hold: Hold, token: Token) -> None:
+        """Test that there is a token iff the window leaves something out, and one per edge (S5)."""
+        books = self.books
+        rule = "a token where the window ends inside the path, and only there"
+        books.demand("S5", (token is None) == (hold.edge == 0), "token of a hold", rule, lambda: token)
+        for number, taken in books.model.holds.items():
+            if not (hold.edge and taken.edge):
+                continue
+            same_edge = self._edge_page(hold) == self._edge_page(taken)
+            expected = f"{'that' if same_edge else 'not that'} of step {number}: {self.tokens[number]!r}"
+            is_right = (self.tokens[number] == token) == same_edge
+            books.demand("S5", is_right, "token of a hold", expected, lambda: token)
+            books.evidence.meet("two holds share an edge", same_edge)
+
+    def _edge_page(self, hold: Hold) -> Path:
+        return hold.path.upto(hold.edge + self.books.page_size)
+
+    def _meet(self, hold: Hold) -> None:
+        books = self.books
+        edge = hold.path.upto(hold.edge)
+        books.evidence.meet("a hold splits at the edge of its window", books.nodes.cut(edge) is False)
+        books.evidence.meet("a hold's window covers the whole path", hold.path.tokens and not hold.edge)
+
+    # -- releasing -----------------------------------------------------------------------------------------
+
+    def judge_unlock(self, step: int, operation: Unlock, outcome: Outcome) -> str:
+        """Judge an `Unlock` and count the hold out."""
+        books = self.books
+        token = self._token(operation)
+        handle = self.handle(operation.lock if operation.at is None else operation.at)
+        if self.is_stale(handle):
+            return self.refuse_stale(outcome)
+        if not handle.path.tokens:
+            books.expect("R6", "unlock of the root", Done(), outcome.result)
+            return "R6"
+        here = [number for number, hold in books.model.holds.items() if hold.path == handle.path]
+        if not here:
+            self._meet_unheld(handle.path, operation)
+            return books.expect_refusal("R6", "an unlock without that hold", outcome, "LockError")
+        number = operation.lock if operation.lock in here else here[0]
+        if books.window is not None and token != self.tokens[number]:
+            books.evidence.meet("a wrong token is refused")
+            return books.expect_refusal("S5", "an unlock with a wrong token", outcome, "LockError")
+        books.expect("R6", "unlock", Done(), outcome.result)
+        books.count("S5", books.window is not None and token is not None)
+        books.model.commit_unlock(number)
+        del self.tokens[number]
+        return "R6"
+
+    def _token(self, operation: Unlock) -> Token:
+        if operation.token == 0:
+            return None
+        number = operation.lock if operation.token is None else operation.token
+        if number not in self._given or operation.lock not in self._given:
+            raise ProgramError(f"step {number} or {operation.lock} took no hold")
+        return self._given[number]
+
+    def _meet_unheld(self, path: Path, operation: Unlock) -> None:
+        holds = self.books.model.holds
+        self.books.evidence.meet(
+            "a hold is released twice", operation.at is None and operation.lock not in holds
+        )
+        below = any(path.covers(hold.path) for hold in holds.values())
+        self.books.evidence.meet("a hold is released at an ancestor", below)
+
+    def reset(self) -> None:
+        """Follow a reset: nothing is held any more, and every node but a root is stale."""
+        self.tokens.clear()

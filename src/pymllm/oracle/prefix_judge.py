@@ -1,0 +1,259 @@
+"""The judge of prefix caches: laws K, H, R and S, and what they share with every class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import ClassVar
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.history import Header
+from pymllm.oracle.node_book import NodeBook
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Fault,
+    Free,
+    FreeSWA,
+    Hash,
+    Insert,
+    Inspect,
+    Lock,
+    Malformed,
+    Match,
+    MoveSWA,
+    Operation,
+    ReadHalves,
+    Reset,
+    Unlock,
+)
+from pymllm.oracle.outcomes import Done, Hashes, Inspected, Matched, Outcome
+from pymllm.oracle.page_hashes import hash_pages
+from pymllm.oracle.pool_judge import PoolJudge
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_evictions import EvictionJudge
+from pymllm.oracle.prefix_holds import HoldJudge
+from pymllm.oracle.prefix_inserts import InsertJudge
+from pymllm.oracle.prefix_model import PrefixModel
+from pymllm.oracle.prefix_pages import Found, Path
+from pymllm.oracle.prefix_pools import PoolPart
+from pymllm.oracle.prefix_situations import note_match
+from pymllm.oracle.seen_effects import sort_effects
+from pymllm.oracle.slot_ledger import SlotLedger
+
+__all__ = ["PrefixJudge"]
+
+
+class PrefixJudge(PoolJudge):
+    """Follows a prefix cache page by page, and the pool below it slot by slot.
+
+    What the contract determines is predicted and compared; which pages an eviction takes is judged by
+    relation and followed.
+
+    Parameters
+    ----------
+    header : Header
+        Configuration and capabilities, as of `pymllm.oracle.prefix_books.PrefixBooks`.
+    """
+
+    KIND: ClassVar[str] = "prefix"
+    SIZES_LAW: ClassVar[str] = "R7"
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(header)
+        self.books = PrefixBooks(header, self.evidence)
+        self._pool = PoolPart(self.books)
+        self._holds = HoldJudge(self.books)
+        self._inserts = InsertJudge(self.books, self._holds)
+        self._evictions = EvictionJudge(self.books)
+
+    @property
+    def model(self) -> PrefixModel:
+        """What is cached and held."""
+        return self.books.model
+
+    @property
+    def ledger(self) -> SlotLedger:
+        """Who owns which slot, and how slots are named."""
+        return self.books.ledger
+
+    @property
+    def nodes(self) -> NodeBook:
+        """What is known of nodes, where they are shown."""
+        return self.books.nodes
+
+    @property
+    def can_follow_evictions(self) -> bool:
+        """Whether an `Evict` can be judged; where not, one has no meaning in a program."""
+        return self.books.can_follow_evictions
+
+    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Judge one step and follow it; a fault that was armed before is forgotten after it."""
+        super().judge(step, operation, outcome)
+        if not isinstance(operation, Fault):
+            self.books.fault = None
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of the cache and of its pool."""
+        return self.model.sizes() | self.ledger.sizes()
+
+    # -- match and hash ------------------------------------------------------------------------------------
+
+    def _judge_match(self, step: int, operation: Match, outcome: Outcome) -> str:
+        books, key = self.books, self.books.path_of(operation.key)
+        found = self.model.find(key)
+        books.forbid("R2", "effects of a match", outcome.effects)
+        result = books.answer(Matched, "R2", "match", outcome)
+        is_elsewhere = not found.stored and self._is_in_another_space(key)
+        law = self._law_of_match(key, found, result, is_elsewhere)
+        books.expect(law, f"slots that match {key.tokens}", len(found.slots), len(result.slots))
+        self._check_content(found, result)
+        books.expect("R2", f"slots that match {key.tokens}", found.slots, result.slots)
+        books.expect("R2", "prefix_len of a match", len(result.slots), result.prefix_len)
+        if result.node_len is not None:
+            books.expect("R2", "length of last_node's path", len(found.path.tokens), result.node_len)
+        note_match(books, key, found, is_elsewhere)
+        books.count("R1", len(key.tokens) % books.page_size)
+        books.count("K1", operation.key.form != "list" and (found.slots or not books.retains))
+        self.model.commit_match(found.path)
+        self.nodes.may_split([found.path])
+        self.ledger.record(step, result.slots)
+        self._holds.give(step, found.path)
+        return "R7"
+
+    def _law_of_match(self, key: Path, found: Found, result: Matched, is_elsewhere: bool) -> str:
+        """Return the law that says why the match is as long as it is."""
+        if len(result.slots) % self.books.page_size:
+            return "R1"
+        if is_elsewhere:
+            return "K1"
+        return "S1" if found.stored > len(found.slots) else "R2"
+
+    def _is_in_another_space(self, key: Path) -> bool:
+        first = key.upto(self.books.page_size)
+        return any(page.tokens == first.tokens and page.space != first.space for page in self.model.pages)
+
+    def _check_content(self, found: Found, result: Matched) -> None:
+        """Test that a cold run would have written what the matched slots hold, whoever owns them (E1)."""
+        content = self.ledger.content
+        if not result.slots or not content.is_known(result.slots):
+            return
+        window = self.books.window if self.books.has_halves else None
+        wrong = content.first_wrong(found.path, result.slots, window)
+        what, expected = "KV of a match", "what a cold run would have written"
+        self.books.demand("E1", wrong is None, what, expected, lambda: wrong)
+
+    def _judge_hash(self, step: int, operation: Hash, outcome: Outcome) -> str:
+        books, handle = self.books, self._holds.handle(operation.of)
+        if "H2" not in books.laws:
+            raise ProgramError("hashes are not claimed")
+        if self._holds.is_stale(handle):
+            return self._holds.refuse_stale(outcome)
+        books.forbid("R4", "effects of a hash", outcome.effects)
+        expected = hash_pages(handle.path, books.page_size)
+        found = books.answer(Hashes, "H2", "hash", outcome).digests
+        is_seeded = handle.path.space.extra_key is not None and "H3" in books.laws
+        law = "H3" if is_seeded and found[:1] != expected[:1] else "H2"
+        books.expect(law, f"page hashes of {handle.path.tokens}", expected, found)
+        books.count("H3", is_seeded and expected)
+        return "R7"
+
+    # -- insert, evict, holds ------------------------------------------------------------------------------
+
+    def _judge_insert(self, step: int, operation: Insert, outcome: Outcome) -> str:
+        return self._inserts.judge(step, operation, outcome)
+
+    def _judge_evict(self, step: int, operation: Evict, outcome: Outcome) -> str:
+        return self._evictions.judge(step, operation, outcome)
+
+    def _judge_lock(self, step: int, operation: Lock, outcome: Outcome) -> str:
+        self.books.forbid("R4", "effects of a lock", outcome.effects)
+        return self._holds.judge_lock(step, operation, outcome)
+
+    def _judge_unlock(self, step: int, operation: Unlock, outcome: Outcome) -> str:
+        self.books.forbid("R4", "effects of an unlock", outcome.effects)
+        return self._holds.judge_unlock(step, operation, outcome)
+
+    # -- reset ---------------------------------------------------------------------------------------------
+
+    def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
+        """Judge a `Reset`: every slot goes back, once, whatever is held (X7)."""
+        books, seen = self.books, sort_effects(outcome.effects)
+        self.evidence.meet("a reset with holds outstanding", self.model.holds)
+        cached = self.model.reset()
+        everything = cached if books.has_pool else []
+        books.forbid("X7", "callbacks of a reset", seen.callbacks)
+        if books.is_struck(outcome, "free"):
+            foreign = _rest(seen.freed, everything)
+            books.forbid("X7", "slots that a reset frees twice, or that are not its own", foreign)
+            books.evidence.meet("the pool refuses a reset")
+        else:
+            books.expect_strike("free", everything)
+            books.expect("X7", "reset", Done(), outcome.result)
+            books.expect("X7", "slots that a reset frees", sorted(everything), sorted(seen.freed))
+        self.ledger.give_back(seen.freed)
+        self.ledger.disown(_rest(everything, seen.freed))
+        self._holds.reset()
+        return "X7"
+
+    # -- pool ----------------------------------------------------------------------------------------------
+
+    def _judge_alloc(self, step: int, operation: Alloc, outcome: Outcome) -> str:
+        return self._pool.judge_alloc(step, operation, outcome)
+
+    def _judge_free(self, step: int, operation: Free, outcome: Outcome) -> str:
+        return self._pool.judge_free(step, operation, outcome)
+
+    def _judge_free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
+        return self._pool.judge_free_swa(step, operation, outcome)
+
+    def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
+        return self._pool.judge_move_swa(step, operation, outcome)
+
+    def _judge_read_halves(self, step: int, operation: ReadHalves, outcome: Outcome) -> str:
+        return self._pool.judge_read_halves(step, operation, outcome)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
+        if "faults" not in self.books.claims:
+            raise ProgramError("faults are not claimed")
+        self.books.fault = operation
+        return "R7"
+
+    def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
+        self.evidence.meet("a node of another cache is used", operation.wrong == "a node of another cache")
+        return super()._judge_malformed(step, operation, outcome)
+
+    def _judge_inspect(self, step: int, operation: Inspect, outcome: Outcome) -> str:
+        if "inspect" not in self.books.claims:
+            raise ProgramError("nodes to look at are not claimed")
+        shown = self.books.answer(Inspected, "R9", "inspect", outcome)
+        self.nodes.look(shown.nodes, self._holds.tokens)
+        return "R7"
+
+    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
+        """Test every size that is told; the law of a wrong one depends on its name and on what was done."""
+        tested = set()
+        for name, expected in self.sizes().items():
+            blamed = self._law_of_size(law, name)
+            if blamed not in self.books.laws or name not in found:
+                continue
+            if found[name] != expected:
+                self.evidence.refuse(blamed, f"{name} afterwards", expected, found[name])
+            if expected != before[name] or blamed[0] == "X" or not self.books.retains:
+                tested.add(blamed)
+        self.evidence.count(*tested)
+
+    def _law_of_size(self, law: str, name: str) -> str:
+        if law in ("X1", "X2", "X4", "X7"):
+            return law
+        if name.endswith("available_size"):
+            return "A7" if name.startswith("swa") and "A7" in self.books.laws else "A2"
+        if name.startswith("swa"):
+            return "S6"
+        return "R6" if law == "R6" else "R7"
+
+
+def _rest(slots: Iterable[int], without: Iterable[int]) -> list[int]:
+    return sorted((Counter(slots) - Counter(without)).elements())

@@ -1,0 +1,291 @@
+"""A flat model of a prefix cache: one record per page, no tree, no nodes, no tensors.
+
+Everything that the contract determines is predicted: what a match returns, what an insert adopts, moves
+or displaces, which holds count where, every size. What an eviction takes is its implementation's
+choice within bounds (`pymllm.oracle.prefix_victims`), so the model is told.
+
+Obvious rather than fast. Operations come in two halves, a plan that changes nothing and a commit, so
+that an operation which fails half-way can be judged by what it really did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from pymllm.oracle.prefix_pages import (
+    Found,
+    Hold,
+    InsertPlan,
+    NotUsableError,
+    Page,
+    Path,
+    Space,
+    merge_runs,
+    path_of_key,
+)
+
+__all__ = [
+    "Found",
+    "Hold",
+    "InsertPlan",
+    "NotUsableError",
+    "Page",
+    "Path",
+    "PrefixModel",
+    "Space",
+    "path_of_key",
+]
+
+
+class PrefixModel:
+    """The contract's sections 4 and 5 over a dictionary of pages.
+
+    Parameters
+    ----------
+    page_size : int
+        Tokens per page.
+    window : int or None
+        ``sliding_window_size`` in tokens.
+    has_pool : bool
+        Whether slots belong to a pool.
+    can_move : bool
+        Whether that pool offers ``move_swa``.
+
+    Attributes
+    ----------
+    pages : dict of Path to Page
+        Every cached page, under the prefix that ends with it.
+    holds : dict of int to Hold
+        Outstanding holds, by the step of their `Lock`.
+    clock : int
+        Number of the last match or insert (R8).
+    """
+
+    def __init__(
+        self, page_size: int, window: int | None = None, *, has_pool: bool = True, can_move: bool = False
+    ) -> None:
+        self.page_size = page_size
+        self.window = window
+        self.has_pool = has_pool
+        self.can_move = can_move
+        self.pages: dict[Path, Page] = {}
+        self.holds: dict[int, Hold] = {}
+        self.clock = 0
+        self._births = 0
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def whole(self, path: Path) -> Path:
+        """Return a path cut down to whole pages (R1)."""
+        return path.upto(len(path.tokens) // self.page_size * self.page_size)
+
+    def page_ends(self, path: Path) -> list[Path]:
+        """Return the prefix at the end of each whole page of a path, shortest first."""
+        size = self.page_size
+        return [path.upto(end) for end in range(size, len(path.tokens) + 1, size)]
+
+    def parent(self, path: Path) -> Path:
+        """Return the path one page shorter."""
+        return path.upto(len(path.tokens) - self.page_size)
+
+    def stored(self, path: Path) -> list[Path]:
+        """Return the leading pages of a path that are cached, dead ones included."""
+        found = []
+        for end in self.page_ends(path):
+            if end not in self.pages:
+                break
+            found.append(end)
+        return found
+
+    def slots(self, path: Path) -> tuple[int, ...]:
+        """Return the slots of a cached path, in order."""
+        return tuple(slot for end in self.page_ends(path) for slot in self.pages[end].slots)
+
+    def locks(self, page: Path) -> int:
+        """Count the holds at or below a page (R6)."""
+        return self.pages[page].locks
+
+    def swa_locks(self, page: Path) -> int:
+        """Count the holds whose window covers a page (S6)."""
+        return self.pages[page].swa_locks
+
+    def usable(self, alive: Sequence[bool]) -> bool:
+        """Tell whether a prefix whose pages have these flags may be resumed from (S1)."""
+        if self.window is None or all(alive):
+            return True
+        tail = sum(1 for _ in takewhile(bool, reversed(alive)))
+        return tail * self.page_size >= self.window
+
+    def is_usable(self, path: Path) -> bool:
+        """Tell whether a cached path may be resumed from (S1)."""
+        return self.usable([self.pages[end].alive for end in self.page_ends(path)])
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size of the cache as a recount (R7, S6)."""
+        names = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
+        count = dict.fromkeys(names, 0)
+        for page in self.pages.values():
+            count["total_size"] += self.page_size
+            count["protected_size" if page.locks else "evictable_size"] += self.page_size
+            if self.window is not None and page.alive:
+                count["swa_protected_size" if page.swa_locks else "swa_evictable_size"] += self.page_size
+        return count
+
+    # -- match ---------------------------------------------------------------------------------------------
+
+    def find(self, key: Path) -> Found:
+        """Find the longest usable prefix of a key (R2, S1)."""
+        stored = self.stored(key)
+        best = next((end for end in reversed(stored) if self.is_usable(end)), key.upto(0))
+        return Found(best, self.slots(best), len(stored) * self.page_size)
+
+    def commit_match(self, path: Path) -> None:
+        """Count a hit on a returned prefix and make it the most recent (R8, R10)."""
+        for end in self.page_ends(path):
+            self.pages[end].hits += 1
+        self._stamp(path)
+
+    def _stamp(self, path: Path) -> None:
+        self.clock += 1
+        for end in self.page_ends(path):
+            self.pages[end].access = self.clock
+
+    # -- insert --------------------------------------------------------------------------------------------
+
+    def plan_insert(
+        self, key: Path, slots: Sequence[int], protected: int = 0, evicted: int = 0
+    ) -> InsertPlan:
+        """Decide what an insert does (R3, R4, S7).
+
+        Parameters
+        ----------
+        key : Path
+            The key, unaligned tail included.
+        slots : sequence of int
+            One incoming slot per token of the key.
+        protected, evicted : int
+            ``prev_prefix_len`` and ``swa_evicted_seqlen``.
+
+        Raises
+        ------
+        NotUsableError
+            Where the cache must raise a `ValueError`.
+        """
+        size, whole = self.page_size, self.whole(key)
+        plan = InsertPlan(whole, len(self.stored(whole)) * size)
+        self._check_bounds(len(key.tokens), plan.prefix_len, protected, evicted)
+        alive: list[bool] = []
+        adopted: list[int] = []
+        for start, end in zip(range(0, len(whole.tokens), size), self.page_ends(whole), strict=True):
+            incoming = tuple(slots[start : start + size])
+            page = self.pages.get(end)
+            if page is None:
+                plan.new[end] = Page(incoming, self.window is None or start >= evicted)
+                adopted.append(start)
+            elif not page.alive and start >= max(protected, evicted) and incoming != page.slots:
+                self._plan_revival(plan, end, page, incoming)
+                adopted += [start] if end in plan.replaced else []
+            alive.append(self._is_alive_after(plan, end))
+        if not self.usable(alive):
+            return InsertPlan(whole, plan.prefix_len, refused=True)
+        plan.adopted = merge_runs(adopted, size)
+        plan.splits = self._splits(plan, protected, evicted)
+        return plan
+
+    def _check_bounds(self, length: int, cached: int, protected: int, evicted: int) -> None:
+        size = self.page_size
+        if self.window is None:
+            return
+        if not 0 <= protected <= length or protected // size * size > cached:
+            raise NotUsableError(f"prev_prefix_len {protected} of {length}, {cached} cached")
+        if not 0 <= evicted <= length or evicted % size:
+            raise NotUsableError(f"swa_evicted_seqlen {evicted} of {length}, page {size}")
+
+    def _plan_revival(self, plan: InsertPlan, end: Path, page: Page, incoming: tuple[int, ...]) -> None:
+        if not page.locks:
+            plan.replaced[end] = incoming
+            plan.displaced += page.slots if self.has_pool else ()
+        elif self.has_pool and self.can_move:
+            plan.moved[end] = dict(zip(incoming, page.slots, strict=True))
+
+    def _is_alive_after(self, plan: InsertPlan, end: Path) -> bool:
+        if end in plan.new:
+            return plan.new[end].alive
+        return self.pages[end].alive or end in plan.replaced or end in plan.moved
+
+    def _splits(self, plan: InsertPlan, protected: int, evicted: int) -> set[Path]:
+        size, length = self.page_size, len(plan.path.tokens)
+        places = {plan.prefix_len, length}
+        if self.window is not None:
+            places |= {-(-protected // size) * size, evicted}
+        for end in (*plan.replaced, *plan.moved):
+            places |= {len(end.tokens) - size, len(end.tokens)}
+        return {plan.path.upto(place) for place in places if 0 < place <= length}
+
+    def commit_moves(self, ends: Iterable[Path]) -> None:
+        """Revive locked pages that took incoming SWA halves (X2: this stays, whatever comes later)."""
+        for end in ends:
+            self.pages[end].alive = True
+
+    def commit_insert(self, plan: InsertPlan) -> None:
+        """Carry the whole plan out and stamp the path (R8); a refused one does nothing."""
+        if plan.refused or not plan.path.tokens:
+            return
+        self.commit_moves(plan.moved)
+        for end, slots in plan.replaced.items():
+            self.pages[end].slots, self.pages[end].alive = slots, True
+        for end, page in plan.new.items():
+            self._births += 1
+            page.birth = self._births
+            self.pages[end] = page
+        self._stamp(plan.path)
+
+    # -- evict and reset -----------------------------------------------------------------------------------
+
+    def commit_evict(self, removed: Iterable[Path], tombstoned: Iterable[Path]) -> None:
+        """Take pages out, and mark pages dead."""
+        for path in tombstoned:
+            self.pages[path].alive = False
+        for path in removed:
+            del self.pages[path]
+
+    def reset(self) -> list[int]:
+        """Forget everything, whatever is held; return the slots that were cached (X7)."""
+        slots = [slot for page in self.pages.values() for slot in page.slots]
+        self.pages.clear()
+        self.holds.clear()
+        return slots
+
+    # -- holds ---------------------------------------------------------------------------------------------
+
+    def plan_lock(self, path: Path) -> Hold:
+        """Work out the window of a hold (S5).
+
+        Raises
+        ------
+        NotUsableError
+            The prefix cannot be resumed from.
+        """
+        if not self.is_usable(path):
+            raise NotUsableError("the prefix has a dead window")
+        if self.window is None:
+            return Hold(path, 0)
+        outside = max(0, len(path.tokens) - self.window)
+        return Hold(path, outside // self.page_size * self.page_size)
+
+    def commit_lock(self, number: int, hold: Hold) -> None:
+        """Count a hold on its path and on its window."""
+        self.holds[number] = hold
+        self._count(hold, 1)
+
+    def commit_unlock(self, number: int) -> None:
+        """Count a hold out again."""
+        self._count(self.holds.pop(number), -1)
+
+    def _count(self, hold: Hold, by: int) -> None:
+        for end in self.page_ends(hold.path):
+            page = self.pages[end]
+            page.locks += by
+            if self.window is not None and len(end.tokens) > hold.edge:
+                page.swa_locks += by

@@ -1,0 +1,161 @@
+"""What the model of a prefix cache is made of: paths, pages, holds, and what an insert is going to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import Key, Token
+
+__all__ = [
+    "Found",
+    "Hold",
+    "InsertPlan",
+    "NotUsableError",
+    "Page",
+    "Path",
+    "Space",
+    "merge_runs",
+    "path_of_key",
+]
+
+
+class Space(NamedTuple):
+    """What keys must share before their tokens are compared (K1)."""
+
+    extra_key: str | int | None = None
+    width: int = 1
+
+
+class Path(NamedTuple):
+    """A whole token prefix within its space; the empty one is the root."""
+
+    space: Space
+    tokens: tuple[Token, ...]
+
+    def upto(self, end: int) -> Path:
+        """Return the prefix of the first ``end`` tokens."""
+        return Path(self.space, self.tokens[:end])
+
+    def covers(self, other: Path) -> bool:
+        """Tell whether this is a prefix of ``other``, or equal to it."""
+        return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
+
+
+def path_of_key(key: Key) -> Path:
+    """Return the path that a key spells, an unaligned tail included.
+
+    Raises
+    ------
+    ProgramError
+        Its tokens are of different kinds.
+    """
+    widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
+    if len(widths) > 1:
+        raise ProgramError(f"the tokens of a key have widths {sorted(widths)}; they must have one")
+    return Path(Space(key.extra_key, *widths), key.tokens)
+
+
+@dataclass(slots=True)
+class Page:
+    """What the cache holds for the last page of a path.
+
+    Attributes
+    ----------
+    slots : tuple of int
+        Its slots, in order.
+    alive : bool
+        Whether it is no tombstone; always true without a window.
+    birth : int
+        Number of the page: another one each time that a path is cached anew, the same for a revived page.
+    access : int
+        Number of the last match or insert that had it on its path (R8).
+    hits : int
+        Matches whose returned prefix had it (R10).
+    locks, swa_locks : int
+        Holds at or below it (R6), and those whose window covers it (S6).
+    """
+
+    slots: tuple[int, ...]
+    alive: bool
+    birth: int = 0
+    access: int = 0
+    hits: int = 0
+    locks: int = 0
+    swa_locks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One outstanding lock: where it was taken, and the tokens before the first page of its window."""
+
+    path: Path
+    edge: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a match must return, and how long it would be if dead windows did not matter."""
+
+    path: Path
+    slots: tuple[int, ...]
+    stored: int
+
+
+@dataclass(slots=True)
+class InsertPlan:
+    """What an insert must do; nothing of it has happened yet.
+
+    Attributes
+    ----------
+    path : Path
+        The whole pages of the key.
+    prefix_len : int
+        Tokens that are cached before the call, dead ones included.
+    refused : bool
+        Whether nothing happens, because the key would not be usable afterwards (S7).
+    adopted : tuple of (int, int)
+        Ranges of the key whose incoming slots the cache takes (R4).
+    new : dict of Path to Page
+        Pages that are not cached yet.
+    replaced : dict of Path to tuple of int
+        Unlocked tombstones, and the incoming slots that they take in place of theirs.
+    moved : dict of Path to dict of int to int
+        Locked tombstones that take incoming SWA halves: incoming slot to cached slot.
+    displaced : tuple of int
+        Slots that go back to the pool: those that the replaced pages had.
+    splits : set of Path
+        Where a tree may split a node.
+    """
+
+    path: Path
+    prefix_len: int
+    refused: bool = False
+    adopted: tuple[tuple[int, int], ...] = ()
+    new: dict[Path, Page] = field(default_factory=dict)
+    replaced: dict[Path, tuple[int, ...]] = field(default_factory=dict)
+    moved: dict[Path, dict[int, int]] = field(default_factory=dict)
+    displaced: tuple[int, ...] = ()
+    splits: set[Path] = field(default_factory=set)
+
+    @property
+    def moves(self) -> dict[int, int]:
+        """Incoming slot to cached slot, for each SWA half that changes hands."""
+        return {source: target for halves in self.moved.values() for source, target in halves.items()}
+
+
+class NotUsableError(Exception):
+    """The model's word for a `ValueError`: the arguments break a precondition."""
+
+
+def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
+    """Join the starts of pages, in order, into maximal half-open ranges of tokens."""
+    ranges: list[tuple[int, int]] = []
+    for start in starts:
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], start + size)
+        else:
+            ranges.append((start, start + size))
+    return tuple(ranges)

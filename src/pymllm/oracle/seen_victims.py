@@ -1,0 +1,100 @@
+"""What an eviction was seen to take, in pages, and what no eviction may take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_pages import Path
+from pymllm.oracle.prefix_victims import Taken
+from pymllm.oracle.seen_effects import SeenEffects
+from pymllm.oracle.slot_ledger import Owner
+
+__all__ = ["SeenVictims", "check_victims", "read_victims"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenVictims:
+    """What can be told of an eviction; ``None`` where it cannot.
+
+    Attributes
+    ----------
+    removed, tombstoned : frozenset of Path, or None
+        Pages that went, and pages that lost their SWA halves only.
+    full, swa : int or None
+        Tokens, as of `pymllm.oracle.outcomes.Evicted`.
+    """
+
+    removed: frozenset[Path] | None
+    tombstoned: frozenset[Path] | None
+    full: int | None = None
+    swa: int | None = None
+
+    def fits(self, taken: Taken) -> bool:
+        """Tell whether everything that was seen is as it would be had this been taken."""
+        would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa)
+        seen = (self.removed, self.tombstoned, self.full, self.swa)
+        return all(one is None or one == two for one, two in zip(seen, would_be, strict=True))
+
+
+def read_victims(
+    books: PrefixBooks, seen: SeenEffects, full: int | None = None, swa: int | None = None
+) -> SeenVictims:
+    """Turn slots and halves that went back to the pool into pages.
+
+    Raises
+    ------
+    InvariantViolation
+        A slot that is not the cache's (R4, A2), or not a whole page (R5); a half likewise (S2, A7).
+    """
+    if not books.has_pool:
+        none: frozenset[Path] | None = frozenset() if books.window is None else None
+        return SeenVictims(None, none, full, swa)
+    removed = _pages_of(books, seen.freed, "freed", "A2", "R5")
+    if books.window is None:
+        books.forbid("R5", "SWA halves freed without a window", seen.halves)
+        return SeenVictims(removed, frozenset(), full, swa)
+    gone = [slot for slot in seen.halves if not books.ledger.has_half(slot)]
+    books.forbid("A7", "slots without an SWA half whose half was freed", gone)
+    halves = _pages_of(books, seen.halves, "whose SWA halves were freed", "A7", "S2")
+    return SeenVictims(removed, halves - removed if books.has_halves else None, full, swa)
+
+
+def _pages_of(
+    books: PrefixBooks, slots: Iterable[int], what: str, twice_law: str, whole_law: str
+) -> frozenset[Path]:
+    """Return the cached pages that have these slots."""
+    counted = Counter(slots)
+    twice = [slot for slot, count in counted.items() if count > 1]
+    books.forbid(twice_law, f"slots {what} twice", twice)
+    for slot in counted:
+        owner = books.ledger.owner(slot)
+        if owner is not Owner.CACHE:
+            law = "R4" if owner is Owner.CALLER else "A2"
+            books.evidence.refuse(law, f"owner of slot {slot}, {what}", Owner.CACHE.value, owner.value)
+    places = {books.ledger.place(slot) for slot in counted}
+    paths = frozenset(place for place in places if place is not None)
+    parts = [slot for path in paths for slot in books.model.pages[path].slots if slot not in counted]
+    books.forbid(whole_law, f"slots of whose pages others were {what}", parts)
+    return paths
+
+
+def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = True) -> None:
+    """Refuse pages that no eviction may take: locked ones (R6, S6), or one above a page that stays (R9).
+
+    A whole eviction also leaves no dead leaf (S4).
+    """
+    pages, removed = books.model.pages, seen.removed or frozenset()
+    locked = [path.tokens for path in removed if pages[path].locks]
+    books.forbid("R6", "removed pages with a hold at or below", locked)
+    covered = [path.tokens for path in seen.tombstoned or () if pages[path].swa_locks]
+    books.forbid("S6", "tombstoned pages in a hold's window", covered)
+    orphans = [path.tokens for path in pages if path not in removed and books.model.parent(path) in removed]
+    books.forbid("R9", "pages that stay below removed ones", orphans)
+    dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
+    above = {books.model.parent(path) for path in pages if path not in removed}
+    bare = [path.tokens for path in dead - removed - above]
+    if is_whole and seen.removed is not None:
+        books.forbid("S4", "dead leaves", bare)

@@ -1,0 +1,295 @@
+"""The judge of slot allocators: laws A1 to A7 and what they share with every class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import (
+    Alloc,
+    BeginGroup,
+    Clear,
+    EndGroup,
+    Free,
+    FreeSWA,
+    Merge,
+    MoveSWA,
+    Operation,
+    ReadHalves,
+)
+from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.oracle.pool_judge import PoolJudge
+from pymllm.oracle.slot_misuse import Misuse, misuse_of_halves, misuse_of_move, misuse_of_slots
+from pymllm.oracle.slot_model import PageModel, WindowModel
+from pymllm.oracle.slot_situations import note_alloc, note_free
+
+__all__ = ["SlotJudge"]
+
+
+class SlotJudge(PoolJudge):
+    """Follows a pool page by page; what an allocator may choose is accepted and followed.
+
+    Parameters
+    ----------
+    header : Header
+        Configuration: ``page_size``, ``pages``, and ``swa_pages`` where ``swa`` is claimed.
+
+    Attributes
+    ----------
+    full : PageModel
+        The pool that every slot is from.
+    window : WindowModel or None
+        The same pool with the window's beside it, where there are SWA halves.
+    pool : PageModel or WindowModel
+        The larger of these two that there is.
+
+    Notes
+    -----
+    Which law a wrong order or size breaks depends on what came before it: a failed allocation (X4), a clear
+    (X7), a refusal (X1), or else A4 and A2. What left no trace in the order is forgotten at the next merge.
+    """
+
+    KIND: ClassVar[str] = "slots"
+    SIZES_LAW: ClassVar[str] = "A2"
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(header)
+        self.claims = frozenset(header.capabilities)
+        if "pool" not in self.claims:
+            raise ProgramError(f"{header.adapter} is a slot allocator, and does not claim a pool")
+        self.page_size, pages = self.number("page_size"), self.number("pages")
+        self.window = WindowModel(pages, self.number("swa_pages")) if "swa" in self.claims else None
+        self.full = PageModel(pages) if self.window is None else self.window.full
+        self.pool: PageModel | WindowModel = self.full if self.window is None else self.window
+        self._order_law = "A4"
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes that the contract determines, in tokens, by their documented names."""
+        pages = {"available_size": self.pool.free_count}
+        if self.window is not None:
+            full, swa = self.full.free_count, self.window.swa.free_count
+            # Their minimum last: where one of the two is wrong, that says more.
+            pages = {"full_available_size": full, "swa_available_size": swa, **pages}
+        return {name: count * self.page_size for name, count in pages.items()}
+
+    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
+        for name, expected in self.sizes().items():
+            if found.get(name, expected) != expected:
+                blamed = "A7" if law == "A2" and name == "swa_available_size" else law
+                self.evidence.refuse(blamed, name, expected, found[name])
+        if found:
+            self.evidence.count(law)
+
+    # -- allocation ----------------------------------------------------------------------------------------
+
+    def _judge_alloc(self, step: int, operation: Alloc, outcome: Outcome) -> str:
+        if operation.tokens < 0:
+            raise ProgramError(f"a size is not negative, got {operation.tokens}")
+        wanted = -(-operation.tokens // self.page_size)
+        what, result = f"alloc({operation.tokens})", outcome.result
+        if isinstance(result, NoRoom) and wanted > self.pool.free_count:
+            return self._fail_alloc()
+        if not isinstance(result, Slots):
+            room = f"{operation.tokens} slots" if wanted <= self.pool.free_count else "no room"
+            self.evidence.refuse("A3", what, f"{room}: {self.pool.free_count} pages are free", result)
+        pages = self._check_pages(what, operation.tokens, result.slots)
+        self._check_order(what, self.full, pages)
+        halves = [] if self.window is None else self._check_halves(what, self.window, result)
+        note_alloc(self.evidence, self.pool, wanted)
+        if self._merges_all(wanted):
+            self._order_law = "A4"
+        if self.window is None:
+            self.full.take(pages)
+        else:
+            self.window.take(pages, halves)
+        self.given.record(step, result.slots)
+        return "A2"
+
+    def _fail_alloc(self) -> str:
+        self._order_law = "X4"
+        self.evidence.meet("an alloc fails")
+        self.evidence.meet("an alloc fails with pages pending", self.full.pending)
+        return "X4"
+
+    def _check_pages(self, what: str, tokens: int, slots: tuple[int, ...]) -> list[int]:
+        """Test that these are whole free pages, and return them in order."""
+        size, evidence = self.page_size, self.evidence
+        foreign = [slot for slot in slots if not self.full.has(slot // size)]
+        evidence.demand(
+            "A1", not foreign, what, f"slots {size}..{(self.full.pages + 1) * size - 1}", lambda: foreign
+        )
+        pages = [slot // size for slot in slots[::size]]
+        whole = _slots_of(dict.fromkeys(pages), size)[:tokens]
+        evidence.demand(
+            "A3", [*slots] == whole and len(slots) == tokens, what, "distinct whole pages", lambda: slots
+        )
+        taken = [page for page in pages if not self.full.is_free(page)]
+        evidence.demand("A2", not taken, what, "free pages", lambda: f"pages {taken}, which are not free")
+        return pages
+
+    def _check_halves(self, what: str, window: WindowModel, result: Slots) -> list[int]:
+        """Test that each page has a free page of the window pool behind it, and return these in order."""
+        size, swa, evidence = self.page_size, window.swa, self.evidence
+        halves = [slot // size for slot in result.swa_slots[::size]]
+        whole = _slots_of(dict.fromkeys(halves), size)[: len(result.slots)]
+        is_whole = [*result.swa_slots] == whole and len(whole) == len(result.slots)
+        evidence.demand("A7", is_whole, what, "a half page for each page", lambda: result.swa_slots)
+        taken = [half for half in halves if not swa.is_free(half)]
+        evidence.demand(
+            "A7", not taken, what, "free window pages", lambda: f"pages {taken}, which are not free"
+        )
+        self._check_order(f"SWA halves of {what}", swa, halves)
+        return halves
+
+    def _check_order(self, what: str, model: PageModel, pages: list[int]) -> None:
+        """Test that it was the turn of these free pages (A4), where merges are claimed."""
+        if "merges" not in self.claims or not pages:
+            return
+        law, count = self._order_law, len(pages)
+        turn = model.next_pages(count)
+        if "sorted" in self.claims:
+            self.evidence.expect(law, f"pages of {what}", sorted(turn)[:count], pages)
+        elif len(turn) < model.free_count:
+            self.evidence.demand(law, {*pages} <= turn, what, f"pages of {sorted(turn)}", lambda: pages)
+        else:
+            return  # any free page would have been right
+        if law != "A4":
+            self.evidence.count("A4")
+        self.evidence.meet("an alloc fails and the order stays", law == "X4")
+
+    def _merges_all(self, wanted: int) -> bool:
+        pools = (self.full,) if self.window is None else (self.full, self.window.swa)
+        return all(pool.needs_merge(wanted) for pool in pools)
+
+    # -- giving back ---------------------------------------------------------------------------------------
+
+    def _judge_free(self, step: int, operation: Free, outcome: Outcome) -> str:
+        slots = self._resolve(operation)
+        wrong = misuse_of_slots(self.full, self.page_size, slots)
+        if wrong:
+            return self._refuse(wrong, slots, operation, outcome)
+        pages = self._pages_of(slots)
+        law = "A5" if "refusals" in self.claims and len(slots) > len(pages) else "A2"
+        self._expect_done(law, f"free({slots})", outcome)
+        note_free(self.evidence, self.pool, self.page_size, self.given, slots)
+        self.pool.give(pages)
+        return law
+
+    def _judge_free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
+        window, slots = self._windowed(), self._resolve(operation)
+        wrong = misuse_of_halves(window, self.page_size, slots)
+        if wrong:
+            return self._refuse(wrong, slots, operation, outcome)
+        self._expect_done("A7", f"free_swa({slots})", outcome)
+        pages = self._pages_of(slots)
+        self.evidence.meet("halves go before their slots", pages)
+        self.evidence.meet("halves go inside a group", pages and self.full.group_open)
+        window.give_halves(pages)
+        return "A7"
+
+    def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
+        window = self._windowed()
+        source, target = self.given.resolve(operation.source), self.given.resolve(operation.target)
+        wrong = misuse_of_move(window, self.page_size, source, target)
+        if wrong:
+            return self._refuse(wrong, [], operation, outcome)
+        self._expect_done("A7", f"move_swa({source}, {target})", outcome)
+        self.evidence.meet("halves move", source)
+        self.evidence.meet("halves move inside a group", source and self.full.group_open)
+        window.move(self._pages_of(source), self._pages_of(target))
+        return "A7"
+
+    def _judge_read_halves(self, step: int, operation: ReadHalves, outcome: Outcome) -> str:
+        window, size, slots = self._windowed(), self.page_size, self.given.resolve(operation.slots)
+        if any(slot < 0 or slot // size > self.full.pages for slot in slots):
+            outside = Misuse("a half outside the pool is refused", "X1")
+            return self._refuse([outside], slots, operation, outcome)
+        halves = [window.half.get(slot // size, 0) for slot in slots]
+        expected = tuple(
+            half * size + slot % size if half else 0 for half, slot in zip(halves, slots, strict=True)
+        )
+        self.evidence.expect("A7", f"halves of {slots}", Slots((), expected), outcome.result)
+        self.evidence.meet("a half is read", any(halves))
+        self.evidence.meet("a half that is gone is read", 0 in halves)
+        return "A7"
+
+    def _resolve(self, operation: Free | FreeSWA) -> list[int]:
+        slots = self.given.resolve(operation.slots)
+        if slots and "int" not in operation.form:
+            raise ProgramError(f"slots are integers, form {operation.form!r} has none: use Malformed")
+        return slots
+
+    def _pages_of(self, slots: Iterable[int]) -> list[int]:
+        """Return each page named once, in order."""
+        return list(dict.fromkeys(slot // self.page_size for slot in slots))
+
+    # -- merges, groups, clear -----------------------------------------------------------------------------
+
+    def _judge_merge(self, step: int, operation: Merge, outcome: Outcome) -> str:
+        self._expect_done("A4" if "merges" in self.claims else "A2", "merge", outcome)
+        self.evidence.meet("an explicit merge", self.full.young)
+        self.pool.merge()
+        self._order_law = "A4"
+        return "A2"
+
+    def _judge_begin_group(self, step: int, operation: BeginGroup, outcome: Outcome) -> str:
+        if self._group_is_open():
+            self.evidence.expect_error("A6", "a group inside a group", outcome, "RuntimeError")
+            self.evidence.meet("a group in a group is refused")
+        else:
+            self._expect_done("A6", "the begin of a group", outcome)
+            self.pool.begin_group()
+        return "A6"
+
+    def _judge_end_group(self, step: int, operation: EndGroup, outcome: Outcome) -> str:
+        if self._group_is_open():
+            self._expect_done("A6", "the end of a group", outcome)
+            self.evidence.meet("a group closes", self.full.pending)
+            self.pool.end_group()
+        else:
+            self.evidence.expect_error("A6", "an end without a group", outcome, "RuntimeError")
+            self.evidence.meet("an end without a group is refused")
+        return "A6"
+
+    def _group_is_open(self) -> bool:
+        if "groups" not in self.claims:
+            raise ProgramError("groups are not claimed")
+        return self.full.group_open
+
+    def _judge_clear(self, step: int, operation: Clear, outcome: Outcome) -> str:
+        self._expect_done("X7", "clear", outcome)
+        self.evidence.meet("a clear takes everything from its holders", self.full.held)
+        self.evidence.meet("a clear closes a group", self.full.group_open)
+        self.pool.clear()
+        self._order_law = "X7"
+        return "X7"
+
+    # -- refusals ------------------------------------------------------------------------------------------
+
+    def refused(self, operation: Operation) -> None:
+        """Suspect a refused operation of a trace in the order of what is handed out next."""
+        self._order_law = "X1"
+
+    def _refuse(self, wrong: list[Misuse], slots: list[int], operation: Operation, outcome: Outcome) -> str:
+        errors = dict.fromkeys(misuse.error for misuse in wrong)
+        law = self.expect_refusal(wrong[0].law, wrong[0].situation, operation, outcome, *errors)
+        for misuse in wrong:
+            self.evidence.meet(misuse.situation)
+        self.evidence.meet("good slots stay with a bad one", len({*slots}) > len(wrong))
+        return law
+
+    # -- helpers -------------------------------------------------------------------------------------------
+
+    def _windowed(self) -> WindowModel:
+        if self.window is None:
+            raise ProgramError("SWA halves are not claimed")
+        return self.window
+
+    def _expect_done(self, law: str, what: str, outcome: Outcome) -> None:
+        self.evidence.expect(law, what, Done(), outcome.result)
+
+
+def _slots_of(pages: Iterable[int], size: int) -> list[int]:
+    return [page * size + place for page in pages for place in range(size)]

@@ -1,0 +1,148 @@
+"""What watches an engine: content check, audits, an onlooker, and a count of the tests of each law."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from pymllm.errors import InvariantViolation
+from pymllm.workloads import engine_audit
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_forward import SimulatedForward
+from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.live_request import LiveRequest
+
+__all__ = ["EngineWatch", "Event", "Onlooker"]
+
+
+class Event(enum.Enum):
+    """Something that happens to a request; told before anything is given back or forgotten."""
+
+    REJECTED = "rejected"
+    """It could never fit."""
+    ADMITTED = "admitted"
+    """It has a row, which names the prefix that it holds."""
+    REFUSED = "refused"
+    """It holds its prefix, but rows or memory do not suffice; it goes on waiting without the hold."""
+    DUPLICATED = "duplicated"
+    """Others have cached meanwhile what it computed; its duplicates are about to be given back."""
+    UNCACHED = "uncached"
+    """The cache took nothing of what it computed, and has nothing of it: the window would be dead."""
+    RETRACTED = "retracted"
+    """It goes back into the queue, because memory ran out."""
+    ABORTED = "aborted"
+    """It ends without finishing; a row, if it has one, is about to be given back."""
+    FINISHED = "finished"
+    """It has produced its last token; its sequence is about to be cached."""
+
+
+Onlooker = Callable[[Event, LiveRequest], None]
+"""Who is told of events; it must not touch what it sees."""
+
+_EXITS = frozenset({Event.REFUSED, Event.RETRACTED, Event.ABORTED, Event.FINISHED})
+
+
+class EngineWatch:
+    """Runs the engine's checks and counts them.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    pools : EnginePools
+        The engine's.
+    onlooker : callable, optional
+        Told of every event.
+
+    Attributes
+    ----------
+    forward : SimulatedForward or None
+        Writes and compares content, where the configuration asks for it.
+    tested : Counter of str
+        How often each law was tested and held, by its id; a test that could not have failed is not counted.
+    """
+
+    def __init__(self, config: EngineConfig, pools: EnginePools, onlooker: Onlooker | None = None) -> None:
+        self.forward: SimulatedForward | None = None
+        if config.content_check:
+            self.forward = SimulatedForward(config, pools.swa_allocator, pools.allocator.size)
+        self.tested: Counter[str] = Counter()
+        self._config = config
+        self._pools = pools
+        self._onlooker = onlooker
+        self._exits = 0
+        self._audited_operations = -1
+
+    def notice(self, event: Event, live: LiveRequest) -> None:
+        """Take note of an event and tell the onlooker."""
+        self._exits += event in _EXITS
+        if self._onlooker is not None:
+            self._onlooker(event, live)
+
+    def check_row(self, live: LiveRequest) -> None:
+        """Read a request's row and window back, where content is checked (laws E1, S1)."""
+        if self.forward is not None and live.length:
+            row = self._pools.rows.req_to_token[live.row, : live.length]
+            self.forward.check_row(live.request_id, row, live.fingerprints[: live.length])
+            self.tested["E1"] += 1
+
+    def check_fresh_row(self, live: LiveRequest) -> None:
+        """Check that a request's new row carries nothing over (law E2), where books are checked."""
+        if self._config.check_every:
+            engine_audit.check_fresh_row(self._pools, live)
+            self.tested["E2"] += 1
+
+    def check_books(self, lives: Sequence[LiveRequest], operations: int) -> None:
+        """Check who owns what between two iterations (laws E2, E3).
+
+        Parameters
+        ----------
+        lives : sequence of LiveRequest
+            All requests that own a row.
+        operations : int
+            Cache operations so far: nodes are looked at only if there were any since the last check.
+        """
+        self._pools.check_allocator()
+        with_cache = operations != self._audited_operations
+        engine_audit.check_ownership(self._config, self._pools, lives, with_cache=with_cache)
+        self._audited_operations = operations
+        self.tested["E2"] += bool(lives)
+        self._count_exits()
+
+    def check_progress(self, tokens: int, room: tuple[int, int], available: tuple[int, int]) -> None:
+        """Check that an eviction made the room that there was to make (law E4).
+
+        Parameters
+        ----------
+        tokens : int
+            Wanted, in whole pages.
+        room, available : tuple of (int, int)
+            Free and evictable tokens before, and free ones after; full and SWA half.
+        """
+        if tokens > min(room):
+            return
+        if tokens > min(available):
+            raise InvariantViolation(
+                "E4",
+                f"{tokens} tokens are needed and {room} were free or evictable (full, SWA), but after "
+                f"evicting only {available} are free",
+            )
+        self.tested["E4"] += 1
+
+    def check_quiescent(self) -> None:
+        """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
+        engine_audit.check_quiescent(self._config, self._pools)
+        self._count_exits()
+        if self.forward is not None:
+            self.tested["E5"] += self.forward.unchecked_writes > 0
+            self.forward.check_untouched()
+
+    def check_emptied(self) -> None:
+        """Check that the pools own everything after evicting everything (law E3)."""
+        engine_audit.check_emptied(self._config, self._pools)
+        self.tested["E3"] += 1
+
+    def _count_exits(self) -> None:
+        self.tested["E3"] += self._exits
+        self._exits = 0

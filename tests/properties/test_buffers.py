@@ -1,0 +1,49 @@
+"""KV buffers against their judge, by Hypothesis and from fixed seeds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from pymllm.adapters.own_buffers import KVBuffers
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.buffer_machine import BufferMachine
+from pymllm.oracle.buffer_judge import expected_situations
+from pymllm.oracle.history import Config
+
+MACHINES = [make_machine(BufferMachine, "kv-buffers", dict(config)) for config in KVBuffers.CONFIGURATIONS]
+each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)
+
+
+@each_machine
+def test_nothing_is_found_by_hypothesis(machine_class: type[BufferMachine]) -> None:
+    """P3, X1, X3, E5: as long as the profile says."""
+    run_state_machine_as_test(machine_class)
+    assert machine_class.steps_run > 0
+
+
+@each_machine
+def test_a_seeded_run_finds_nothing_and_reaches_every_situation(machine_class: type[BufferMachine]) -> None:
+    """P3, X1, X3, E5: silence about a situation that never arose means nothing."""
+    machine = drive(machine_class, seed=2, steps=1_000)
+    header = machine.examiner.history.header
+    assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+
+
+@pytest.mark.slow
+@each_machine
+def test_twenty_thousand_steps_find_nothing(machine_class: type[BufferMachine]) -> None:
+    """P3, X1, X3, E5: the long run, the same everywhere."""
+    machine = drive(machine_class, seed=20_000, steps=20_000)
+    header = machine.examiner.history.header
+    assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", KVBuffers.CONFIGURATIONS)
+def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
+    """P3, X1, X3, E5: with indices on the device, looked at there."""
+    machine = drive(
+        make_machine(BufferMachine, "kv-buffers", {**config, "device": "cuda"}), seed=2, steps=500
+    )
+    assert len(machine.examiner.history) > 500

@@ -1,0 +1,71 @@
+"""E1-E5: an engine lives over each prefix cache of ours, and every exit is met."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.conformance.lifecycle_situations import expected_lives
+from pymllm.oracle.history import Config
+from pymllm.oracle.laws import laws_of
+
+CONFIGURATIONS = [
+    (adapter, config)
+    for adapter in ("radix", "radix-window", "chunk")
+    for config in load_adapter(find_adapter(adapter)).CONFIGURATIONS
+    if config["pool"] != "none"
+]
+SEEDS, ACTS = 12, 120
+
+every_configuration = pytest.mark.parametrize(
+    ("adapter", "config"),
+    CONFIGURATIONS,
+    ids=[f"{adapter}-{'-'.join(map(str, config.values()))}" for adapter, config in CONFIGURATIONS],
+)
+
+
+def unmet(machine: ActingMachine, reached: set[str]) -> frozenset[str]:
+    """Add what a machine has met, and name what is still missing."""
+    reached.update(machine.examiner.judge.evidence.reached)
+    return expected_lives(machine.examiner.history.header) - reached
+
+
+@every_configuration
+def test_searched_lives_break_no_law(adapter: str, config: Config) -> None:
+    """E1-E5: short lives, chosen and shrunk by Hypothesis."""
+    machine = make_machine(LifecycleMachine, adapter, config)
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=4, stateful_step_count=20, deadline=None)
+    )
+
+
+@every_configuration
+def test_driven_lives_meet_every_exit(adapter: str, config: Config) -> None:
+    """E3, E4: a search that never retracts, aborts or runs short says nothing of it."""
+    machine_class = make_machine(LifecycleMachine, adapter, config)
+    reached: set[str] = set()
+    tested: set[str] = set()
+    for seed in range(SEEDS):
+        machine = drive(machine_class, seed, ACTS)
+        tested |= set(machine.examiner.judge.evidence.exercised)
+        if not unmet(machine, reached):
+            break
+    assert unmet(machine, reached) == frozenset()
+    assert {law.id for law in laws_of("prefix") if law.id.startswith("E")} <= tested
+
+
+@pytest.mark.slow
+@every_configuration
+def test_long_lives_break_no_law(adapter: str, config: Config) -> None:
+    """E1-E5: at least 20,000 operations for each cache."""
+    machine_class = make_machine(LifecycleMachine, adapter, config, audit=False)
+    reached: set[str] = set()
+    seed = SEEDS
+    while machine_class.steps_run < 20_000:
+        missing = unmet(drive(machine_class, seed, 600), reached)
+        seed += 1
+    assert missing == frozenset()

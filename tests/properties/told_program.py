@@ -1,0 +1,93 @@
+"""Programs with their outcomes, of which one is changed afterwards: which law does the judge name?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pymllm.adapters.base import Adapter, header_of
+from pymllm.adapters.registry import make_adapter
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.history import Header, Step
+from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.operations import Alloc, Insert, Key, Operation, Span
+from pymllm.oracle.outcomes import Effect, Outcome
+
+TINY = {"page_size": 1, "window": None, "pool": "swa", "slots": 12, "swa_slots": 12}
+
+
+class ToldProgram:
+    """Runs operations on an adapter and keeps what they did.
+
+    Parameters
+    ----------
+    adapter : str
+        Registry name or ``module:Class``.
+    without : tuple of str
+        Capabilities that the header leaves out.
+    **config
+        What differs from `TINY`.
+    """
+
+    def __init__(self, adapter: str = "radix", without: tuple[str, ...] = (), **config: Any) -> None:
+        self.adapter: Adapter = make_adapter(adapter, {**TINY, **config})
+        header = header_of(self.adapter)
+        claims = tuple(name for name in header.capabilities if name not in without)
+        self.header: Header = dataclasses.replace(header, capabilities=claims)
+        self.steps: list[Step] = []
+
+    def __call__(self, operation: Operation) -> int:
+        """Run an operation; return its number."""
+        number = len(self.steps) + 1
+        self.steps.append(Step(number, operation, self.adapter.apply(number, operation)))
+        return number
+
+    def put(self, *tokens: int, extra_key: str | int | None = None, **bounds: int) -> int:
+        """Insert new slots for a key; return the number of the insert."""
+        if self.adapter.config["pool"] == "none":
+            first = 1000 * (len(self.steps) + 1)
+            spans = (Span(0, first, first + len(tokens)),)
+        else:
+            spans = (Span(self(Alloc(len(tokens))), 0, len(tokens)),)
+        return self(Insert(Key(tokens, extra_key), spans, **bounds))
+
+    def step(self, number: int) -> Step:
+        """Return a step by its number."""
+        return next(step for step in self.steps if step.number == number)
+
+    def outcome(self, number: int) -> Outcome:
+        """Return what a step did."""
+        outcome = self.step(number).outcome
+        assert outcome is not None
+        return outcome
+
+    def effects(self, number: int) -> tuple[Effect, ...]:
+        """Return the effects of a step."""
+        return self.outcome(number).effects
+
+    def judged(self, *changed: Step) -> tuple[Evidence, str | None]:
+        """Judge the program, with some of its steps changed; return the law that is broken, if one is."""
+        by_number = {step.number: step for step in changed}
+        steps = [by_number.get(step.number, step) for step in self.steps]
+        evidence, broken = judge_steps(self.header, steps)
+        if broken is None:
+            return evidence, None
+        assert not changed or broken[0].number == changed[0].number, f"another step is refused: {broken}"
+        return evidence, broken[1].law
+
+    def law(self, number: int, **changes: Any) -> str | None:
+        """Change one outcome and return the law that this breaks.
+
+        Parameters
+        ----------
+        number : int
+            Of the step.
+        **changes
+            ``result``, ``effects``: another one; ``sizes``: some of them; otherwise fields of the result.
+        """
+        step, outcome = self.step(number), self.outcome(number)
+        sizes = {**outcome.sizes, **changes.pop("sizes", {})}
+        effects = changes.pop("effects", outcome.effects)
+        result = changes.pop("result", outcome.result)
+        result = dataclasses.replace(result, **changes) if changes else result
+        return self.judged(Step(number, step.operation, Outcome(result, effects, sizes)))[1]

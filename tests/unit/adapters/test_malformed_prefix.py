@@ -1,0 +1,55 @@
+"""Arguments that no caller may pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.malformed_prefix import MALFORMED_CALLS, call_malformed
+from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.oracle.operations import Alloc, Insert, Key, Lock, Malformed, Span
+from pymllm.oracle.outcomes import Failed, Unsupported
+
+REFUSALS = {"TypeError", "ValueError", "IndexError", "LockError", "StaleNodeError"}
+
+
+def adapter(window: int | None = 4, pool: str = "swa", page_size: int = 4) -> WindowedRadix:
+    config = {"page_size": page_size, "window": window, "pool": pool, "slots": 24, "swa_slots": 24}
+    return WindowedRadix("radix", config)
+
+
+def with_a_hold() -> WindowedRadix:
+    made = adapter()
+    made.apply(1, Alloc(8))
+    made.apply(2, Insert(Key((7,) * 8), (Span(1, 0, 8),)))
+    made.apply(3, Lock(2))
+    return made
+
+
+@pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
+def test_each_is_refused_and_changes_nothing(call: str, wrong: str) -> None:
+    """X1: with everything that the call needs at hand, it raises what malformed arguments raise."""
+    target = with_a_hold()
+    before = target.sizes()
+    outcome = target.apply(4, Malformed(call, wrong))
+    assert isinstance(outcome.result, Failed)
+    assert outcome.result.error in REFUSALS
+    assert (outcome.effects, outcome.sizes) == ((), before)
+    assert target.audit()
+
+
+@pytest.mark.parametrize(
+    ("target", "call", "wrong"),
+    [
+        (adapter(), "unlock", "a bool for a token"),
+        (adapter(window=None), "unlock", "a negative token"),
+        (adapter(window=None), "insert", "a float prev_prefix_len"),
+        (adapter(pool="none"), "build", "a pool of other pages"),
+        (adapter(), "match", "a bad temper"),
+    ],
+)
+def test_what_cannot_be_made_is_unsupported(target: WindowedRadix, call: str, wrong: str) -> None:
+    """X1: without a hold, a window or a pool there is nothing to spoil."""
+    with pytest.raises(UnsupportedError):
+        call_malformed(target, call, wrong)
+    assert isinstance(target.apply(1, Malformed(call, wrong)).result, Unsupported)

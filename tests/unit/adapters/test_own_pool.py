@@ -1,0 +1,104 @@
+"""What the adapters of our pools do alike, seen on the one of rows and on its parts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pymllm.adapters.own_buffers import KVBuffers
+from pymllm.adapters.own_hashes import KeysAndHashes
+from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
+from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_states import GDNStates
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import FreeRow, Malformed, Span
+from pymllm.oracle.outcomes import Done, Failed, Outcome, Unsupported
+
+ADAPTERS = [Rows, KVBuffers, GDNStates, KeysAndHashes]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
+)
+def test_elements_carry_their_bits_there_and_back(dtype: torch.dtype) -> None:
+    """P5: every number of eight bits, in any dtype, NaNs with a payload among them."""
+    numbers = tuple(range(-128, 128))
+    elements = as_elements(numbers, dtype)
+    assert elements.dtype is dtype
+    assert as_numbers(elements.view(2, 2, 64)) == (numbers[:128], numbers[128:])
+
+
+def test_a_number_of_bits_is_not_the_number() -> None:
+    """P3: -1 is a NaN in each floating point type, which no comparison of values would find again."""
+    assert math.isnan(as_elements([-1], torch.bfloat16).item())
+    assert as_elements([1], torch.float32).item() != 1
+
+
+def test_rows_without_elements_stay_rows() -> None:
+    """P4: a convolution of width 1 keeps nothing, for each row."""
+    assert as_numbers(torch.zeros(3, 2, 0)) == ((), (), ())
+
+
+@pytest.mark.parametrize("adapter_class", ADAPTERS)
+def test_every_configuration_can_be_built(adapter_class: type[OwnPool]) -> None:
+    """Each is the object that it names, whole as seen from inside."""
+    for config in adapter_class.CONFIGURATIONS:
+        adapter = adapter_class("x", config)
+        assert adapter.config == config
+        assert set(adapter.audit()) <= {"P1", "P2", "P3", "P4", "P5", "X3"}
+
+
+@pytest.mark.parametrize("adapter_class", ADAPTERS)
+def test_every_malformed_call_is_refused(adapter_class: type[OwnPool]) -> None:
+    """X1: none of our classes lets one through, whatever its configuration."""
+    for config in adapter_class.CONFIGURATIONS:
+        adapter = adapter_class("x", config)
+        for step, (call, wrong) in enumerate(adapter_class.MALFORMED, 1):
+            result = adapter.apply(step, Malformed(call, wrong)).result
+            assert isinstance(result, Failed), (call, wrong, config)
+            assert result.error in ("TypeError", "ValueError", "OwnershipError"), (call, wrong, result)
+
+
+@pytest.mark.parametrize("adapter_class", ADAPTERS)
+def test_a_malformed_call_that_is_not_known_is_not_made(adapter_class: type[OwnPool]) -> None:
+    """Another adapter's list may be longer."""
+    adapter = adapter_class("x", adapter_class.CONFIGURATIONS[0])
+    assert adapter.apply(1, Malformed("fly", "no wings")).result == Unsupported("fly with no wings")
+
+
+def test_a_malformed_call_that_passes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: the adapter does not judge."""
+    monkeypatch.setattr(Rows, "MALFORMED", {("fly", "no wings"): lambda pool: pool.alloc(1)})
+    outcome = Rows("x", Rows.CONFIGURATIONS[0]).apply(1, Malformed("fly", "no wings"))
+    assert outcome == Outcome(Done(), (), {"size": 3, "available_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("adapter_class", "key", "value"),
+    [
+        (Rows, "max_reqs", None),
+        (Rows, "max_context_len", "5"),
+        (KVBuffers, "dtype", "int65"),
+        (GDNStates, "dtype", None),
+    ],
+)
+def test_a_configuration_that_lacks_something_is_named(
+    adapter_class: type[OwnPool], key: str, value: str | None
+) -> None:
+    """X1: the key and what it was."""
+    with pytest.raises(ValueError, match=f"{key} is {value!r}"):
+        adapter_class("x", {**adapter_class.CONFIGURATIONS[0], key: value})
+
+
+def test_one_number_is_named_by_one_number() -> None:
+    """A span of two rows names no row to free, and the program is at fault, not the pool."""
+    with pytest.raises(ProgramError, match="names 2 numbers"):
+        Rows("x", Rows.CONFIGURATIONS[0]).apply(1, FreeRow(Span(0, 1, 3)))
+
+
+def test_there_is_nothing_to_adapt_by_itself() -> None:
+    """A subclass says what."""
+    with pytest.raises(NotImplementedError):
+        OwnPool.make_pool(Rows("x", Rows.CONFIGURATIONS[0]))

@@ -1,0 +1,231 @@
+"""What the adapters of our own prefix caches share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.adapters.own_prefix import pool_configurations
+from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Fault,
+    Free,
+    FreeSWA,
+    Insert,
+    Key,
+    Lock,
+    Match,
+    MoveSWA,
+    ReadHalves,
+    Reset,
+    Span,
+    Unlock,
+)
+from pymllm.oracle.outcomes import (
+    Done,
+    Effect,
+    Evicted,
+    Failed,
+    Inserted,
+    Locked,
+    Matched,
+    NoRoom,
+    Slots,
+    Unsupported,
+)
+
+
+def adapter(window: int | None = 2, pool: str = "swa", slots: int = 8) -> WindowedRadix:
+    config = {"page_size": 1, "window": window, "pool": pool, "slots": slots, "swa_slots": slots}
+    return WindowedRadix("radix", config)
+
+
+def result(adapter: WindowedRadix, step: int, operation: Any) -> Any:
+    return adapter.apply(step, operation).result
+
+
+@pytest.fixture
+def filled() -> WindowedRadix:
+    """Keys 1 2 3 4 (slots 1 to 4) and 1 2 5 (slot 7) are cached, 5 and 6 are the caller's."""
+    made = adapter()
+    made.apply(1, Alloc(4))
+    made.apply(2, Insert(Key((1, 2, 3, 4)), (Span(1, 0, 4),)))
+    made.apply(3, Alloc(3))
+    made.apply(4, Insert(Key((1, 2, 5)), (Span(3, 0, 3),)))
+    return made
+
+
+class TestPool:
+    def test_slots_come_with_their_halves(self) -> None:
+        """A7: an allocation tells both halves where there are two."""
+        assert result(adapter(), 1, Alloc(2)) == Slots((1, 2), (1, 2))
+        assert result(adapter(pool="token"), 1, Alloc(2)) == Slots((1, 2))
+        assert result(adapter(), 1, Alloc(9)) == NoRoom()
+
+    def test_the_callers_own_calls_are_no_effects(self) -> None:
+        """R4: an effect is what the cache did."""
+        made = adapter()
+        made.apply(1, Alloc(4))
+        outcomes = [
+            made.apply(2, FreeSWA((Span(1, 0, 1),), "int64 2d")),
+            made.apply(3, MoveSWA((Span(1, 1, 2),), (Span(1, 0, 1),))),
+            made.apply(4, Free((Span(1, 1, 4),), "int32 strided")),
+        ]
+        assert [(outcome.result, outcome.effects) for outcome in outcomes] == [(Done(), ())] * 3
+        assert outcomes[-1].sizes["full_available_size"] == 7
+        assert outcomes[-1].sizes["swa_available_size"] == 7
+
+    def test_halves_can_be_asked_for(self) -> None:
+        """A7: 0 where there is none, whoever owns the slot."""
+        made = adapter()
+        made.apply(1, Alloc(3))
+        made.apply(2, FreeSWA((Span(1, 0, 1),)))
+        assert result(made, 3, ReadHalves((Span(0, 1, 5),))) == Slots((), (0, 2, 3, 0))
+
+    @pytest.mark.parametrize("operation", [Alloc(1), Free(()), FreeSWA(()), MoveSWA((), ()), ReadHalves(())])
+    def test_without_a_pool_there_is_nothing_to_call(self, operation: Any) -> None:
+        """A cache without a pool claims none."""
+        assert isinstance(result(adapter(pool="none"), 1, operation), Unsupported)
+
+    @pytest.mark.parametrize("operation", [FreeSWA(()), MoveSWA((), ()), ReadHalves(())])
+    def test_a_plain_pool_has_no_halves(self, operation: Any) -> None:
+        """A7: only an allocator with two pools has them."""
+        assert isinstance(result(adapter(pool="token"), 1, operation), Unsupported)
+
+    @pytest.mark.parametrize("wrong", [{"pool": "paged"}, {"slots": None}, {"page_size": True}])
+    def test_a_wrong_configuration_is_named(self, wrong: dict[str, Any]) -> None:
+        """The message says what may be given."""
+        config = {"page_size": 1, "window": None, "pool": "token", "slots": 8, **wrong}
+        with pytest.raises(ValueError, match="it must be"):
+            WindowedRadix("radix", config)
+
+    def test_configurations_differ_and_are_tiny(self) -> None:
+        """Small pools run out, small pages meet."""
+        made = pool_configurations([None, 4], ["none", "swa"], retains=False)
+        assert len({tuple(config.items()) for config in made}) == 8
+        assert {config["page_size"] for config in made} == {1, 4}
+        assert all(config["retains"] is False and config["slots"] in (24, 48) for config in made)
+
+
+class TestKeys:
+    def test_a_match_tells_slots_length_and_path(self, filled: WindowedRadix) -> None:
+        """R2: and the tree does not change with what the caller does to its tensors."""
+        for step in (5, 6):
+            assert result(filled, step, Match(Key((1, 2, 5, 9)))) == Matched((1, 2, 7), 3, 3)
+
+    def test_a_match_tells_its_dtype(self, filled: WindowedRadix, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R2: trees return int64."""
+        assert result(filled, 5, Match(Key((9,)))).dtype == "int64"
+        monkeypatch.setattr(filled.cache._tree, "gather", lambda path: torch.empty(0, dtype=torch.int32))
+        assert result(filled, 6, Match(Key((9,)))).dtype == "int32"
+
+    def test_an_insert_tells_what_was_adopted(self, filled: WindowedRadix) -> None:
+        """R4: the duplicates, 5 and 6, are still the caller's."""
+        assert result(filled, 5, Free((Span(3, 0, 2),))) == Done()
+        filled.apply(6, Alloc(1))
+        whole = (Span(1, 0, 2), Span(3, 2, 3), Span(6, 0, 1))
+        assert result(filled, 7, Insert(Key((1, 2, 5, 6)), whole, 3)) == Inserted(3, ((3, 4),), 4)
+
+    def test_token_ids_stand_in_without_a_pool(self) -> None:
+        """R1: no slots at all is something else than none of them."""
+        made = adapter(pool="none")
+        assert result(made, 1, Insert(Key((5, 6)))) == Inserted(0, ((0, 2),), 2)
+        assert result(made, 2, Match(Key((5, 6)))) == Matched((5, 6), 2, 2)
+        assert result(made, 3, Insert(Key(()), ())) == Inserted(0, (), 0)
+
+    def test_evictions_show_in_result_and_effects(self, filled: WindowedRadix) -> None:
+        """X2: tombstones first, then what is removed, then the callback; its sizes are the new ones."""
+        filled.apply(5, Match(Key((1, 2, 3, 4))))
+        outcome = filled.apply(6, Evict(1, 3))
+        assert outcome.result == Evicted(1, 3)
+        removed = Effect("callback", node=outcome.effects[2].node, sizes=outcome.sizes)
+        assert outcome.effects == (Effect("free_swa", (1, 2)), Effect("free", (7,)), removed)
+
+    def test_a_reset_gives_everything_back(self, filled: WindowedRadix) -> None:
+        """X7: five slots, in one call."""
+        outcome = filled.apply(5, Reset())
+        assert outcome.result == Done()
+        assert [sorted(effect.slots) for effect in outcome.effects] == [[1, 2, 3, 4, 7]]
+
+
+class TestHolds:
+    def test_a_hold_is_named_by_its_step(self, filled: WindowedRadix) -> None:
+        """S5: the token is the adapter's to keep."""
+        token = result(filled, 5, Lock(2)).token
+        assert token is not None
+        filled.apply(6, Match(Key((1, 2))))
+        assert result(filled, 7, Lock(6)) == Locked(None)
+        assert result(filled, 8, Unlock(5)) == Done()
+        assert result(filled, 9, Unlock(7)) == Done()
+        assert filled.sizes()["protected_size"] == 0
+
+    @pytest.mark.parametrize("lock", [5, 6])
+    def test_no_token_can_be_left_out_or_passed(self, lock: int, filled: WindowedRadix) -> None:
+        """R6: both ways are the same."""
+        filled.apply(4, Match(Key((1, 2))))
+        filled.apply(lock, Lock(4))
+        assert result(filled, 7, Unlock(lock)) == Done()
+
+    def test_node_and_token_of_others_can_be_passed(self, filled: WindowedRadix) -> None:
+        """S5, R6: a wrong token and a wrong node are refused."""
+        filled.apply(5, Lock(2))
+        filled.apply(6, Match(Key((1, 2))))
+        filled.apply(7, Lock(6))
+        wrong = [Unlock(5, token=7), Unlock(5, token=0), Unlock(7, token=5), Unlock(5, at=6), Unlock(5, at=4)]
+        for step, operation in enumerate(wrong, 8):
+            assert result(filled, step, operation).error == "LockError"
+        assert result(filled, 13, Unlock(7, at=2, token=5)) == Done()
+
+    @pytest.mark.parametrize("operation", [Lock(1), Lock(9), Unlock(2), Unlock(5, at=1), Unlock(5, token=2)])
+    def test_a_step_that_gave_nothing_is_the_programs_fault(
+        self, operation: Any, filled: WindowedRadix
+    ) -> None:
+        """A program that names what is not there cannot be judged."""
+        filled.apply(5, Lock(2))
+        with pytest.raises(ProgramError, match="step"):
+            filled.apply(6, operation)
+
+
+class TestFaults:
+    def test_a_pool_call_fails_once(self, filled: WindowedRadix) -> None:
+        """X2: what was refused is still there, and the next eviction gets it."""
+        assert result(filled, 5, Fault("free")) == Done()
+        outcome = filled.apply(6, Evict(9))
+        assert isinstance(outcome.result, Failed)
+        assert (outcome.result.error, outcome.effects) == ("InjectedFault", ())
+        assert result(filled, 7, Evict(9)) == Evicted(5, 5)
+
+    def test_a_fault_is_forgotten_after_one_operation(self, filled: WindowedRadix) -> None:
+        """X2: whatever that operation was."""
+        filled.apply(5, Fault("free"))
+        filled.apply(6, Match(Key((1,))))
+        assert result(filled, 7, Evict(9)) == Evicted(5, 5)
+
+    def test_callbacks_fail_from_the_nth_on(self, filled: WindowedRadix) -> None:
+        """X2: all of them run, and the first error is the one that is raised."""
+        filled.apply(5, Fault("callback", 2))
+        outcome = filled.apply(6, Evict(9))
+        assert isinstance(outcome.result, Failed)
+        assert outcome.result.error == "InjectedFault"
+        assert [effect.call for effect in outcome.effects] == ["free", "callback", "callback", "callback"]
+
+    def test_a_callback_that_calls_the_cache_notes_what_it_met(self, filled: WindowedRadix) -> None:
+        """X6: no callback re-enters."""
+        filled.apply(5, Fault("reenter", 2))
+        outcome = filled.apply(6, Evict(9))
+        assert outcome.result == Evicted(5, 5)
+        assert [effect.note for effect in outcome.effects] == ["", "", "RuntimeError", "RuntimeError"]
+
+    def test_a_cache_that_lets_callbacks_in_shows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """X6: a note that is empty tells a judge that nothing was refused."""
+        made = adapter(pool="none")
+        made.apply(1, Insert(Key((1, 2))))
+        monkeypatch.setattr(made.cache._callbacks, "refuse", lambda call: None)
+        made.apply(2, Fault("reenter"))
+        (effect,) = made.apply(3, Evict(1)).effects
+        assert effect.note == ""

@@ -1,0 +1,210 @@
+"""The adapters of our slot allocators: what was asked arrives, and what came back is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.adapters.own_slots import SWASlots, TokenSlots
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.operations import (
+    Alloc,
+    BeginGroup,
+    Clear,
+    EndGroup,
+    Free,
+    FreeSWA,
+    Malformed,
+    Merge,
+    MoveSWA,
+    Operation,
+    ReadHalves,
+    Span,
+)
+from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
+
+KINDS = {"token": TokenSlots, "swa": SWASlots}
+
+
+def make(kind: str = "token", **changes: Any) -> TokenSlots:
+    config = {**KINDS[kind].CONFIGURATIONS[0], "pages": 4, **changes}
+    return KINDS[kind](kind, config)
+
+
+def play(adapter: TokenSlots, *operations: Operation) -> list[Outcome]:
+    return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
+
+
+def test_slots_are_told_with_what_is_available() -> None:
+    """A3: numbers as the allocator chose them, and `None` as no room."""
+    taken, failed = play(make(), Alloc(3), Alloc(2))
+    assert taken == Outcome(Slots((1, 2, 3)), (), {"available_size": 1})
+    assert failed == Outcome(NoRoom(), (), {"available_size": 1})
+
+
+def test_slots_are_told_with_their_halves() -> None:
+    """A7: both pools' sizes, and the SWA slot behind each slot."""
+    (taken,) = play(make("swa", page_size=4, swa_pages=2), Alloc(6))
+    assert taken.result == Slots((4, 5, 6, 7, 8, 9), (4, 5, 6, 7, 8, 9))
+    assert taken.sizes == {"available_size": 0, "full_available_size": 8, "swa_available_size": 0}
+
+
+@pytest.mark.parametrize("form", ["int32", "uint8", "int64 2d", "int16 strided"])
+def test_slots_are_freed_in_every_form(form: str) -> None:
+    """A5: dtype and layout are the caller's choice."""
+    adapter = make()
+    _, freed = play(adapter, Alloc(4), Free((Span(1, 1, 3),), form))
+    assert freed == Outcome(Done(), (), {"available_size": 2})
+    assert adapter.pool.is_handed_out(torch.arange(5)).tolist() == [False, True, False, False, True]
+
+
+def test_an_empty_tensor_may_be_of_floats() -> None:
+    """A5: as ``torch.tensor([])`` is."""
+    assert play(make(), Free((), "float32"))[0].result == Done()
+
+
+@pytest.mark.parametrize("form", ["int24", "int32 round"])
+def test_a_form_that_there_is_not_is_not_the_allocators_fault(form: str) -> None:
+    """Nothing was asked of it."""
+    _, refused = play(make(), Alloc(1), Free((Span(1, 0, 1),), form))
+    assert isinstance(refused.result, Unsupported)
+    assert refused.sizes == {"available_size": 3}
+
+
+def test_slots_that_do_not_fit_the_dtype_are_not_the_allocators_fault() -> None:
+    """-1 is no uint8, and 300 neither."""
+    for span, form in ((Span(0, -1, 0), "uint8"), (Span(0, 300, 301), "uint8"), (Span(0, 300, 301), "int8")):
+        assert isinstance(play(make(), Free((span,), form))[0].result, Unsupported)
+
+
+def test_a_step_that_gave_nothing_cannot_be_named() -> None:
+    """The program is at fault."""
+    with pytest.raises(ProgramError, match="step 7"):
+        make().apply(8, Free((Span(7, 0, 1),)))
+
+
+def test_groups_merges_and_clears_arrive() -> None:
+    """A4, A6, X7: each shows in what is handed out next."""
+    free = Free((Span(1, 0, 1),))
+    found = play(make(), Alloc(2), BeginGroup(), free, EndGroup(), Alloc(1), Merge(), Alloc(1))
+    results = [outcome.result for outcome in found]
+    assert results == [Slots((1, 2)), Done(), Done(), Done(), Slots((3,)), Done(), Slots((1,))]
+    assert [outcome.sizes["available_size"] for outcome in found] == [2, 2, 2, 3, 2, 2, 1]
+    adapter = make()
+    assert play(adapter, Alloc(3), Clear(), Alloc(1))[2].result == Slots((1,))
+
+
+def test_halves_go_move_and_are_read() -> None:
+    """A7: what `translate_to_swa` says, 0 for what is gone and for padding."""
+    found = play(
+        make("swa", swa_pages=3),
+        Alloc(3),
+        FreeSWA((Span(1, 0, 1),)),
+        MoveSWA((Span(1, 1, 2),), (Span(1, 0, 1),)),
+        ReadHalves((Span(0, 0, 4),)),
+    )
+    assert [outcome.result for outcome in found[1:]] == [Done(), Done(), Slots((), (0, 2, 0, 3))]
+
+
+def test_misuse_is_told_by_the_name_of_its_error() -> None:
+    """A5: and nothing changed."""
+    outcome = play(make(), Free((Span(0, 1, 2),)))[0]
+    assert isinstance(outcome.result, Failed)
+    assert (outcome.result.error, outcome.sizes) == ("OwnershipError", {"available_size": 4})
+
+
+@pytest.mark.parametrize("store", ["host", "device"])
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize(("call", "wrong"), SWASlots.MALFORMED)
+def test_a_malformed_call_is_refused(call: str, wrong: str, checked: bool, store: str) -> None:
+    """X1: checked or not, and sizes stay."""
+    adapter = make("swa", check_ownership=checked, store=store)
+    before = adapter.sizes()
+    (outcome,) = play(adapter, Malformed(call, wrong))
+    assert isinstance(outcome.result, Failed)
+    assert outcome.result.error == ("ValueError" if wrong == "negative size" else "TypeError")
+    assert outcome.sizes == before
+
+
+@pytest.mark.parametrize("lacking", ["page_size", "pages", "swa_pages"])
+def test_a_configuration_that_lacks_a_size_is_refused(lacking: str) -> None:
+    """The message names the key."""
+    config = {key: value for key, value in SWASlots.CONFIGURATIONS[0].items() if key != lacking}
+    with pytest.raises(ValueError, match=f"configuration's {lacking} is None"):
+        SWASlots("swa", config)
+
+
+def test_sizes_are_configuration_enough() -> None:
+    """What is not given is as the constructors have it, with checks on every device."""
+    adapter = TokenSlots("token", {"page_size": 2, "pages": 3})
+    assert (adapter.pool.size, adapter.pool.need_sort, adapter.pool.check_ownership) == (6, True, True)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        Malformed("alloc", "a list"),
+        Malformed("free", "float size"),
+        Malformed("free_swa", "a list"),
+        Malformed("match", "a list"),
+        FreeSWA(()),
+        MoveSWA((), ()),
+        ReadHalves(()),
+    ],
+)
+def test_what_cannot_be_asked_is_not_supported(operation: Operation) -> None:
+    """An allocator without halves has no call for them."""
+    assert isinstance(play(make(), operation)[0].result, Unsupported)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_capabilities_follow_the_configuration(kind: str) -> None:
+    """Unsorted pools claim no order, unchecked ones no refusals."""
+    always = {"pool", "merges", "groups"} | ({"swa"} if kind == "swa" else set())
+    assert make(kind).capabilities == always | {"sorted", "refusals"}
+    assert make(kind, need_sort=False, check_ownership=False).capabilities == always
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_store_page_size_order_and_check_is_examined(kind: str) -> None:
+    """Twelve configurations each, all different."""
+    keys = ("store", "page_size", "need_sort", "check_ownership")
+    seen = [tuple(config[key] for key in keys) for config in KINDS[kind].CONFIGURATIONS]
+    assert len(seen) == len(set(seen)) == 12
+
+
+@pytest.mark.parametrize("store", ["host", "device"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_audit_names_what_it_walked(kind: str, store: str) -> None:
+    """A1, A2, A4-A7: in a group, too, whose pages an unchecked device store has not told apart."""
+    adapter = make(kind, store=store, page_size=4, check_ownership=False)
+    play(adapter, Alloc(12), BeginGroup(), Free((Span(1, 3, 9),)))
+    assert {*adapter.audit()} == {"A1", "A2", "A4", "A6"} | ({"A7"} if kind == "swa" else set())
+    assert "A5" in make(kind).audit()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_audit_compares_what_the_allocator_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A2: an answer for a slot that is not so."""
+    adapter = make(kind)
+    adapter.apply(1, Alloc(1))
+    monkeypatch.setattr(adapter.pool, "is_handed_out", lambda slots: slots < 3)
+    with pytest.raises(InvariantViolation, match="A2: is_handed_out"):
+        adapter.audit()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "law"),
+    [("token", "alloc", "A3"), ("swa", "alloc", "A3"), ("swa", "translate_to_swa", "A7")],
+)
+def test_slots_of_another_form_than_promised_are_noticed(
+    kind: str, method: str, law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Allocators hand out int32, in one dimension."""
+    adapter = make(kind)
+    made = getattr(adapter.pool, method)
+    monkeypatch.setattr(adapter.pool, method, lambda argument: made(argument).long())
+    with pytest.raises(InvariantViolation, match=f"{law}: form of the slots"):
+        adapter.apply(1, Alloc(1))

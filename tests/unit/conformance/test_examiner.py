@@ -1,0 +1,98 @@
+"""An adapter beside its judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pymllm.adapters.base import Adapter
+from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.operations import Alloc, Free, Operation, Span
+from pymllm.oracle.outcomes import Outcome, Slots
+
+
+def token_slots() -> Adapter:
+    return make_adapter("token-slots")
+
+
+def test_every_step_is_done_judged_and_written_down() -> None:
+    """The history is what `judge_steps` needs."""
+    examiner = Examiner(token_slots(), seed=3, versions={"torch": "2"})
+    examiner.do(Alloc(2))
+    examiner.do(Free((Span(1, 0, 1),)), step=7)
+    assert [step.number for step in examiner.history.steps] == [1, 7]
+    assert examiner.next_step == 8
+    assert (examiner.history.header.seed, examiner.history.header.versions) == (3, {"torch": "2"})
+    again, found = judge_steps(examiner.history.header, examiner.history.steps)
+    assert (again.exercised, found) == (examiner.judge.evidence.exercised, None)
+
+
+@pytest.mark.parametrize(("audit", "walks"), [(True, 1), (False, 0)])
+def test_the_walk_from_inside_is_counted(audit: bool, walks: int) -> None:
+    """Evidence from outside and from inside are two things."""
+    examiner = Examiner(token_slots(), audit=audit)
+    examiner.do(Alloc(1))
+    assert examiner.audited["A2"] == walks
+    examiner.look_inside()
+    assert examiner.audited["A2"] == walks + 1
+
+
+class Wrong:
+    """Does what another adapter does, but for one answer."""
+
+    def __init__(self, inner: Adapter, step: int) -> None:
+        self.inner, self.step = inner, step
+        self.name, self.kind = inner.name, inner.kind
+        self.config, self.capabilities = inner.config, inner.capabilities
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        outcome = self.inner.apply(step, operation)
+        return Outcome(Slots((0,)), (), outcome.sizes) if step == self.step else outcome
+
+    def audit(self) -> Sequence[str]:
+        return self.inner.audit()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_a_violation_is_the_last_step_of_the_history() -> None:
+    """A1: what was seen is kept with the step."""
+    examiner = Examiner(Wrong(token_slots(), 2))
+    examiner.do(Alloc(1))
+    with pytest.raises(InvariantViolation) as caught:
+        examiner.do(Alloc(1))
+    assert caught.value.law == "A1"
+    last = examiner.history.steps[-1]
+    assert last.outcome is not None
+    assert (last.number, last.outcome.result) == (2, Slots((0,)))
+
+
+def test_a_program_that_does_the_same_again_is_evidence() -> None:
+    """X3: and the second adapter is closed."""
+    examiner = Examiner(token_slots())
+    examiner.do(Alloc(2))
+    examiner.check_replay(token_slots)
+    assert examiner.judge.evidence.exercised["X3"] == 1
+
+
+def test_a_program_that_does_something_else_again_is_refused() -> None:
+    """X3: with the step and both outcomes."""
+    examiner = Examiner(token_slots())
+    examiner.do(Alloc(2))
+    examiner.do(Alloc(1))
+    with pytest.raises(InvariantViolation, match="step 2, run again: expected Outcome") as caught:
+        examiner.check_replay(lambda: Wrong(token_slots(), 2))
+    assert caught.value.law == "X3"
+
+
+def test_a_step_that_the_adapter_could_not_do_is_written_down_without_an_outcome() -> None:
+    """Whoever looks for the cause of a crash sees what was asked last."""
+    examiner = Examiner(token_slots())
+    with pytest.raises(ProgramError, match="step 1 gave 0"):
+        examiner.do(Free((Span(1, 0, 1),)))
+    assert [(step.number, step.outcome) for step in examiner.history.steps] == [(1, None)]

@@ -1,0 +1,292 @@
+"""The machine lets an engine live over an adapter, and reports whatever either of the two finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymllm.adapters.base import Adapter
+from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.conformance.acting import ActingMachine, acts_of, drive, make_machine
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.errors import AdapterError, InvariantViolation, UsageError
+from pymllm.oracle.history import Config
+from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.operations import Evict, Insert, Lock, Match, Operation, Reset, Unlock
+from pymllm.oracle.outcomes import Outcome, Slots
+from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine_memory import EngineMemory
+from pymllm.workloads.source import Stage
+
+CONFIG: Config = {"page_size": 4, "window": 6, "pool": "swa", "slots": 48, "swa_slots": 36}
+
+
+def machine_of(**changes: int | str | None) -> Any:
+    """Make the machine class of a windowed radix cache."""
+    return make_machine(LifecycleMachine, "radix-window", {**CONFIG, **changes}, seed=1)
+
+
+def operations_of(machine: ActingMachine) -> list[Operation]:
+    return [step.operation for step in machine.examiner.history.steps]
+
+
+# -- acts ----------------------------------------------------------------------------------------------------
+
+
+def test_requests_run_when_the_engine_goes_on() -> None:
+    """E3: a prompt is matched, held, computed, cached, and its hold moves; in the end all is given back."""
+    machine = machine_of()()
+    machine.ask(2, 0, 5, 0, 0, 0)
+    assert operations_of(machine) == []
+    machine.step(1)
+    kinds = {type(operation) for operation in operations_of(machine)}
+    assert {Match, Lock, Insert, Unlock} <= kinds
+    assert machine.is_at_rest
+    machine.teardown()
+    assert isinstance(operations_of(machine)[-1], Evict)
+    assert machine.examiner.judge.model.pages == {}
+
+
+def test_prompts_share_what_their_small_numbers_share() -> None:
+    """K1: a trunk, branches, pages cut short, and namespaces."""
+    machine = machine_of()()
+    for arguments in (
+        (4, 0, 5, 0, 0, 0),
+        (4, 0, 2, 0, 0, 0),
+        (4, 0, 2, 1, 0, 3),
+        (4, 4, 5, 0, 0, 4),
+        (1, 4, 0, 0, 9, 0),
+    ):
+        machine.ask(*arguments)
+    requests = [machine.source.next_request() for _ in range(5)]
+    assert [request.prompt_length for request in requests] == [20, 20, 20, 16, 4]
+    assert [request.namespace for request in requests] == [None, None, "a", 1, None]
+    assert requests[0].block_ids[:2] == requests[1].block_ids[:2] == requests[2].block_ids[:2]
+    assert len({request.block_ids[2:] for request in requests[:3]}) == 3
+    assert [request.output_length for request in requests] == [1, 1, 1, 1, 18]
+    assert [request.request_id for request in requests] == list(range(5))
+
+
+def test_somebody_asks_for_the_whole_pool_or_more() -> None:
+    """E4: who just fits runs, who does not is rejected; nobody waits for ever."""
+    machine = machine_of()()
+    machine.ask_for_everything(0, 4, 0)
+    machine.ask_for_everything(3, 4, 0)
+    machine.settle(0)
+    report = machine.engine.report()
+    assert (report.finished, report.rejected) == (1, 1)
+
+
+def test_queue_is_bounded() -> None:
+    """An act that would let too many wait is not offered."""
+    machine = machine_of()()
+    for _ in range(6):
+        assert machine.may_ask
+        machine.ask(2, 0, 0, 0, 0, 0)
+    assert not machine.may_ask
+
+
+@pytest.mark.parametrize(("held", "aborted"), [(0, Stage.QUEUED), (1, Stage.HELD)])
+def test_waiting_request_is_aborted_where_the_act_says(held: int, aborted: Stage) -> None:
+    """E3: as long as it waits, or once its prefix is held."""
+    machine = machine_of()()
+    assert not machine.has_lives
+    machine.ask_for_everything(0, 4, 0)
+    machine.ask(2, 0, 0, 0, 9, 0)
+    machine.step(1)
+    assert [stage for _, stage in machine._lives()] == [Stage.QUEUED, Stage.PREFILL]
+    machine.abort(8, held)
+    machine.abort(9, 1)
+    assert machine.source._doomed == {(1, aborted), (0, Stage.PREFILL)}
+    machine.settle(0)
+    assert machine.engine.report().aborted == 2
+
+
+def test_chunks_and_victims_are_the_sources() -> None:
+    """X3: standing orders, until the end, where everything may finish."""
+    machine = machine_of()()
+    machine.limit_chunks(3)
+    machine.choose_victims(2)
+    assert (machine.source.chunk, machine.source.victim) == (3, 2)
+    machine.teardown()
+    assert (machine.source.chunk, machine.source.victim) == (0, 0)
+
+
+def test_evicting_and_resetting_happen_around_the_engine() -> None:
+    """X7: whoever owns the cache may reset it at rest, and evict at any time."""
+    machine = machine_of()()
+    machine.ask(2, 0, 0, 0, 9, 0)
+    machine.step(1)
+    machine.evict(1, 2)
+    assert operations_of(machine)[-1] == Evict(2, 4)
+    machine.settle(0)
+    machine.flush()
+    assert operations_of(machine)[-1] == Reset()
+    machine.teardown()
+
+
+def test_other_engine_starts_over_the_same_cache() -> None:
+    """E3: whoever lives is drained before."""
+    machine = machine_of()()
+    first = machine.engine
+    machine.ask(2, 0, 0, 0, 9, 0)
+    machine.step(1)
+    machine.start_again(2, 2, 1)
+    assert machine.engine is first
+    machine.start_again(1, 2, 1)
+    assert machine.engine is not first
+    assert (machine.engine.config.decode_headroom, machine.engine.config.release_window_early) == (2, True)
+    assert first.report().aborted == 1
+    assert machine.examiner.judge.evidence.exercised["E3"] > 0
+
+
+def test_rare_acts_are_rare() -> None:
+    """A search that settled in every other step would never build up pressure."""
+    machine = machine_of()()
+    machine.ask(2, 0, 0, 0, 9, 0)
+    machine.step(1)
+    machine.settle(3)
+    machine.start_again(2, 0, 0)
+    assert machine.has_lives
+
+
+# -- what comes of it ----------------------------------------------------------------------------------------
+
+
+def test_driven_program_is_a_history_like_any_other() -> None:
+    """X3: it is judged again without the implementation, and replayed on another."""
+    cls = machine_of()
+    machine = drive(cls, 0, 60)
+    examiner = machine.examiner
+    assert cls.steps_run == len(examiner.history) > 200
+    evidence, found = judge_steps(examiner.history.header, examiner.history.steps)
+    assert found is None
+    exercised = examiner.judge.evidence.exercised
+    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5"}
+    assert exercised["X3"] == evidence.exercised["X3"] + 1
+    assert examiner.audited["R9"] > 0
+    assert operations_of(drive(machine_of(), 0, 60)) == operations_of(machine)
+
+
+def test_walks_from_inside_can_be_left_out() -> None:
+    """Evidence from inside is counted only where it was gathered."""
+    machine = drive(make_machine(LifecycleMachine, "radix-window", CONFIG, audit=False), 0, 30)
+    assert not machine.examiner.audited
+
+
+def test_each_act_takes_small_numbers() -> None:
+    """Draw small: what Hypothesis shrinks must stay readable."""
+    assert set(acts_of(LifecycleMachine)) == {
+        "abort",
+        "ask",
+        "ask_for_everything",
+        "choose_victims",
+        "evict",
+        "flush",
+        "limit_chunks",
+        "settle",
+        "start_again",
+        "step",
+    }
+    assert max(high for act in acts_of(LifecycleMachine).values() for _, high in act.act_ranges.values()) < 12
+
+
+def test_adapter_without_a_pool_cannot_be_driven() -> None:
+    """An engine needs slots; the smoke test and the registry keep such adapters away from it."""
+    with pytest.raises(AdapterError, match="needs a prefix cache that claims it can be driven"):
+        machine_of(pool="none")()
+
+
+class Nameless(WindowedRadix):
+    """Does not claim namespaces."""
+
+    def claim(self) -> frozenset[str]:
+        """Claim less."""
+        return super().claim() - {"extra_key"}
+
+
+def test_namespaces_are_used_only_where_they_are_claimed() -> None:
+    """K1: an adapter is not asked for what it does not have."""
+
+    class Machine(LifecycleMachine):
+        ADAPTER, CONFIG = "nameless", CONFIG
+
+        @classmethod
+        def make_adapter(cls) -> Adapter:
+            return Nameless("nameless", CONFIG)
+
+    machine = Machine()
+    machine.ask(2, 0, 0, 0, 0, 3)
+    request = machine.source.next_request()
+    assert request is not None
+    assert request.namespace is None
+
+
+# -- violations ----------------------------------------------------------------------------------------------
+
+
+def test_what_the_engine_finds_is_kept_with_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E3: here an engine that gives nothing back; the cache is sound, so no operation is to blame."""
+    cls = machine_of()
+    monkeypatch.setattr(EngineMemory, "give_back", lambda self, live, adopted=(): live.forget_memory())
+    with pytest.raises(InvariantViolation, match="E3"):
+        drive(cls, 0, 60)
+    assert cls.found.violation.law == "E3"
+    assert len(cls.found.history) > 0
+    assert judge_steps(cls.found.history.header, cls.found.history.steps)[1] is None
+
+
+class Forgetful(WindowedRadix):
+    """Hands slots out twice."""
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Give the second allocation the slots of the first."""
+        outcome = super().apply(step, operation)
+        if isinstance(outcome.result, Slots) and len(outcome.result.slots) == 4:
+            result = Slots((4, 5, 6, 7), outcome.result.swa_slots)
+            return Outcome(result, outcome.effects, outcome.sizes)
+        return outcome
+
+
+def test_what_the_judge_finds_ends_the_engine() -> None:
+    """A2: the history ends with the step that broke the law, and the engine is not asked to go on."""
+
+    class Machine(LifecycleMachine):
+        ADAPTER, CONFIG = "forgetful", CONFIG
+
+        @classmethod
+        def make_adapter(cls) -> Adapter:
+            return Forgetful("forgetful", CONFIG)
+
+    with pytest.raises(InvariantViolation, match="A2") as caught:
+        drive(Machine, 0, 60)
+    found = Machine.found
+    assert found is not None
+    assert found.violation is caught.value
+    _, again = judge_steps(found.history.header, found.history.steps)
+    assert again is not None
+    assert (again[0], again[1].law) == (found.history.steps[-1], "A2")
+
+
+def test_engine_that_broke_down_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is no violation must not be taken for one in the clearing up."""
+    machine = machine_of()()
+    machine.ask(2, 0, 0, 0, 9, 0)
+
+    def fail(engine: Engine) -> bool:
+        raise UsageError("nothing goes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", fail)
+        with pytest.raises(UsageError):
+            machine.step(1)
+    machine.end()
+    assert operations_of(machine) == []
+
+
+def test_registry_adapter_is_driven_by_its_name() -> None:
+    """The machine of a configuration is like any other machine."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "retains": False}
+    machine = drive(make_machine(LifecycleMachine, "chunk", config), 3, 40)
+    assert machine.examiner.judge.evidence.exercised["E1"] > 0

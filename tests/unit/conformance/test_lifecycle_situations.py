@@ -1,0 +1,183 @@
+"""Each event of an engine counts as the situation that it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymllm.adapters.base import header_of
+from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.acting import make_machine
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.conformance.lifecycle_situations import LifecycleNotes, expected_lives
+from pymllm.oracle.history import Config, Header
+from pymllm.oracle.operations import Alloc, Evict, FreeSWA
+from pymllm.oracle.outcomes import Done, Evicted, NoRoom, Outcome, Slots
+from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.request import Request
+from pymllm.workloads.source import Stage
+
+WINDOWED: Config = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
+
+
+@pytest.fixture
+def machine() -> Any:
+    """Make a machine over a windowed cache; its engine has done nothing yet."""
+    return make_machine(LifecycleMachine, "radix-window", WINDOWED)()
+
+
+@pytest.fixture
+def notes(machine: Any) -> LifecycleNotes:
+    """Give the onlooker of that engine."""
+    taken: LifecycleNotes = machine._notes
+    return taken
+
+
+def reached(machine: Any) -> set[str]:
+    """Name what was met so far."""
+    return set(machine.examiner.judge.evidence.reached)
+
+
+def live(number: int = 0, prompt: int = 8, output: int = 5, length: int = 0) -> LiveRequest:
+    """Make a request that has come some way."""
+    made = LiveRequest(Request(number, 0.0, prompt, output, tuple(range(prompt)), 1), place=number)
+    made.length = length
+    return made
+
+
+@pytest.mark.parametrize(
+    ("event", "situation"),
+    [
+        (Event.REJECTED, "a request can never fit"),
+        (Event.REFUSED, "an admission fails"),
+        (Event.DUPLICATED, "duplicates are given back"),
+        (Event.UNCACHED, "the cache takes nothing of what was computed"),
+    ],
+)
+def test_some_events_are_situations_by_themselves(
+    event: Event, situation: str, machine: Any, notes: LifecycleNotes
+) -> None:
+    """E3, E4: whatever else is so."""
+    notes(event, live())
+    assert reached(machine) == {situation}
+
+
+def test_refusal_with_no_row_left_is_told_apart(machine: Any, notes: LifecycleNotes) -> None:
+    """E4: memory is not the only thing that may be short."""
+    machine.engine.memory.pools.rows.alloc(3)
+    notes(Event.REFUSED, live())
+    assert "an admission fails for want of a row" in reached(machine)
+
+
+@pytest.mark.parametrize(
+    ("stage", "situation"),
+    [
+        (Stage.QUEUED, "a waiting request is aborted"),
+        (Stage.HELD, "a request is aborted while its prefix is held"),
+        (Stage.PREFILL, "a request is aborted between two chunks"),
+        (Stage.DECODE, "a request is aborted in decode"),
+    ],
+)
+def test_aborts_differ_by_their_stage(
+    stage: Stage, situation: str, machine: Any, notes: LifecycleNotes
+) -> None:
+    """E3: what nobody asked for is the draining of the engine."""
+    machine.source.doom(0, stage)
+    machine.source.abort(0, stage)
+    notes(Event.ABORTED, live())
+    assert reached(machine) == {situation}
+    notes(Event.ABORTED, live(1))
+    assert reached(machine) == {situation, "the engine is drained with requests in it"}
+
+
+def test_retraction_and_return_are_told_apart(machine: Any, notes: LifecycleNotes) -> None:
+    """E3: in prefill, in decode, and whether it comes back."""
+    notes(Event.RETRACTED, live(0, length=3))
+    notes(Event.ADMITTED, live(1))
+    assert reached(machine) == {"a request is retracted between two chunks"}
+    notes(Event.RETRACTED, live(1, length=9))
+    notes(Event.ADMITTED, live(0))
+    assert reached(machine) == {
+        "a request is retracted between two chunks",
+        "a request is retracted in decode",
+        "a retracted request is admitted again",
+    }
+
+
+def test_finishing_differs_by_where_it_happens(machine: Any, notes: LifecycleNotes) -> None:
+    """E3: inside the first chunk, in decode, or with a later chunk, which is nothing special."""
+    notes(Event.FINISHED, live(0, output=1))
+    assert reached(machine) == set()
+    notes(Event.ADMITTED, live(1, output=1))
+    notes(Event.FINISHED, live(1, output=1))
+    assert reached(machine) == {"a request finishes inside its first chunk"}
+    notes(Event.ADMITTED, live(2))
+    notes.begin_iteration()
+    notes(Event.FINISHED, live(2))
+    assert reached(machine) == {"a request finishes inside its first chunk", "a request finishes in decode"}
+    notes(Event.FINISHED, live(3, prompt=24, output=1))
+    assert "a request that just fits finishes" in reached(machine)
+
+
+def test_admission_tells_what_was_found(machine: Any, notes: LifecycleNotes) -> None:
+    """E4: a full hit, and one that others hold too."""
+    machine.ask(4, 0, 5, 0, 0, 0)
+    machine.ask(4, 0, 5, 0, 9, 0)
+    machine.ask(4, 0, 5, 0, 9, 0)
+    machine.step(3)
+    assert {"a full hit leaves a token to compute", "two requests hold one prefix"} <= reached(machine)
+
+
+def test_dead_window_is_seen_at_the_admission_that_suffers(machine: Any, notes: LifecycleNotes) -> None:
+    """S1: two prompts part after a trunk whose window dies; a third finds the trunk and may not use it."""
+    for branch in (0, 1):
+        machine.ask(5, 0, 4, branch, 0, 0)
+        machine.step(2)
+    for tokens in (6, 4):
+        machine.evict(0, tokens)
+    assert "cached tokens lie behind a dead window" not in reached(machine)
+    machine.ask(5, 0, 4, 0, 0, 0)
+    machine.step(1)
+    assert "cached tokens lie behind a dead window" in reached(machine)
+
+
+def test_operations_tell_of_room(machine: Any, notes: LifecycleNotes) -> None:
+    """E4: what evicting brought, for whom, and when it was in vain."""
+    notes.note_operation(Evict(3), Outcome(Evicted(0)))
+    notes.note_operation(Alloc(3), Outcome(Slots((1, 2, 3))))
+    assert reached(machine) == set()
+    notes.note_operation(Evict(3), Outcome(Evicted(0, 2)))
+    assert reached(machine) == {"an eviction makes room"}
+    notes.note_operation(Alloc(3), Outcome(NoRoom()))
+    assert "evicting is not enough" in reached(machine)
+    notes(Event.ADMITTED, live())
+    notes.note_operation(Evict(3), Outcome(Evicted(3)))
+    assert "an eviction makes room for a prompt just admitted" in reached(machine)
+    notes.note_operation(FreeSWA(()), Outcome(Done()))
+    assert "halves behind a window are returned" in reached(machine)
+
+
+def test_first_shortage_is_not_the_last_word(machine: Any, notes: LifecycleNotes) -> None:
+    """E4: an allocation that fails before anything was evicted."""
+    notes.note_operation(Alloc(3), Outcome(NoRoom()))
+    notes.note_operation(Alloc(3), Outcome(NoRoom()))
+    assert reached(machine) == set()
+
+
+def header(adapter: str, **changes: int | str | None) -> Header:
+    return header_of(make_adapter(adapter, {**WINDOWED, **changes}))
+
+
+def test_what_a_run_must_meet_depends_on_the_cache() -> None:
+    """E3: every exit everywhere; sharing and windows where there are such."""
+    full, windowed = header("radix", window=None), header("radix-window")
+    without_halves, chunk = header("radix-window", pool="token"), header("chunk", retains=False)
+    every_exit = expected_lives(chunk) & expected_lives(full)
+    assert len(every_exit) == 16
+    assert expected_lives(chunk) - every_exit == {"the cache takes nothing of what was computed"}
+    assert "two requests hold one prefix" in expected_lives(full)
+    dead, returned = "cached tokens lie behind a dead window", "halves behind a window are returned"
+    assert expected_lives(windowed) - expected_lives(full) == {dead, returned}
+    assert expected_lives(without_halves) - expected_lives(full) == {dead}

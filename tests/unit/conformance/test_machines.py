@@ -1,0 +1,43 @@
+"""Which machine searches what."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.conformance.acting import ActingMachine
+from pymllm.conformance.machines import MACHINES, MachineEntry, load_machine, machines_for
+from pymllm.oracle.laws import find_law
+from pymllm.oracle.operations import KINDS
+
+
+def test_every_kind_has_a_machine() -> None:
+    """What can be adapted can be examined."""
+    assert set(MACHINES) == set(KINDS)
+    assert all(MACHINES.values())
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entries in MACHINES.values() for entry in entries], ids=lambda entry: entry.name
+)
+def test_every_machine_is_there(entry: MachineEntry) -> None:
+    """The registry names classes that exist, with a share of the time each."""
+    machine = load_machine(entry)
+    assert issubclass(machine, ActingMachine)
+    assert machine.__name__ == entry.name
+    assert entry.weight > 0
+
+
+def test_the_engine_drives_only_what_can_be_driven() -> None:
+    """A cache without a pool has no life cycle."""
+    names = [entry.name for entry in machines_for("prefix", {"pool"})]
+    assert names == ["PrefixMachine"]
+    names = [entry.name for entry in machines_for("prefix", {"pool", "engine"})]
+    assert names == ["PrefixMachine", "LifecycleMachine"]
+
+
+def test_only_machines_that_can_test_a_law_are_chosen() -> None:
+    """E3 needs the engine; R6 is tested by both."""
+    claims = {"pool", "engine"}
+    assert [it.name for it in machines_for("prefix", claims, [find_law("E3")])] == ["LifecycleMachine"]
+    assert len(machines_for("prefix", claims, [find_law("R6")])) == 2
+    assert len(machines_for("prefix", claims, [find_law("E3"), find_law("R6")])) == 2

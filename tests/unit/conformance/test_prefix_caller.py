@@ -1,0 +1,189 @@
+"""The caller's side of a prefix cache: slots, handles, looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymllm.conformance.acting import make_machine
+from pymllm.conformance.prefix_caller import FIRST_NUMBER, KEPT, PrefixCaller
+from pymllm.conformance.prefix_machine import PrefixMachine
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Fault,
+    Free,
+    FreeSWA,
+    Insert,
+    Inspect,
+    Key,
+    Operation,
+    Reset,
+    Span,
+)
+
+CONFIG = {"page_size": 2, "window": 4, "pool": "swa", "slots": 12, "swa_slots": 12}
+
+
+def caller(adapter: str = "radix-window", **changes: Any) -> Any:
+    return make_machine(PrefixMachine, adapter, {**CONFIG, **changes})()
+
+
+def asked(caller: PrefixCaller, kind: type[Operation]) -> list[Any]:
+    """The operations of one kind, in order."""
+    operations = [step.operation for step in caller.examiner.history.steps]
+    return [operation for operation in operations if isinstance(operation, kind)]
+
+
+def put(caller: PrefixCaller, *tokens: int) -> int:
+    """Insert fresh slots and give back what was not adopted; return the step."""
+    slots = caller.allocate(len(tokens))
+    assert slots is not None
+    step = caller.insert(Key(tokens), slots, style=0)
+    caller.give_back(slots)
+    return step
+
+
+class TestSlots:
+    def test_whole_pages_are_taken(self) -> None:
+        """A3: engines take whole pages and grow into them."""
+        made = caller()
+        assert made.allocate(3) == [2, 3, 4, 5]
+        assert asked(made, Alloc) == [Alloc(4)]
+
+    def test_what_is_missing_is_evicted(self) -> None:
+        """R5, S3: as much as is missing of each half, and nothing where that is not enough."""
+        made = caller(swa_slots=8)
+        put(made, 1, 1, 2, 2, 3, 3)
+        assert made.allocate(6) is not None
+        assert asked(made, Evict) == [Evict(0, 4)]
+        assert made.allocate(24) is None
+
+    def test_a_plain_pool_is_short_of_one_kind(self) -> None:
+        """R5: without halves, the two amounts are the same."""
+        made = caller(pool="token")
+        put(made, 1, 1, 2, 2, 3, 3)
+        assert made.allocate(8) is not None
+        assert asked(made, Evict) == [Evict(2, 2)]
+
+    def test_without_a_pool_every_number_is_new(self) -> None:
+        """R1: and none is a token id."""
+        made = caller(pool="none")
+        assert made.allocate(3) == list(range(FIRST_NUMBER, FIRST_NUMBER + 4))
+        assert made.allocate(1) == [FIRST_NUMBER + 4, FIRST_NUMBER + 5]
+        assert made.spans([FIRST_NUMBER + 4]) == (Span(0, FIRST_NUMBER + 4, FIRST_NUMBER + 5),)
+        made.give_back([FIRST_NUMBER])
+        made.free_halves([FIRST_NUMBER])
+        assert made.examiner.history.steps == []
+
+    def test_only_what_is_the_callers_is_given_back(self) -> None:
+        """R4: adopted slots are the cache's."""
+        made = caller()
+        put(made, 1, 1)
+        slots = made.allocate(6)
+        made.insert(Key((1, 1, 2, 2, 9)), slots[:5], style=0)
+        made.give_back(slots)
+        assert made.ledger.resolve(asked(made, Free)[-1].slots) == [slots[at] for at in (0, 1, 4, 5)]
+        assert made.ledger.callers_slots() == []
+
+    def test_halves_are_given_back_where_there_are_such(self) -> None:
+        """A7: an engine returns what lies outside every window."""
+        made = caller()
+        slots = made.allocate(4)
+        made.free_halves(slots[:2])
+        made.free_halves([])
+        assert [made.ledger.has_half(slot) for slot in slots] == [False, False, True, True]
+        assert len(asked(made, FreeSWA)) == 1
+
+
+class TestHandles:
+    def test_the_last_nodes_are_kept(self) -> None:
+        """R2, R3: with the path that each ends."""
+        made = caller()
+        put(made, 1, 1, 2, 2)
+        for _ in range(KEPT):
+            made.match(Key((1, 1, 3)))
+        assert len(made.handles) == KEPT
+        assert {handle.path.tokens for handle in made.handles} == {(1, 1)}
+
+    def test_a_node_is_stale_once_it_left(self) -> None:
+        """X7, R5: also where its path is cached again; the root stays."""
+        made = caller()
+        step = put(made, 1, 1)
+        root, _ = made.match(Key((9, 9)))
+        made.do(Evict(2))
+        put(made, 1, 1)
+        assert [handle.step for handle in made.stale] == [step]
+        assert root in [handle.step for handle in made.live]
+
+    def test_nothing_is_stale_for_who_does_not_refuse_it(self) -> None:
+        """X1: what a stale node does there is not defined."""
+        made = caller()
+        put(made, 1, 1)
+        made.do(Reset())
+        made.capabilities = frozenset()
+        assert made.stale == []
+
+    def test_holds_are_taken_and_released(self) -> None:
+        """R6, S5: a hold that was refused is none."""
+        made = caller()
+        step = put(made, 1, 1, 2, 2, 3, 3)
+        above, _ = made.match(Key((1, 1, 2, 2)))
+        hold = made.lock(step)
+        assert made.holds == [hold]
+        made.do(Evict(0, 4))
+        assert made.lock(above) is None
+        made.unlock(hold)
+        assert (made.holds, made.released) == ([], [hold])
+
+
+class TestLooks:
+    @pytest.mark.parametrize(("every", "looks"), [(1, 6), (2, 3), (4, 1)])
+    def test_nodes_are_looked_at_now_and_then(self, every: int, looks: int) -> None:
+        """R9, R10: as often as the machine says."""
+        made = caller()
+        type(made).INSPECT_EVERY = every
+        made.begin()
+        for _ in range(6):
+            made.look()
+        assert len(asked(made, Inspect)) == looks
+
+    def test_who_shows_no_nodes_is_not_asked(self) -> None:
+        """R10: not claimed, not tested."""
+        made = caller("chunk", window=None, pool="token", retains=False)
+        made.look()
+        assert made.examiner.history.steps == []
+
+
+class TestCapabilities:
+    @pytest.mark.parametrize(
+        ("pool", "expected"),
+        [("none", (False, False, False)), ("token", (True, False, True)), ("swa", (True, True, True))],
+    )
+    def test_what_there_is_is_read_off_the_configuration(
+        self, pool: str, expected: tuple[bool, bool, bool]
+    ) -> None:
+        """Acts that make no sense are left away."""
+        made = caller(pool=pool)
+        assert (made.has_pool, made.has_halves, made.can_fail_pool) == expected
+        assert (made.is_windowed, made.is_refusing, made.is_faulty) == (True, True, True)
+
+    def test_a_fault_is_armed(self) -> None:
+        """X2: for the next operation."""
+        made = caller()
+        put(made, 1, 1)
+        made.arm("free")
+        assert asked(made, Fault) == [Fault("free")]
+        assert made.do(Evict(2)).result.error == "InjectedFault"
+
+
+def test_at_the_end_everything_is_given_back() -> None:
+    """E3, A2: the pool is whole again, and so the program's end is judged."""
+    made = caller()
+    made.lock(put(made, 1, 1, 2, 2, 3, 3))
+    made.allocate(4)
+    made.teardown()
+    assert made.ledger.sizes()["available_size"] == 12
+    assert (made.holds, made.model.pages) == ([], {})
+    assert asked(made, Insert)

@@ -1,0 +1,150 @@
+"""From searches to verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.machines import MACHINES
+from pymllm.conformance.results import (
+    AdapterResult,
+    SearchedConfiguration,
+    VerifyReport,
+    judge_adapter,
+    leave_unknown,
+    merge_laws,
+)
+from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.smoke import SmokeFailure, SmokeReport
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Header, History, Step
+from pymllm.oracle.laws import find_law, laws_of
+from pymllm.oracle.operations import Clear
+from pymllm.oracle.verdicts import Verdict
+
+(ROW_MACHINE,) = MACHINES["rows"]
+PREFIX_MACHINE, LIFECYCLE_MACHINE = MACHINES["prefix"]
+CLAIMS = frozenset({"pool"})
+SMOKE = SmokeReport("tiny", "rows", (({"n": 1}, CLAIMS), ({"n": 2}, CLAIMS)))
+
+
+def broken(law: str, steps: int) -> Finding:
+    history = History(Header("tiny", "rows"), [Step(number, Clear()) for number in range(1, steps + 1)])
+    return Finding(InvariantViolation(law, "looked"), history, True, True)
+
+
+def searched(
+    exercised: dict[str, int], *found: Finding, n: int = 1, crash: Crash | None = None
+) -> SearchedConfiguration:
+    result = SearchResult(
+        2, 30, 1.5, Counter(exercised), Counter({"P1": 7}), Counter({"met": 1}), found, crash
+    )
+    return SearchedConfiguration("tiny", {"n": n}, CLAIMS, ROW_MACHINE, result)
+
+
+def verdicts_of(result: AdapterResult) -> dict[str, Verdict]:
+    return {row.law.id: row.verdict for row in result.laws}
+
+
+def test_a_law_holds_where_one_configuration_tested_it() -> None:
+    """Another that never met it does not outweigh that; a law that none tested is unknown."""
+    result = judge_adapter(SMOKE, [searched({"P1": 3}), searched({"P1": 2, "P2": 1}, n=2)])
+    verdicts = verdicts_of(result)
+    assert (verdicts["P1"], verdicts["P2"], verdicts["P3"]) == (
+        Verdict.HOLDS,
+        Verdict.HOLDS,
+        Verdict.UNKNOWN,
+    )
+    assert verdicts["X1"] is Verdict.NOT_CLAIMED  # needs refusals, which no configuration claims
+    (row,) = (row for row in result.laws if row.law.id == "P1")
+    assert (row.exercised, row.audited) == (5, 14)
+    assert result.verdict is Verdict.UNKNOWN
+
+
+def test_a_violation_outweighs_everything() -> None:
+    """However often it was tested elsewhere; the smallest program of each law is kept, smallest first."""
+    searches = [
+        searched({"P1": 9, "P2": 9}, broken("P2", 8), broken("P1", 9)),
+        searched({"P2": 9}, broken("P2", 5), n=2, crash=Crash("it died", None)),
+    ]
+    result = judge_adapter(SMOKE, searches)
+    assert verdicts_of(result)["P2"] is Verdict.VIOLATED
+    assert [(finding.law, finding.step) for finding in result.findings] == [("P2", 5), ("P1", 9)]
+    assert result.verdict is Verdict.VIOLATED
+    assert result.verdict.exit_status == 1
+
+
+def test_a_crash_leaves_unknown_what_was_not_broken() -> None:
+    """A search that ended early might have found something."""
+    crash = Crash("it died", None)
+    result = judge_adapter(SMOKE, [searched({"P1": 3}), searched({"P1": 2}, n=2, crash=crash)])
+    assert verdicts_of(result)["P1"] is Verdict.UNKNOWN
+    assert result.problems == (crash,)
+    assert result.verdict is Verdict.UNKNOWN
+
+
+def test_only_the_laws_asked_for_have_rows_and_broken_ones() -> None:
+    """Whoever asks for P1 hears of a broken P2, too."""
+    wanted = [find_law("P1")]
+    result = judge_adapter(SMOKE, [searched({"P1": 3, "P3": 3}, broken("P2", 2))], wanted)
+    assert verdicts_of(result) == {"P1": Verdict.HOLDS, "P2": Verdict.VIOLATED}
+
+
+def test_a_crash_of_one_machine_says_nothing_of_laws_that_only_another_tests() -> None:
+    """E3 is tested by the engine alone; R6 by both."""
+    claims = frozenset({"pool", "engine"})
+    smoke = SmokeReport("cache", "prefix", (({}, claims),))
+    fine = SearchResult(1, 1, 1.0, Counter(E3=1, R6=1), Counter(), Counter(), (), None)
+    died = SearchResult(1, 1, 1.0, Counter(R6=1), Counter(), Counter(), (), Crash("it died", None))
+    result = judge_adapter(
+        smoke,
+        [
+            SearchedConfiguration("cache", {}, claims, PREFIX_MACHINE, died),
+            SearchedConfiguration("cache", {}, claims, LIFECYCLE_MACHINE, fine),
+        ],
+    )
+    verdicts = verdicts_of(result)
+    assert (verdicts["E3"], verdicts["R6"]) == (Verdict.HOLDS, Verdict.UNKNOWN)
+
+
+def test_machines_are_summed_over_configurations() -> None:
+    """Programs, steps, seconds and situations; a burst on the same configuration adds to it."""
+    result = judge_adapter(SMOKE, [searched({}), searched({}), searched({}, n=2)])
+    (machine,) = result.machines
+    assert (machine.name, machine.configurations) == ("RowMachine", 2)
+    assert (machine.programs, machine.steps, machine.seconds) == (6, 90, 4.5)
+    assert machine.steps_per_second == 20.0
+    assert machine.reached == {"met": 3}
+
+
+def test_nothing_is_known_of_an_adapter_that_cannot_be_examined() -> None:
+    """Its laws are unknown where its kind is known, none of them violated."""
+    result = leave_unknown(SmokeFailure("tiny", "rows", "no way"))
+    assert set(verdicts_of(result).values()) == {Verdict.UNKNOWN}
+    assert [row.law for row in result.laws] == list(laws_of("rows"))
+    assert result.problems == (Crash("no way", None),)
+    assert verdicts_of(leave_unknown(SmokeFailure("tiny", "rows", "no way"), [find_law("P1")])) == {
+        "P1": Verdict.UNKNOWN
+    }
+    result = leave_unknown(SmokeFailure("tiny", None, "no way"))
+    assert (result.laws, result.verdict.exit_status) == ((), 3)
+
+
+@pytest.mark.parametrize(
+    ("searches", "verdict"),
+    [
+        ([{"P1": 1}, {"P1": 2}], Verdict.HOLDS),
+        ([{"P1": 1}, {}], Verdict.UNKNOWN),
+    ],
+)
+def test_over_adapters_the_heavier_verdict_prevails(searches: list[dict[str, int]], verdict: Verdict) -> None:
+    """A law that one adapter was never tested for is not said to hold."""
+    results = tuple(judge_adapter(SMOKE, [searched(exercised)], [find_law("P1")]) for exercised in searches)
+    (row,) = merge_laws(results)
+    assert (row.law.id, row.verdict) == ("P1", verdict)
+    assert row.exercised == sum(exercised.get("P1", 0) for exercised in searches)
+    report = VerifyReport("ci", 0, None, 1, 40, {}, results, 1.0)
+    assert report.laws == (row,)
+    assert report.verdict is verdict

@@ -1,0 +1,161 @@
+"""The whole of a verification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pymllm.adapters.registry import find_adapter
+from pymllm.conformance import machines
+from pymllm.conformance.machines import MachineEntry
+from pymllm.conformance.profiles import DEV
+from pymllm.conformance.results import VerifyReport
+from pymllm.conformance.runner import VerifyPlan, verify
+from pymllm.errors import UsageError
+from pymllm.oracle.laws import find_law
+from pymllm.oracle.verdicts import Verdict
+
+
+def plan_of(*adapters: str, laws: tuple[str, ...] = (), **changes: object) -> VerifyPlan:
+    plan = VerifyPlan(
+        tuple(find_adapter(name) for name in adapters),
+        tuple(find_law(law) for law in laws),
+        DEV,
+        seed=3,
+        examples=10,
+        jobs=1,
+    )
+    return dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def facts_of(report: VerifyReport) -> VerifyReport:
+    """A report without times and the number of jobs."""
+    adapters = tuple(
+        dataclasses.replace(
+            adapter,
+            machines=tuple(dataclasses.replace(machine, seconds=0.0) for machine in adapter.machines),
+            findings=(),
+        )
+        for adapter in report.adapters
+    )
+    return dataclasses.replace(report, seconds=0.0, jobs=0, adapters=adapters)
+
+
+def findings_of(report: VerifyReport) -> list[object]:
+    return [
+        (finding.law, finding.history, str(finding.violation))
+        for adapter in report.adapters
+        for finding in adapter.findings
+    ]
+
+
+def test_a_right_adapter_holds(tiny: str) -> None:
+    """Every law that it claims was tested in some configuration."""
+    report = verify(plan_of(f"{tiny}:TinyRows", examples=40))
+    assert report.verdict is Verdict.HOLDS
+    assert {row.verdict for row in report.laws} == {Verdict.HOLDS, Verdict.NOT_CLAIMED}
+    (adapter,) = report.adapters
+    assert (adapter.kind, adapter.problems, adapter.findings) == ("rows", (), ())
+    (machine,) = adapter.machines
+    assert machine.configurations == 2
+    assert machine.programs >= 80
+    assert report.versions.keys() >= {"pymllm", "python", "hypothesis"}
+
+
+def test_the_number_of_jobs_changes_nothing_but_time(tiny: str) -> None:
+    """X3: two processes find what one finds, in the same order."""
+    names = [f"{tiny}:TinyRows", f"{tiny}:KeepsEntries"]
+    alone = verify(plan_of(*names))
+    shared = verify(plan_of(*names, jobs=2))
+    assert facts_of(alone) == facts_of(shared)
+    assert findings_of(alone) == findings_of(shared) != []
+
+
+def test_one_wrong_adapter_does_not_touch_another(tiny: str) -> None:
+    """P2 is violated by one of them only."""
+    report = verify(plan_of(f"{tiny}:KeepsEntries", f"{tiny}:TinyRows", examples=40))
+    wrong, right = report.adapters
+    assert wrong.findings[0].law == "P2"
+    assert (wrong.verdict, right.verdict) == (Verdict.VIOLATED, Verdict.HOLDS)
+    assert report.verdict is Verdict.VIOLATED
+
+
+def test_an_adapter_that_is_not_sane_is_not_examined(tiny: str) -> None:
+    """Its laws are unknown, and nothing is said to be violated."""
+    report = verify(plan_of(f"{tiny}:Refuses", "no_such_module_here:Cache"))
+    first, second = report.adapters
+    assert {row.verdict for row in first.laws} == {Verdict.UNKNOWN}
+    assert "failed with TypeError" in first.problems[0].message
+    assert "cannot import no_such_module_here" in second.problems[0].message
+    assert (second.kind, second.laws) == (None, ())
+    assert report.verdict.exit_status == 3
+
+
+def test_an_adapter_that_gives_up_leaves_its_laws_unknown(tiny: str) -> None:
+    """It is the adapter that fails, not what it adapts."""
+    report = verify(plan_of(f"{tiny}:GivesUp"))
+    (adapter,) = report.adapters
+    assert {row.verdict for row in adapter.laws} <= {Verdict.UNKNOWN, Verdict.NOT_CLAIMED}
+    assert "lost the connection" in {problem.message for problem in adapter.problems}
+
+
+def test_a_process_that_dies_is_said_to_have_died(tiny: str) -> None:
+    """The others' results are not made up."""
+    report = verify(plan_of(f"{tiny}:Dies", jobs=2))
+    (adapter,) = report.adapters
+    assert adapter.verdict is Verdict.UNKNOWN
+    assert adapter.problems[0].message.startswith("the process that ran it died")
+
+
+def test_only_what_can_test_a_law_runs(tiny: str) -> None:
+    """P1 is about rows; the laws of others are not asked for."""
+    report = verify(plan_of(f"{tiny}:TinyRows", "hashes", laws=("P1",)))
+    rows, hashes = report.adapters
+    assert [row.law.id for row in rows.laws] == ["P1"]
+    assert (hashes.laws, hashes.machines) == ((), ())
+    assert report.verdict is Verdict.HOLDS
+
+
+def test_a_law_that_nobody_can_test_is_refused(tiny: str) -> None:
+    """X1: an empty table would look like a success."""
+    with pytest.raises(UsageError, match="no adapter asked for can test R6, X1"):
+        verify(plan_of(f"{tiny}:TinyRows", laws=("R6", "X1")))
+
+
+def test_time_decides_where_no_number_does(tiny: str) -> None:
+    """A profile's seconds are shared by the configurations."""
+    profile = dataclasses.replace(DEV, seconds=0.2)
+    report = verify(plan_of(f"{tiny}:TinyRows", examples=None, profile=profile))
+    (machine,) = report.adapters[0].machines
+    assert machine.programs > 4
+    assert machine.seconds < 5
+
+
+def test_a_law_that_no_program_tested_gets_another_search(tiny: str) -> None:
+    """One short program does not fill the table; long ones do, and are played only then."""
+    profile = dataclasses.replace(DEV, steps=1)
+    labels: list[tuple[str, int]] = []
+
+    @contextmanager
+    def show(label: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        labels.append((label, total))
+        yield None
+
+    report = verify(plan_of(f"{tiny}:TinyRows", examples=1, profile=profile), show)
+    assert labels == [("smoke tests", 1), ("searches", 2), ("laws not tested yet", 2)]
+    assert report.verdict is Verdict.HOLDS
+    (machine,) = report.adapters[0].machines
+    assert machine.configurations == 2
+    assert machine.programs > 2
+
+
+def test_a_law_that_stays_untested_is_unknown(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does nothing tests nothing, and nobody says that the laws hold."""
+    monkeypatch.setitem(machines.MACHINES, "rows", (MachineEntry(f"{tiny}:IdleMachine", 1.0),))
+    for examples in (2, None):
+        report = verify(plan_of(f"{tiny}:TinyRows", examples=examples))
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.verdict.exit_status == 3

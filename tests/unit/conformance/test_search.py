@@ -1,0 +1,144 @@
+"""One machine on one configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from pymllm.conformance.acting import ActingMachine, act, make_machine
+from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.search import SearchPlan, SearchResult, burst, search
+from pymllm.oracle.operations import FreeRow, ReadRows, Span
+
+CONFIG = {"max_reqs": 3, "max_context_len": 4}
+PLAN = SearchPlan(seed=1, steps=20, examples=30, seconds=0.0)
+
+
+def machine_of(adapter: str) -> type[ActingMachine]:
+    return make_machine(RowMachine, adapter, dict(CONFIG))
+
+
+def facts_of(result: SearchResult) -> SearchResult:
+    return dataclasses.replace(result, seconds=0.0)
+
+
+def test_a_right_adapter_has_its_laws_tested(tiny: str) -> None:
+    """Nothing is found, and what was tested is counted over all programs."""
+    result = search(machine_of(f"{tiny}:TinyRows"), PLAN)
+    assert (result.found, result.crash) == ((), None)
+    assert result.programs >= 30
+    assert result.steps > 100
+    assert result.seconds > 0
+    assert {"P1", "P2", "P3", "X3"} <= set(+result.exercised)
+    assert result.audited == {}
+    assert result.reached["a batch finds too few rows"] > 0
+
+
+def test_equal_plans_give_equal_results(tiny: str) -> None:
+    """X3: whatever runs between, and other seeds look elsewhere."""
+    first, second = (facts_of(search(machine_of(f"{tiny}:TinyRows"), PLAN)) for _ in "ab")
+    assert first == second
+    other = search(machine_of(f"{tiny}:TinyRows"), dataclasses.replace(PLAN, seed=2))
+    assert facts_of(other) != first
+
+
+def test_a_broken_law_is_found_with_the_smallest_program(tiny: str) -> None:
+    """P2: take a row, write an entry that is not 0, free the row, look."""
+    result = search(machine_of(f"{tiny}:KeepsEntries"), PLAN)
+    assert result.crash is None
+    finding = result.found[0]
+    assert finding.law == "P2"
+    assert len(finding.history) == 4
+    assert isinstance(finding.history.steps[-1].operation, ReadRows)
+    assert any(isinstance(step.operation, FreeRow) for step in finding.history.steps)
+    assert (finding.is_rerun, finding.is_judged) == (True, True)
+
+
+def test_time_ends_a_search_without_a_number_of_programs(tiny: str) -> None:
+    """One program at least is played, however little time there is; nothing is taken for a crash."""
+    plan = SearchPlan(seed=1, steps=10, examples=None, seconds=0.0)
+    result = search(machine_of(f"{tiny}:TinyRows"), plan)
+    assert (result.programs, result.crash) == (1, None)
+    result = search(machine_of(f"{tiny}:TinyRows"), dataclasses.replace(plan, seconds=0.3))
+    assert result.programs > 10
+    assert result.seconds >= 0.3
+
+
+def test_shrinking_ends(tiny: str) -> None:
+    """What was found until then is kept."""
+    result = search(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, shrinks=0))
+    assert result.found[0].law == "P2"
+    assert len(result.found[0].history) > 4
+    assert result.crash is None
+
+
+def test_what_happens_by_chance_is_a_finding_too(tiny: str) -> None:
+    """X3: Hypothesis cannot play it the same way again, and that is the point."""
+    result = search(make_machine(RowMachine, f"{tiny}:Moody", {"max_reqs": 30, "max_context_len": 1}), PLAN)
+    assert "X3" in [finding.law for finding in result.found]
+    assert result.crash is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("GivesUp", "lost the connection"),
+        ("Breaks", "ZeroDivisionError: integer division or modulo by zero (line "),
+    ],
+)
+def test_an_error_that_is_no_violation_is_a_crash(tiny: str, name: str, words: str) -> None:
+    """Nothing is said of any law; the program that met it is kept, as small as the others."""
+    result = search(machine_of(f"{tiny}:{name}"), PLAN)
+    assert result.found == ()
+    assert result.crash is not None
+    assert result.crash.message.startswith(words)
+    assert result.crash.history is not None
+    assert 0 < len(result.crash.history) <= 12
+
+
+def test_an_adapter_that_cannot_be_made_is_a_crash_without_a_program(tiny: str) -> None:
+    """Nothing was played."""
+    result = search(make_machine(RowMachine, f"{tiny}:TinyRows", {}), PLAN)
+    assert (result.programs, result.found) == (0, ())
+    assert result.crash is not None
+    assert result.crash.message.startswith("KeyError: 'max_context_len' (line ")
+    assert result.crash.history is None
+
+
+class Stumbling(RowMachine):
+    """A machine with a bug of its own, at the end as well."""
+
+    @act()
+    def stumble(self) -> None:
+        self.do(FreeRow(Span(1, 7, 8)))
+
+    def end(self) -> None:
+        raise KeyError("later")
+
+
+def test_the_first_error_is_the_one_that_is_told(tiny: str) -> None:
+    """What goes wrong while a program is cleaned up is not the cause."""
+    result = search(make_machine(Stumbling, f"{tiny}:TinyRows", dict(CONFIG)), PLAN)
+    assert result.crash is not None
+    assert result.crash.message.startswith(("ProgramError: step 1 gave 0", "KeyError: 'later'"))
+
+
+def test_a_burst_ends_once_the_laws_were_tested(tiny: str) -> None:
+    """Long programs, one seed after another, until nothing is missing or the number is up."""
+    plan = dataclasses.replace(PLAN, examples=5, seconds=math.inf)
+    assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1"]).programs == 1
+    result = burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1", "R6"])
+    assert (result.programs, result.found, result.crash) == (5, (), None)
+    assert result.steps > 5 * 400
+    late = dataclasses.replace(plan, examples=None, seconds=0.05)
+    assert 1 <= burst(machine_of(f"{tiny}:TinyRows"), late, ["R6"]).programs < 100
+
+
+def test_a_burst_keeps_what_it_finds(tiny: str) -> None:
+    """Without the steps that do not matter."""
+    result = burst(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, examples=5), ["R6"])
+    assert result.programs == 1
+    assert result.found[0].law == "P2"
+    assert len(result.found[0].history) == 4

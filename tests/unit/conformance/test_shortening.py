@@ -1,0 +1,106 @@
+"""Steps that a failing program does not need."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.program import play_steps
+from pymllm.conformance.shortening import shorten
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Header, History, Step
+from pymllm.oracle.operations import (
+    AllocRows,
+    FreeRow,
+    Hash,
+    Insert,
+    Key,
+    Lock,
+    Operation,
+    ReadRows,
+    Span,
+    Unlock,
+    WriteRow,
+)
+
+CONFIG = {"max_reqs": 3, "max_context_len": 4}
+LONG: list[Operation] = [
+    AllocRows(0),
+    ReadRows(),
+    AllocRows(1),
+    AllocRows(1),
+    WriteRow(Span(3, 0, 1), 0, 1, (7,)),
+    WriteRow(Span(4, 0, 1), 0, 1, (7,)),
+    ReadRows(),
+    FreeRow(Span(3, 0, 1)),
+    AllocRows(0),
+    ReadRows(),
+]
+SHORT = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
+
+
+def found(adapter: str) -> FoundViolation:
+    examiner = Examiner(make_adapter(adapter, dict(CONFIG)), seed=5)
+    with pytest.raises(InvariantViolation) as caught:
+        play_steps(examiner, enumerate(LONG, 1))
+    return FoundViolation(examiner.history, caught.value)
+
+
+def operations_of(found: FoundViolation) -> list[Operation]:
+    return [step.operation for step in found.history.steps]
+
+
+def test_only_what_is_needed_stays(tiny: str) -> None:
+    """P2: a row, a write, a free and a look, numbered from 1, with the outcomes of this program."""
+    short = shorten(found(f"{tiny}:KeepsEntries"), 1000)
+    assert operations_of(short) == SHORT
+    assert [step.number for step in short.history.steps] == [1, 2, 3, 4]
+    assert all(step.outcome is not None for step in short.history.steps)
+    assert short.violation.law == "P2"
+    assert short.history.header.seed == 5
+
+
+def test_it_ends(tiny: str) -> None:
+    """What was reached until then breaks the law all the same, and is numbered from 1."""
+    lengths = [len(shorten(found(f"{tiny}:KeepsEntries"), plays).history) for plays in (0, 8, 100)]
+    assert lengths[0] == len(LONG) > lengths[1] > lengths[2] == len(SHORT)
+
+
+def test_what_does_not_break_the_law_again_stays_as_it_is(tiny: str) -> None:
+    """An engine's finding, one of another law, and one whose adapter is gone."""
+    original = found(f"{tiny}:KeepsEntries")
+    for adapter, law in ((f"{tiny}:TinyRows", "P2"), (f"{tiny}:KeepsEntries", "E3"), ("gone", "P2")):
+        history = History(Header(adapter, "rows", dict(CONFIG)), original.history.steps)
+        same = FoundViolation(history, InvariantViolation(law, "looked"))
+        assert shorten(same, 1000) is same
+
+
+def test_a_crash_on_the_way_is_no_shorter_program(tiny: str) -> None:
+    """What a program without some of its steps meets may be anything."""
+    short = shorten(found(f"{tiny}:KeepsEntriesAndBreaks"), 1000)
+    assert short.violation.law == "P2"
+    assert len(short.history) == len(SHORT) + 1
+
+
+def test_every_reference_is_renumbered() -> None:
+    """Spans, holds and nodes; what is no reference is not touched."""
+    from pymllm.conformance.shortening import _renumber
+
+    steps = [
+        Step(2, AllocRows(1)),
+        Step(5, Insert(Key((2, 5)), (Span(2, 0, 1), Span(0, 2, 5)))),
+        Step(9, Lock(5)),
+        Step(12, Unlock(9, at=5, token=0)),
+        Step(14, Unlock(9, token=9)),
+        Step(20, Hash(5)),
+    ]
+    assert _renumber(steps) == [
+        Step(1, AllocRows(1)),
+        Step(2, Insert(Key((2, 5)), (Span(1, 0, 1), Span(0, 2, 5)))),
+        Step(3, Lock(2)),
+        Step(4, Unlock(3, at=2, token=0)),
+        Step(5, Unlock(3, token=3)),
+        Step(6, Hash(2)),
+    ]

@@ -1,0 +1,120 @@
+"""Parts of a program run again: traces of what was refused show, and so does what a clear left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.own_rows import Rows
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.twins import check_clears, check_refusals
+from pymllm.errors import InvariantViolation, OwnershipError
+from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, Span
+from pymllm.oracle.outcomes import Done, NoRoom, Slots
+
+CONFIG = {"max_reqs": 3, "max_context_len": 1}
+OUTSIDE = Span(0, 7, 8)
+
+
+class TurningRows(Rows):
+    """Hands out the other end first, from the moment on that it was asked for too much."""
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        result = super().do_alloc_rows(step, operation)
+        if isinstance(result, NoRoom):
+            self.pool._free_rows.reverse()
+        return result
+
+
+class SulkingRows(Rows):
+    """The same, from the first refusal on."""
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        try:
+            return super().do_free_row(step, operation)
+        except OwnershipError:
+            self.pool._free_rows.reverse()
+            raise
+
+
+class AgingRows(Rows):
+    """The same, from the first clear on."""
+
+    def do_clear(self, step: int, operation: Clear) -> Done:
+        done = super().do_clear(step, operation)
+        self.pool._free_rows.reverse()
+        return done
+
+
+class LooseRows(SulkingRows):
+    """Claims neither refusals nor a pool."""
+
+    def claim(self) -> frozenset[str]:
+        return frozenset()
+
+
+def examine(adapter_class: type[Rows], *operations: Operation) -> Examiner:
+    examiner = Examiner(adapter_class("x", CONFIG), audit=False)
+    for operation in operations:
+        examiner.do(operation)
+    return examiner
+
+
+def check_both(examiner: Examiner, adapter_class: type[Rows]) -> None:
+    for check in (check_refusals, check_clears):
+        check(examiner, lambda: adapter_class("x", CONFIG))
+
+
+def broken_law(adapter_class: type[Rows], *operations: Operation) -> str:
+    examiner = examine(adapter_class, *operations)
+    with pytest.raises(InvariantViolation, match="run again") as caught:
+        check_both(examiner, adapter_class)
+    return caught.value.law
+
+
+def counted(*operations: Operation) -> dict[str, int]:
+    """Return what the twins of our own class count."""
+    examiner = examine(Rows, *operations)
+    before = dict(examiner.judge.evidence.exercised)
+    check_both(examiner, Rows)
+    return {law: n for law, n in examiner.judge.evidence.exercised.items() if n != before.get(law)}
+
+
+def test_an_alloc_without_room_must_not_turn_the_order() -> None:
+    """X4: not even the order of what is handed out next."""
+    assert broken_law(TurningRows, AllocRows(4), AllocRows(1)) == "X4"
+
+
+def test_a_refusal_must_not_turn_the_order() -> None:
+    """X1: bad input changes nothing, also nothing that shows only later."""
+    assert broken_law(SulkingRows, FreeRow(OUTSIDE), AllocRows(1)) == "X1"
+
+
+def test_the_last_step_left_out_is_blamed() -> None:
+    """X1, X4: whichever came before the difference."""
+    assert broken_law(SulkingRows, AllocRows(4), FreeRow(OUTSIDE), AllocRows(1)) == "X1"
+    assert broken_law(TurningRows, FreeRow(OUTSIDE), AllocRows(4), AllocRows(1), AllocRows(3)) == "X4"
+
+
+def test_what_was_cleared_does_what_is_new() -> None:
+    """X7: the same rows in the same order."""
+    assert broken_law(AgingRows, AllocRows(1), Clear(), AllocRows(1)) == "X7"
+
+
+def test_only_what_could_show_something_counts() -> None:
+    """A program without a refusal, or without a clear, proves nothing of either."""
+    assert counted(AllocRows(1)) == {}
+    assert counted(AllocRows(4)) == {"X4": counted(AllocRows(4))["X4"]}
+    assert set(counted(FreeRow(OUTSIDE), AllocRows(4), Clear(), AllocRows(1))) == {"X1", "X4", "X7"}
+
+
+def test_a_step_that_names_what_was_cleared_ends_the_comparison() -> None:
+    """X7: a new pool never gave it, so nothing can be said."""
+    clear_and_reuse = (AllocRows(1), Clear(), AllocRows(1), FreeRow(Span(1, 0, 1)))
+    assert counted(*clear_and_reuse) == {}
+
+
+def test_what_is_not_claimed_is_not_compared() -> None:
+    """X1, X4: an adapter without refusals and pool has neither law."""
+    examiner = examine(LooseRows, AllocRows(4), AllocRows(1))
+    check_refusals(examiner, lambda: LooseRows("x", CONFIG))
+    assert set(examiner.judge.evidence.exercised) == {"P1"}

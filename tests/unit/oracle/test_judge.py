@@ -1,0 +1,72 @@
+"""The judge made from a header, and recorded outcomes judged without the implementation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.history import Header, Step
+from pymllm.oracle.judge import judge_steps, make_judge
+from pymllm.oracle.operations import KINDS, Alloc, Free, Span
+from pymllm.oracle.outcomes import Done, Outcome, Slots
+
+HEADER = Header("mine", "slots", {"page_size": 1, "pages": 4}, ("pool",))
+STEPS = [
+    Step(1, Alloc(2), Outcome(Slots((1, 2)), (), {"available_size": 2})),
+    Step(4, Free((Span(1, 0, 1),)), Outcome(Done(), (), {"available_size": 3})),
+    Step(5, Alloc(3), Outcome(Slots((3, 4, 1)), (), {"available_size": 0})),
+]
+
+
+def test_every_kind_has_a_judge() -> None:
+    """A header that can be read can be judged."""
+    config: dict[str, int | str | bool | None] = {
+        **{"page_size": 1, "pages": 4, "max_reqs": 2, "max_context_len": 4, "size": 4, "layers": 1},
+        **{"k_heads": 1, "k_dim": 1, "v_heads": 1, "v_dim": 1, "dtype": "int64", "conv_dim": 1, "kernel": 2},
+        **{"track_slots": 1, "slots": 4, "pool": "token", "window": None, "swa_slots": 4},
+    }
+    for kind in KINDS:
+        assert not make_judge(Header("mine", kind, config, ("pool",))).evidence.exercised
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    """X1: with the kinds that there are."""
+    with pytest.raises(ProgramError, match="kind is 'kettle'; it must be one of slots, rows"):
+        make_judge(Header("mine", "kettle"))
+
+
+def test_a_good_history_is_evidence() -> None:
+    """Each law that was tested is counted, and no violation is found."""
+    evidence, found = judge_steps(HEADER, STEPS)
+    assert found is None
+    assert evidence.exercised["A2"] >= 3
+
+
+def test_the_step_that_breaks_a_law_is_named() -> None:
+    """A2: slot 2 is handed out twice; what came after does not matter."""
+    spoiled = replace(STEPS[2], outcome=Outcome(Slots((3, 4, 2)), (), {"available_size": 0}))
+    _, found = judge_steps(HEADER, [*STEPS[:2], spoiled, Step(9, Alloc(1), None)])
+    assert found is not None
+    assert (found[0].number, found[1].law) == (5, "A2")
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([*STEPS[:2], Step(6, Alloc(1))], "step 6: it has no outcome"),
+        ([replace(STEPS[1], number=2)], "step 2: "),
+    ],
+)
+def test_a_program_that_cannot_be_judged_is_refused(steps: list[Step], says: str) -> None:
+    """X1: a step without an outcome, or one that names what was never given."""
+    with pytest.raises(ProgramError) as caught:
+        judge_steps(HEADER, steps)
+    assert str(caught.value).startswith(says)
+
+
+def test_nothing_is_known_of_an_empty_program() -> None:
+    """No evidence and no violation."""
+    evidence, found = judge_steps(HEADER, [])
+    assert (not evidence.exercised, found) == (True, None)

@@ -1,0 +1,212 @@
+"""Nodes that differ from the model, or from what they were, are refused by the law that they break."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.laws import laws_of
+from pymllm.oracle.node_book import NodeBook
+from pymllm.oracle.outcomes import NodeView
+from pymllm.oracle.page_hashes import hash_pages
+from pymllm.oracle.prefix_model import Path, PrefixModel, Space
+
+LAWS = frozenset(law.id for law in laws_of("prefix"))
+WHOLE = Path(Space(), (1, 2, 3, 4))
+SLOTS = (11, 12, 13, 14)
+
+
+def model(window: int | None = 2) -> PrefixModel:
+    """Four pages, of which a match has used the first two, and a hold covers the last two."""
+    made = PrefixModel(1, window)
+    made.commit_insert(made.plan_insert(WHOLE, SLOTS))
+    made.commit_match(WHOLE.upto(2))
+    made.commit_lock(9, made.plan_lock(WHOLE))
+    return made
+
+
+UPPER = NodeView(
+    1, None, (1, 2), None, SLOTS[:2], lock_ref=1, swa_lock_ref=0, hit_count=1, last_access=2.0, kept_bytes=16
+)
+LOWER = NodeView(
+    2, 1, (3, 4), None, SLOTS[2:], lock_ref=1, swa_lock_ref=1, hit_count=0, last_access=1.0, boundary=5
+)
+GOOD = (UPPER, LOWER)
+
+
+def look(book: NodeBook, nodes: Sequence[NodeView], token: int = 5) -> str | None:
+    """Look at nodes; return the law that is broken, if one is."""
+    try:
+        book.look(nodes, {9: token})
+    except InvariantViolation as violation:
+        return violation.law
+    return None
+
+
+def test_good_nodes_are_accepted_and_test_what_they_show() -> None:
+    """R6, R8, R9, R10, S5, S6, X5: what is shown is counted, and what is not is left out."""
+    book = NodeBook(model(), Evidence(), LAWS)
+    assert look(book, GOOD) is None
+    assert set(book.evidence.exercised) == {"R3", "R6", "R8", "R9", "R10", "S5", "S6", "X3", "X5"}
+    bare = NodeBook(model(None), Evidence(), LAWS)
+    assert look(bare, [NodeView(1, None, WHOLE.tokens, None, SLOTS)]) is None
+    assert set(bare.evidence.exercised) == {"R3", "R9", "X3"}
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "law"),
+    [
+        (0, {"slots": (11, 13)}, "R3"),
+        (0, {"lock_ref": 2}, "R6"),
+        (0, {"hit_count": 0}, "R10"),
+        (0, {"is_alive": False}, "S2"),
+        (1, {"swa_lock_ref": 0}, "S6"),
+        (1, {"last_access": 2.0}, "R8"),
+        (1, {"last_access": 3.0}, "R8"),
+        (1, {"boundary": 6}, "S5"),
+        (1, {"boundary": None}, "S5"),
+        (0, {"boundary": 5}, "S5"),
+        (0, {"page_hashes": ("0" * 64,) * 2}, "H2"),
+        (1, {"tokens": (3, 5)}, "R3"),
+    ],
+)
+def test_a_node_that_differs_from_the_model_is_refused(
+    number: int, changes: dict[str, Any], law: str
+) -> None:
+    """Each attribute has its law."""
+    nodes = list(GOOD)
+    nodes[number] = dataclasses.replace(nodes[number], **changes)
+    assert look(NodeBook(model(), Evidence(), LAWS), nodes) == law
+
+
+def test_nodes_that_are_missing_or_too_many_are_refused() -> None:
+    """R3, R9: every cached page, and no other."""
+    assert look(NodeBook(model(), Evidence(), LAWS), [UPPER]) == "R3"
+    more = dataclasses.replace(LOWER, id=3, parent=2, boundary=None)
+    assert look(NodeBook(model(), Evidence(), LAWS), [*GOOD, more]) == "R9"
+
+
+def test_a_window_starts_with_a_node() -> None:
+    """S5: an inner edge has no id to carry."""
+    one = dataclasses.replace(UPPER, tokens=(1,), slots=(11,), kept_bytes=8)
+    rest = NodeView(2, 1, (2, 3, 4), None, SLOTS[1:], lock_ref=1, boundary=5)
+    assert look(NodeBook(model(), Evidence(), LAWS), [one, rest]) == "S5"
+
+
+def test_dead_pages_are_compared() -> None:
+    """S2: a tombstone is shown as one."""
+    made = model()
+    made.commit_evict([], [WHOLE.upto(1), WHOLE.upto(2)])
+    book = NodeBook(made, Evidence(), LAWS)
+    assert look(book, [dataclasses.replace(UPPER, is_alive=False), LOWER]) is None
+    assert book.evidence.exercised["S2"] == 1
+
+
+def test_computed_hashes_are_those_of_the_path() -> None:
+    """H2: each node has its part of the chain."""
+    book = NodeBook(model(), Evidence(), LAWS)
+    hashed = dataclasses.replace(LOWER, page_hashes=hash_pages(WHOLE, 1)[2:])
+    assert look(book, [UPPER, hashed]) is None
+    assert book.evidence.exercised["H2"] == 1
+
+
+def test_laws_that_are_not_claimed_are_not_tested() -> None:
+    """R8, H2: a cache may show nodes without an order, or with hashes of its own."""
+    book = NodeBook(model(), Evidence(), LAWS - {"R8", "H2"})
+    odd = dataclasses.replace(LOWER, last_access=7.0, page_hashes=("x", "y"))
+    assert look(book, [UPPER, odd]) is None
+    assert not {"R8", "H2"} & set(book.evidence.exercised)
+
+
+# -- from one look to the next -----------------------------------------------------------------------------
+
+
+def seen(*nodes: NodeView) -> NodeBook:
+    book = NodeBook(model(), Evidence(), LAWS)
+    assert look(book, nodes or GOOD) is None
+    return book
+
+
+def test_a_node_keeps_its_id_and_its_end() -> None:
+    """R10: whatever is split, inserted or evicted elsewhere."""
+    assert look(seen(), [UPPER, dataclasses.replace(LOWER, id=3)]) == "R10"
+    book = seen(*split_in_three())
+    assert look(book, GOOD) == "R10"
+
+
+def split_in_three() -> tuple[NodeView, ...]:
+    one = dataclasses.replace(UPPER, id=8, tokens=(1,), slots=(11,), kept_bytes=8)
+    two = dataclasses.replace(UPPER, id=1, parent=8, tokens=(2,), slots=(12,), kept_bytes=8)
+    return one, two, LOWER
+
+
+def test_a_node_is_split_only_where_it_may_be() -> None:
+    """R2, R10, X3: the lower half keeps the id, and the upper half's is new."""
+    assert look(seen(), split_in_three()) == "R2"
+    book = seen()
+    book.may_split([WHOLE.upto(1)])
+    assert look(book, split_in_three()) is None
+    assert book.evidence.reached["a held path is split"] == 1
+    assert not book.evidence.reached["an edge node is split"]
+    book = seen()
+    book.may_split([WHOLE.upto(1)])
+    one, *rest = split_in_three()
+    assert look(book, [dataclasses.replace(one, id=0), dataclasses.replace(rest[0], parent=0), LOWER]) == "X3"
+
+
+def test_splits_of_edge_nodes_and_of_hashed_nodes_are_met() -> None:
+    """S5, H2: the upper half takes the boundary id, and its part of the hashes."""
+    book = seen()
+    book.may_split([WHOLE.upto(3)])
+    hashes = hash_pages(WHOLE, 1)
+    upper = dataclasses.replace(LOWER, id=3, tokens=(3,), slots=(13,), page_hashes=hashes[2:3])
+    lower = dataclasses.replace(
+        LOWER, parent=3, tokens=(4,), slots=(14,), boundary=None, page_hashes=hashes[3:]
+    )
+    assert look(book, [UPPER, upper, lower]) is None
+    assert book.evidence.reached["an edge node is split"] == 1
+    assert book.evidence.reached["a hashed node is split"] == 1
+
+
+def replaced(book: NodeBook) -> None:
+    """Let the last two pages go, and cache them anew."""
+    book.model.commit_unlock(9)
+    book.model.commit_evict([WHOLE, WHOLE.upto(3)], [])
+    book.model.commit_insert(book.model.plan_insert(WHOLE, SLOTS))
+
+
+def renewed(id: int) -> tuple[NodeView, ...]:
+    upper = dataclasses.replace(UPPER, lock_ref=0, last_access=3.0)
+    return upper, NodeView(id, 1, (3, 4), None, SLOTS[2:], last_access=3.0)
+
+
+def test_what_is_cached_anew_is_a_new_node() -> None:
+    """X3: its id was never used before, in the tree or in a callback."""
+    book = seen()
+    replaced(book)
+    assert look(book, renewed(2)) == "X3"
+    assert book.call_back(4)
+    assert not book.call_back(4)
+    assert not book.call_back(None)
+    assert look(book, renewed(4)) == "X3"
+    assert look(book, renewed(5)) is None
+
+
+def test_where_nodes_end_is_known_until_it_may_have_changed() -> None:
+    """R5: who was shown the nodes knows what an eviction takes whole."""
+    book = NodeBook(model(), Evidence(), LAWS)
+    assert (book.cut(WHOLE.upto(0)), book.cut(WHOLE)) == (True, None)
+    assert book.ids_of([WHOLE]) is None
+    look(book, GOOD)
+    assert [book.cut(WHOLE.upto(end)) for end in (1, 2, 3, 4)] == [False, True, False, True]
+    assert book.ids_of([WHOLE, WHOLE.upto(3)]) == [2]
+    book.may_split([WHOLE.upto(3)])
+    assert [book.cut(WHOLE.upto(end)) for end in (1, 3)] == [False, None]
+    replaced(book)
+    assert [book.cut(WHOLE.upto(end)) for end in (2, 3, 4)] == [True, None, None]
+    assert book.cut(Path(Space(), (9,))) is None

@@ -1,0 +1,76 @@
+"""What a configuration must say, and what may be tested of whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import Key
+from pymllm.oracle.prefix_books import PrefixBooks
+
+
+def books(*claims: str, **config: Any) -> PrefixBooks:
+    return PrefixBooks(Header("x", "prefix", {"page_size": 1, **config}, claims), Evidence())
+
+
+@pytest.mark.parametrize(
+    ("claims", "config", "message"),
+    [
+        ((), {"page_size": 0}, "page_size is 0"),
+        ((), {"page_size": "1"}, "page_size is '1'"),
+        (("swa",), {"window": 0}, "window is 0"),
+        ((), {"window": 4}, "claims swa"),
+        ((), {"pool": "host"}, "pool is 'host'"),
+        (("pool",), {}, "pool is none"),
+        ((), {"pool": "token", "slots": 4}, "pool is token"),
+        (("pool",), {"pool": "token"}, "slots is None"),
+        (("pool",), {"pool": "swa", "slots": 4}, "swa_slots is None"),
+    ],
+)
+def test_a_configuration_that_cannot_be_judged_is_refused(
+    claims: tuple[str, ...], config: dict[str, Any], message: str
+) -> None:
+    """A history must say what it is of."""
+    with pytest.raises(ProgramError, match=message):
+        books(*claims, **config)
+
+
+def test_keys_are_those_that_are_claimed() -> None:
+    """K1: namespaces and tuples only where the adapter knows them."""
+    with pytest.raises(ProgramError, match="namespaces"):
+        books().path_of(Key((1,), "a"))
+    with pytest.raises(ProgramError, match="tuples"):
+        books().path_of(Key(((1, 2),)))
+    assert books("extra_key", "bigrams").path_of(Key(((1, 2),), "a")).space == ("a", 2)
+
+
+def test_a_law_that_is_not_claimed_is_never_tested() -> None:
+    """H2 without hashes: neither counted nor refused."""
+    found = books()
+    found.count("H2")
+    found.expect("H2", "a hash", 1, 2)
+    found.demand("H2", False, "a hash", "right", lambda: "wrong")
+    found.forbid("H2", "a hash", "wrong")
+    assert not found.evidence.exercised
+
+
+@pytest.mark.parametrize(
+    ("claims", "config", "follows"),
+    [
+        ((), {}, False),
+        (("exact_lru",), {}, True),
+        ((), {"retains": False}, True),
+        (("pool",), {"pool": "token", "slots": 4}, True),
+        (("pool", "swa"), {"pool": "token", "slots": 4, "window": 2}, False),
+        (("pool", "swa"), {"pool": "swa", "slots": 4, "swa_slots": 4, "window": 2}, True),
+    ],
+)
+def test_victims_are_told_by_their_order_or_by_the_pool(
+    claims: tuple[str, ...], config: dict[str, Any], follows: bool
+) -> None:
+    """R5, S3: what nobody can tell cannot be followed."""
+    assert books(*claims, **config).can_follow_evictions is follows

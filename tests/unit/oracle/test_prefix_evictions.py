@@ -1,0 +1,457 @@
+"""Wrong evictions are refused by the law that they break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from told_program import ToldProgram
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.operations import Evict, Fault, Inspect, Key, Lock, Match
+from pymllm.oracle.outcomes import INJECTED, Effect, Evicted, Failed
+
+
+def freed(*slots: int) -> Effect:
+    return Effect("free", slots)
+
+
+def two_leaves(**config: Any) -> ToldProgram:
+    """Cache (7, 7, 8) in slots 1, 2, 3 and then (7, 7, 9), whose last page is slot 6, in three nodes."""
+    told = ToldProgram(**config)
+    told.put(7, 7, 8)
+    told.put(7, 7, 9)
+    told(Inspect())
+    return told
+
+
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
+        ({"full": 2}, "R5"),
+        ({"full": 0}, "R5"),
+        ({"swa": 1}, "R5"),
+        ({"slots": (6,)}, "R8"),
+        ({"slots": (3, 6), "full": 2}, "R5"),
+        ({"slots": (2,)}, "R9"),
+        ({"slots": (4,)}, "R4"),
+        ({"slots": (9,)}, "A2"),
+        ({"slots": (3, 3)}, "A2"),
+        ({"slots": (), "full": 0}, "R5"),
+        ({"more": (Effect("free_swa", (3,)),)}, "R5"),
+        ({"more": (Effect("move_swa", (4,), (1,)),)}, "R4"),
+        ({"result": Failed("KeyError")}, "R5"),
+        ({"sizes": {"total_size": 4}}, "R7"),
+        ({"sizes": {"available_size": 5}}, "A2"),
+    ],
+)
+def test_a_wrong_eviction_is_refused(changes: dict[str, Any], law: str) -> None:
+    """R4, R5, R8, R9: the least recent leaf, enough, no more, and no page above another."""
+    told = two_leaves()
+    evicted = told(Evict(1))
+    assert told.judged()[1] is None
+    removal, callback = told.effects(evicted)
+    changes = dict(changes)
+    if "slots" in changes:
+        slots = changes.pop("slots")
+        changes["effects"] = (*([freed(*slots)] if slots else []), *([callback] if slots else []))
+    if "more" in changes:
+        changes["effects"] = (removal, *changes.pop("more"), callback)
+    assert told.law(evicted, **changes) == law
+
+
+def test_a_page_goes_whole() -> None:
+    """R5: all of its slots."""
+    told = ToldProgram(page_size=2)
+    told.put(7, 7)
+    evicted = told(Evict(2))
+    _, callback = told.effects(evicted)
+    assert told.law(evicted, effects=(freed(2), callback), full=1) == "R5"
+
+
+def test_a_locked_page_stays() -> None:
+    """R6: whoever is the least recent."""
+    told = ToldProgram()
+    told(Lock(told.put(7)))
+    told.put(8)
+    evicted = told(Evict(2))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.exercised["R6"] == 2
+    assert evidence.reached["an eviction spares what is held"] == 1
+    removal, callback = told.effects(evicted)
+    assert told.law(evicted, effects=(freed(1, 2), callback), full=2) == "R6"
+    nothing = told(Evict(1))
+    assert told.judged()[0].reached["everything is locked and an eviction is asked for"] == 1
+    assert told.law(nothing, full=1) == "R5"
+    assert removal == freed(2)
+
+
+def test_parents_follow_their_children() -> None:
+    """R5: they become leaves."""
+    told = two_leaves()
+    evicted = told(Evict(3))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["an eviction takes a parent after its last child"] == 1
+    assert evidence.reached["an eviction takes more than was asked for"] == 1
+    assert told.law(evicted, effects=(freed(3, 6),), full=2) == "R5"
+
+
+def test_who_was_shown_the_nodes_knows_which_are_called_back() -> None:
+    """R5, X2, X3: each removed node once, in order of removal, under an id that was never used."""
+    told = two_leaves()
+    evicted = told(Evict(2))
+    removal, one, two = told.effects(evicted)
+    assert told.judged()[1] is None
+    assert told.law(evicted, effects=(removal, one)) == "R5"
+    assert told.law(evicted, effects=(removal, one, two, two)) == "R5"
+    assert told.law(evicted, effects=(removal, two, one)) == "X2"
+    assert told.law(evicted, effects=(one, removal, two)) == "X2"
+    assert told.law(evicted, effects=(freed(3), freed(6), one, two)) == "X2"
+
+
+def test_who_was_not_knows_how_many_there_may_be() -> None:
+    """R5, X3: at least one where something went, and no id twice."""
+    told = ToldProgram()
+    told.put(7, 7)
+    evicted = told(Evict(1))
+    told.put(8)
+    again = told(Evict(1))
+    removal, callback = told.effects(evicted)
+    assert told.law(evicted, effects=(removal,)) == "R5"
+    assert told.law(evicted, effects=(removal, callback, callback, callback)) == "R5"
+    assert told.law(evicted, effects=(removal, Effect("callback"))) == "X3"
+    assert told.law(again, effects=(told.effects(again)[0], callback)) == "X3"
+
+
+def test_callbacks_that_are_not_claimed_are_not_judged() -> None:
+    """R5: some caches have none."""
+    told = ToldProgram(without=("callbacks", "call_order"))
+    told.put(7)
+    evicted = told(Evict(1))
+    assert told.law(evicted, effects=told.effects(evicted)[:1]) is None
+
+
+def test_a_callback_runs_on_written_books() -> None:
+    """X6: sizes in it are those afterwards."""
+    told = two_leaves()
+    evicted = told(Evict(1))
+    removal, callback = told.effects(evicted)
+    stale = Effect("callback", node=callback.node, sizes={**callback.sizes, "total_size": 4})
+    assert told.law(evicted, effects=(removal, stale)) == "X6"
+
+
+# -- windows -----------------------------------------------------------------------------------------------
+
+
+def windowed(**config: Any) -> ToldProgram:
+    """Cache (7, 7, 8, 8) in slots 1 to 4 and two nodes, alive and equally old, under a window of two."""
+    told = ToldProgram("radix-window", **{"window": 2, "slots": 24, "swa_slots": 24, **config})
+    told.put(7, 7, 8, 8)
+    told(Match(Key((7, 7))))
+    told(Match(Key((7, 7, 8, 8))))
+    told(Inspect())
+    return told
+
+
+def halved(*slots: int) -> Effect:
+    return Effect("free_swa", slots)
+
+
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
+        ({"swa": 1}, "S3"),
+        ({"swa": 0}, "S3"),
+        ({"effects": ()}, "S3"),
+        ({"effects": (), "swa": 0}, "S3"),
+        ({"effects": (halved(1),), "swa": 1}, "S3"),
+        ({"effects": (halved(1, 2, 3),), "swa": 3}, "S3"),
+        ({"effects": (halved(2, 3),)}, "R8"),
+        ({"effects": (halved(1, 2, 2),)}, "A7"),
+        ({"effects": (halved(1, 2, 24),)}, "A7"),
+        ({"effects": (halved(1, 2, 3, 4),), "swa": 4}, "S4"),
+        ({"sizes": {"swa_evictable_size": 4}}, "S6"),
+        ({"sizes": {"swa_available_size": 20}}, "A7"),
+    ],
+)
+def test_a_wrong_window_eviction_is_refused(changes: dict[str, Any], law: str) -> None:
+    """S2, S3, S4, R8: the least recent window, whole, and the full slots stay."""
+    told = windowed()
+    evicted = told(Evict(0, 2))
+    evidence, accused = told.judged()
+    assert accused is None
+    assert told.effects(evicted) == (halved(1, 2),)
+    assert {"S2", "S3"} <= set(evidence.exercised)
+    assert told.law(evicted, **changes) == law
+
+
+def test_a_half_of_the_callers_stays() -> None:
+    """R4: the cache frees no slot that it does not own."""
+    told = windowed()
+    told.put(7, 7, 8, 8)
+    evicted = told(Evict(0, 2))
+    assert told.law(evicted, effects=(halved(1, 2, 5),)) == "R4"
+
+
+def test_a_window_is_freed_in_whole_pages() -> None:
+    """S2: all halves of a page."""
+    told = windowed(page_size=2)
+    evicted = told(Evict(0, 2))
+    assert told.law(evicted, effects=(halved(2),)) == "S2"
+
+
+def test_a_half_is_freed_once() -> None:
+    """A7: a tombstone has none left."""
+    told = windowed()
+    told(Evict(0, 2))
+    told.put(9, 9)
+    evicted = told(Evict(0, 2))
+    removal = told.effects(evicted)
+    assert told.law(evicted, effects=(halved(1), *removal)) == "A7"
+
+
+def test_a_window_under_a_hold_stays() -> None:
+    """S6: but not what lies before it on the held path."""
+    told = windowed()
+    told(Lock(2))
+    evicted = told(Evict(0, 4))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a locked page is tombstoned"] == 1
+    assert evidence.exercised["S6"]
+    assert told.law(evicted, effects=(halved(1, 2, 3),), swa=3) == "S6"
+
+
+def test_a_tombstone_goes_with_its_last_child() -> None:
+    """S4: and is counted."""
+    told = windowed()
+    told(Evict(0, 2))
+    evicted = told(Evict(2))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a tombstone goes with its last child"] == 1
+    assert evidence.exercised["S4"] >= 1
+    told(Inspect())
+    callbacks = told.effects(evicted)[1:]
+    assert told.law(evicted, effects=(freed(3, 4), callbacks[0]), full=2) == "S4"
+
+
+def test_phase_2_may_remove_a_leaf() -> None:
+    """S3: with what is dead above it."""
+    told = windowed()
+    evicted = told(Evict(0, 3))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["phase 2 removes a leaf"] == 1
+    assert told.outcome(evicted).result == Evicted(4, 4)
+    _, one, two = told.effects(evicted)
+    assert told.law(evicted, effects=(freed(1, 2, 3, 4), one, two)) is None
+    more = windowed()
+    more.put(9)
+    evicted = more(Evict(0, 3))
+    effects = (freed(1, 2, 3, 4, 5), *more.effects(evicted)[1:])
+    assert more.law(evicted, effects=effects, full=5, swa=5) == "S3"
+
+
+@pytest.mark.parametrize("pool", ["none", "token"])
+def test_windows_without_halves_are_told_by_counts(pool: str) -> None:
+    """S2, S3: a pool without free_swa gets no call at all."""
+    told = windowed(pool=pool)
+    evicted = told(Evict(0, 2))
+    removed = told(Evict(1))
+    evidence, law = told.judged()
+    assert law is None
+    assert told.effects(evicted) == ()
+    assert evidence.reached["a window is tombstoned"] == 1
+    assert [told.law(evicted, swa=count) for count in (0, 1, 3)] == ["S3", "S3", "S3"]
+    assert [told.law(removed, full=count) for count in (0, 1, 5)] == ["R5", "R5", "R5"]
+    assert told.law(removed, swa=0) == "S3"
+    if pool == "none":
+        assert told.law(evicted, full=4, swa=4) == "S3"
+
+
+# -- failing calls -----------------------------------------------------------------------------------------
+
+
+def struck(call: str, *amounts: int, **config: Any) -> tuple[ToldProgram, int]:
+    """Let a call of an eviction fail."""
+    told = windowed(**config)
+    told.put(9)
+    told(Fault(call))
+    return told, told(Evict(*amounts))
+
+
+@pytest.mark.parametrize(("call", "amounts"), [("free", (3, 0)), ("free", (1, 3)), ("free_swa", (0, 1))])
+def test_what_a_pool_did_not_take_is_still_there(call: str, amounts: tuple[int, int]) -> None:
+    """X2: and what it took is gone."""
+    told, evicted = struck(call, *amounts)
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["the pool refuses an eviction"] == 1
+    assert evidence.exercised["X2"]
+    size = told.outcome(evicted).sizes
+    assert told.law(evicted, sizes={"total_size": size["total_size"] - 1}) == "X2"
+    assert told.law(evicted, effects=(*told.effects(evicted), Effect("callback", node=1))) == "X2"
+    assert told.law(evicted, effects=(*told.effects(evicted), freed(3, 4))) == "X2"
+
+
+def test_a_refused_call_is_raised() -> None:
+    """X2: an eviction that goes on as if nothing had happened is refused."""
+    for call, amounts in (("free", (2, 0)), ("free_swa", (0, 1)), ("callback", (2, 0))):
+        told, evicted = struck(call, *amounts)
+        good = windowed()
+        good.put(9)
+        done = good(Evict(*amounts))
+        assert (
+            told.law(
+                evicted,
+                result=good.outcome(done).result,
+                effects=good.effects(done),
+                sizes=good.outcome(done).sizes,
+            )
+            == "X2"
+        )
+
+
+def test_an_eviction_fails_only_in_calls_that_it_must_make() -> None:
+    """X2: where nothing is tombstoned, no halves are freed."""
+    told = two_leaves(adapter="radix-window", window=2)
+    told(Fault("free_swa"))
+    evicted = told(Evict(1))
+    before = told.outcome(evicted - 2).sizes
+    assert told.law(evicted, result=Failed(INJECTED), effects=(), sizes=before) == "X2"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_tombstoning_may_come_before_or_after_a_refused_free(is_first: bool) -> None:
+    """X2: where no pool call tells, the sizes do."""
+    told, evicted = struck("free", 1, 3, pool="token")
+    assert told.judged()[1] is None
+    before = told.outcome(evicted - 1).sizes
+    seen = told.outcome(evicted).sizes
+    assert told.law(evicted, sizes=seen if is_first else before) is None
+    odd = {"swa_evictable_size": seen["swa_evictable_size"] + 1}
+    assert told.law(evicted, sizes=odd) == "X2"
+
+
+def test_every_callback_runs_and_the_first_error_is_raised() -> None:
+    """X2: the eviction is complete all the same."""
+    told = two_leaves()
+    told(Fault("callback"))
+    evicted = told(Evict(2))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a callback raises"] == 1
+    removal, one, _ = told.effects(evicted)
+    assert told.law(evicted, effects=(removal, one)) == "R5"
+    assert told.law(evicted, result=Failed("LaterFault")) == "X2"
+    assert told.law(evicted, result=Evicted(2)) == "X2"
+    assert told.law(evicted, sizes={"total_size": 4}) == "R5"
+
+
+def test_a_later_callback_may_be_told_to_raise() -> None:
+    """X2: nothing happens where there are not so many."""
+    told = two_leaves()
+    told(Fault("callback", 2))
+    evicted = told(Evict(1))
+    told(Fault("callback", 2))
+    both = told(Evict(2))
+    assert told.judged()[1] is None
+    assert told.outcome(evicted).result == Evicted(1)
+    assert told.law(both, result=Evicted(3)) == "X2"
+
+
+def test_counts_are_unknown_where_a_callback_raised_and_sizes_are_not_told() -> None:
+    """X2: what the pool saw is enough."""
+    told = two_leaves()
+    told(Fault("callback"))
+    evicted = told(Evict(1))
+    step = told.step(evicted)
+    told.steps[-1] = type(step)(
+        evicted, step.operation, type(told.outcome(evicted))(Failed(INJECTED), step.outcome.effects)
+    )  # type: ignore[union-attr]
+    assert told.judged()[1] is None
+
+
+def test_a_call_that_is_not_made_does_not_fail() -> None:
+    """X2: the eviction goes well."""
+    told = two_leaves()
+    told(Fault("free", 2))
+    told(Evict(2))
+    assert told.judged()[1] is None
+
+
+def test_a_callback_cannot_call_the_cache() -> None:
+    """X6: a match from inside is refused."""
+    told = two_leaves()
+    told(Fault("reenter"))
+    evicted = told(Evict(1))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a callback re-enters"] == 1
+    removal, callback = told.effects(evicted)
+    for note in ("", "ValueError"):
+        again = Effect("callback", node=callback.node, note=note, sizes=callback.sizes)
+        assert told.law(evicted, effects=(removal, again)) == "X6"
+
+
+# -- in another order --------------------------------------------------------------------------------------
+
+
+def unordered(**config: Any) -> ToldProgram:
+    return two_leaves(without=("exact_lru", "call_order"), **config)
+
+
+def test_without_an_order_any_leaf_may_go() -> None:
+    """R5: but no more than the last one explains."""
+    told = unordered()
+    evicted = told(Evict(1))
+    _, callback = told.effects(evicted)
+    younger = {node.id: node for node in told.outcome(evicted - 1).result.nodes}  # type: ignore[union-attr]
+    other = next(number for number, node in younger.items() if node.slots == (6,))
+    assert told.law(evicted, effects=(freed(6), Effect("callback", node=other))) is None
+    assert told.law(evicted, effects=(freed(3, 6), callback), full=2) == "R5"
+    assert told.law(evicted, effects=(freed(3), callback)) is None
+    assert told.law(evicted, effects=(), full=0) == "R5"
+
+
+def test_without_an_order_nodes_are_called_back_in_any_order() -> None:
+    """X2: nobody knows in which they went."""
+    told = unordered()
+    evicted = told(Evict(2))
+    removal, one, two = told.effects(evicted)
+    assert told.law(evicted, effects=(removal, two, one)) is None
+    assert told.law(evicted, effects=(removal, two, two)) == "R5"
+
+
+def test_without_an_order_a_failed_call_leaves_parts_of_what_may_go() -> None:
+    """X2: locked pages stay, and pages below what went."""
+    told = unordered()
+    told(Fault("free"))
+    evicted = told(Evict(1))
+    assert told.judged()[1] is None
+    assert told.law(evicted, effects=(freed(2),)) == "R9"
+    assert told.law(evicted, effects=(freed(3),), sizes={"total_size": 3}) == "X2"
+
+
+def test_what_nobody_sees_cannot_be_followed() -> None:
+    """R5: an order, or a pool that tells."""
+    told = ToldProgram(pool="none", without=("exact_lru",))
+    told(Evict(1))
+    with pytest.raises(ProgramError, match="exact_lru"):
+        told.judged()
+
+
+def test_without_an_order_of_calls_part_of_a_plan_may_be_done() -> None:
+    """X2: several frees, the second of which fails."""
+    told = two_leaves(without=("call_order",))
+    told(Fault("free", 2))
+    evicted = told(Evict(2))
+    sizes = told.outcome(evicted - 2).sizes
+    pool_sizes = ("available_size", "full_available_size", "swa_available_size")
+    part = {"total_size": 3, "evictable_size": 3, **{name: sizes[name] + 1 for name in pool_sizes}}
+    result = Failed(INJECTED)
+    assert told.law(evicted, result=result, effects=(freed(3),), sizes=part) is None
+    assert told.law(evicted, result=result, effects=(freed(3, 6),), sizes=part) == "X2"

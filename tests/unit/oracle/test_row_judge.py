@@ -1,0 +1,210 @@
+"""The judge of request rows: a good program, and what each wrong outcome of it breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.history import Header, Step
+from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.operations import (
+    AllocRows,
+    Clear,
+    FreeRow,
+    Operation,
+    ReadRows,
+    Span,
+    WriteEntries,
+    WriteRow,
+)
+from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table
+from pymllm.oracle.row_judge import expected_situations
+
+HEADER = Header("x", "rows", {"max_reqs": 2, "max_context_len": 3}, ("pool", "refusals"))
+FIRST, SECOND, PADDING = Span(1, 0, 1), Span(1, 1, 2), Span(0, 0, 1)
+ZERO = (0, 0, 0)
+OWNERSHIP = Failed("OwnershipError")
+
+# Operation, result, and how many rows are available then.
+GOOD: list[tuple[Operation, Result, int]] = [
+    (AllocRows(2), Slots((1, 2)), 0),
+    (WriteRow(FIRST, 0, 2, (5, 6)), Done(), 0),
+    (ReadRows(), Table((ZERO, (5, 6, 0), ZERO)), 0),
+    (AllocRows(1), NoRoom(), 0),
+    (WriteEntries((SECOND, PADDING, PADDING), (2, 0, 0), (7, 8, 9)), Done(), 0),
+    (ReadRows(), Table(((8, 0, 0), (5, 6, 0), (0, 0, 7))), 0),
+    (FreeRow(FIRST), Done(), 1),
+    (ReadRows(), Table(((8, 0, 0), ZERO, (0, 0, 7))), 1),
+    (FreeRow(FIRST), OWNERSHIP, 1),
+    (ReadRows(), Table(((8, 0, 0), ZERO, (0, 0, 7))), 1),
+    (AllocRows(1), Slots((1,)), 0),
+    (Clear(), Done(), 2),
+    (ReadRows(), Table((ZERO, ZERO, ZERO)), 2),
+]
+
+
+def steps_of(program: list[tuple[Operation, Result, int]]) -> list[Step]:
+    return [
+        Step(number, operation, Outcome(result, (), {"size": 2, "available_size": size}))
+        for number, (operation, result, size) in enumerate(program, 1)
+    ]
+
+
+def judge(steps: list[Step], header: Header = HEADER) -> str | None:
+    """Return the law that the last step breaks, if one is broken."""
+    _, found = judge_steps(header, steps)
+    if found is None:
+        return None
+    assert found[0] is steps[-1], found
+    return found[1].law
+
+
+def test_a_good_program_breaks_nothing() -> None:
+    """P1, P2, P3, X1, X4, X7, E5: and each is tested by it."""
+    evidence, found = judge_steps(HEADER, steps_of(GOOD))
+    assert found is None
+    assert set(evidence.exercised) == {"P1", "P2", "P3", "X1", "X4", "X7", "E5"}
+
+
+@pytest.mark.parametrize(
+    ("number", "result", "law"),
+    [
+        (1, Slots((1, 1)), "P1"),
+        (1, Slots((0, 1)), "P1"),
+        (1, Slots((1,)), "P1"),
+        (1, Slots((2, 3)), "P1"),
+        (1, NoRoom(), "P1"),
+        (2, Failed("IndexError"), "P3"),
+        (3, Table((ZERO, (5, 0, 0), ZERO)), "P3"),
+        (3, Table((ZERO, (5, 6, 0), (5, 0, 0))), "P3"),
+        (3, Table((ZERO, (5, 6, 0))), "P1"),
+        (3, Table((ZERO, (5, 6), ZERO)), "P1"),
+        (3, Done(), "P1"),
+        (4, Slots((2,)), "X4"),
+        (4, OWNERSHIP, "X4"),
+        (5, Failed("RuntimeError"), "P3"),
+        (6, Table((ZERO, (5, 6, 0), (0, 0, 7))), "E5"),
+        (6, Table(((8, 0, 0), (5, 6, 8), (0, 0, 7))), "E5"),
+        (6, Table(((8, 0, 0), (5, 6, 0), ZERO)), "P3"),
+        (7, OWNERSHIP, "P2"),
+        (8, Table(((8, 0, 0), (5, 6, 0), (0, 0, 7))), "P2"),
+        (9, Done(), "P2"),
+        (9, Failed("KeyError"), "P2"),
+        (10, Table(((8, 0, 0), ZERO, ZERO)), "X1"),
+        (11, Slots((2,)), "P1"),
+        (12, Failed("RuntimeError"), "X7"),
+        (13, Table(((8, 0, 0), ZERO, ZERO)), "X7"),
+    ],
+)
+def test_a_wrong_result_breaks_its_law(number: int, result: Result, law: str) -> None:
+    """Each check of the judge can fail, by the law that it is about."""
+    steps = steps_of(GOOD[:number])
+    outcome = dataclasses.replace(outcome_of(steps), result=result)
+    assert judge([*steps[:-1], dataclasses.replace(steps[-1], outcome=outcome)]) == law
+
+
+def outcome_of(steps: list[Step]) -> Outcome:
+    outcome = steps[-1].outcome
+    assert outcome is not None
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("number", "law"), [(1, "P1"), (2, "P3"), (3, "P1"), (4, "X4"), (7, "P2"), (9, "X1"), (12, "X7")]
+)
+def test_a_wrong_size_breaks_the_law_of_its_step(number: int, law: str) -> None:
+    """P1, P2, X1, X4, X7: what is available is what is not handed out, and a refusal moves nothing."""
+    program = GOOD[:number]
+    operation, result, size = program[-1]
+    assert judge(steps_of([*program[:-1], (operation, result, size + 1)])) == law
+
+
+def test_a_row_that_is_dirty_when_handed_out_breaks_p2() -> None:
+    """P2: whoever gets a row finds zeros, whoever had it before."""
+    table = Table((ZERO, ZERO, (1, 0, 0)))
+    assert judge(steps_of([(AllocRows(1), Slots((1,)), 1), (ReadRows(), table, 1)])) == "P2"
+    assert judge(steps_of([(ReadRows(), table, 2)])) == "P2"
+
+
+def test_a_failed_alloc_that_writes_breaks_x4() -> None:
+    """X4: it changes nothing, the table included."""
+    program = [*GOOD[:4], (ReadRows(), Table((ZERO, ZERO, ZERO)), 0)]
+    assert judge(steps_of(program)) == "X4"
+
+
+MISUSE: list[tuple[Operation, tuple[str, ...], str]] = [
+    (AllocRows(-1), ("ValueError", "TypeError"), "X1"),
+    (FreeRow(PADDING), ("OwnershipError",), "P1"),
+    (FreeRow(Span(0, 2, 3)), ("OwnershipError",), "P2"),
+    (FreeRow(Span(0, 3, 4)), ("OwnershipError",), "X1"),
+    (FreeRow(Span(0, -1, 0)), ("OwnershipError",), "X1"),
+    (WriteRow(PADDING, 0, 1, (1,)), ("OwnershipError",), "P1"),
+    (WriteRow(Span(0, 2, 3), 0, 1, (1,)), ("OwnershipError",), "X1"),
+    (WriteRow(Span(0, 3, 4), 0, 1, (1,)), ("OwnershipError", "IndexError"), "X1"),
+    (WriteRow(FIRST, -1, 1, (1, 1)), ("IndexError", "ValueError"), "P2"),
+    (WriteRow(FIRST, 2, 4, (1, 1)), ("IndexError", "ValueError"), "P2"),
+    (WriteRow(FIRST, 2, 1, ()), ("IndexError", "ValueError"), "P2"),
+    (WriteRow(FIRST, 0, 2, (1,)), ("ValueError",), "P2"),
+    (WriteRow(FIRST, 0, 1, (-1,)), ("IndexError", "ValueError", "TypeError"), "X1"),
+    (WriteRow(FIRST, 0, 1, (2**31,)), ("IndexError", "ValueError", "TypeError"), "X1"),
+    (WriteRow(Span(0, 2, 3), 0, 4, (1,) * 4), ("OwnershipError", "IndexError", "ValueError"), "X1"),
+    (WriteEntries((FIRST,), (0, 1), (1,)), ("ValueError",), "P2"),
+    (WriteEntries((FIRST,), (0,), (1, 1)), ("ValueError",), "P2"),
+    (WriteEntries((FIRST, Span(0, 2, 3)), (0, 0), (1, 1)), ("OwnershipError",), "X1"),
+    (WriteEntries((FIRST, Span(0, -1, 0)), (0, 0), (1, 1)), ("OwnershipError", "IndexError"), "X1"),
+    (WriteEntries((FIRST,), (3,), (1,)), ("IndexError", "ValueError"), "P2"),
+    (WriteEntries((FIRST,), (-1,), (1,)), ("IndexError", "ValueError"), "P2"),
+    (WriteEntries((FIRST,), (0,), (-1,)), ("IndexError", "ValueError", "TypeError"), "X1"),
+]
+
+
+@pytest.mark.parametrize(("operation", "errors", "law"), MISUSE)
+def test_misuse_is_refused_and_leaves_no_trace(
+    operation: Operation, errors: tuple[str, ...], law: str
+) -> None:
+    """P1, P2, X1: with one of its errors and no other, and nothing in the table."""
+    program: list[tuple[Operation, Result, int]] = [(AllocRows(1), Slots((1,)), 1)]
+    for error in errors:
+        assert judge(steps_of([*program, (operation, Failed(error), 1)])) is None
+    for wrong in (Done(), Failed("RuntimeError")):
+        assert judge(steps_of([*program, (operation, wrong, 1)])) == law
+    changed = (ReadRows(), Table((ZERO, (1, 0, 0), ZERO)), 1)
+    assert judge(steps_of([*program, (operation, Failed(errors[0]), 1), changed])) == "X1"
+
+
+def test_an_entry_that_is_named_twice_has_no_meaning() -> None:
+    """E5: only row 0 may repeat."""
+    twice = WriteEntries((FIRST, FIRST), (0, 0), (1, 2))
+    with pytest.raises(ProgramError, match=r"step 2: .* name one twice"):
+        judge(steps_of([(AllocRows(1), Slots((1,)), 1), (twice, Done(), 1)]))
+
+
+def test_a_row_is_used_again_only_if_something_was_written() -> None:
+    """P2: a row that was given back blank shows nothing."""
+    program: list[tuple[Operation, Result, int]] = [
+        (AllocRows(1), Slots((1,)), 1),
+        (FreeRow(FIRST), Done(), 2),
+        (AllocRows(1), Slots((1,)), 1),
+    ]
+    evidence, found = judge_steps(HEADER, steps_of(program))
+    assert (found, evidence.reached["a used row is handed out again"]) == (None, 0)
+    evidence, _ = judge_steps(HEADER, steps_of(GOOD))
+    assert evidence.reached["a used row is handed out again"] == 1
+
+
+def test_without_a_pool_an_alloc_that_finds_no_room_is_p1s() -> None:
+    """X4 needs a capability, and a law that is not claimed is never tested."""
+    header = dataclasses.replace(HEADER, capabilities=())
+    program: list[tuple[Operation, Result, int]] = [(AllocRows(3), NoRoom(), 2)]
+    evidence, found = judge_steps(header, steps_of(program))
+    assert (found, set(evidence.exercised)) == (None, {"P1"})
+
+
+def test_situations_are_those_of_the_capabilities() -> None:
+    """What must be refused is expected only of whom claims it, and all that the good program met is known."""
+    without = dataclasses.replace(HEADER, capabilities=("pool",))
+    assert expected_situations(without) < expected_situations(HEADER)
+    evidence, _ = judge_steps(HEADER, steps_of(GOOD))
+    assert "a row is freed twice" in set(evidence.reached) <= expected_situations(HEADER)

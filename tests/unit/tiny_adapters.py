@@ -1,0 +1,240 @@
+"""Adapters small enough to look through: request rows in plain Python, and ways to get them wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pymllm.adapters.base import BaseAdapter
+from pymllm.conformance.acting import ActingMachine, act
+from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
+from pymllm.oracle.outcomes import Done, Matched, NoRoom, Outcome, Slots, Table
+
+
+class TinyRows(BaseAdapter):
+    """Request rows as lists; right in everything, and claims to refuse nothing."""
+
+    KIND = "rows"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        {"max_reqs": 3, "max_context_len": 4},
+        {"max_reqs": 2, "max_context_len": 3},
+    )
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        self.context = int(config["max_context_len"] or 0)
+        self.clear()
+
+    def clear(self) -> None:
+        rows = int(self.config["max_reqs"] or 0)
+        self.free = list(range(1, rows + 1))
+        self.rows = [[0] * self.context for _ in range(rows + 1)]
+
+    def claim(self) -> frozenset[str]:
+        return frozenset({"pool"})
+
+    def sizes(self) -> dict[str, int]:
+        return {"size": len(self.rows) - 1, "available_size": len(self.free)}
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        if operation.count > len(self.free):
+            return NoRoom()
+        return Slots(tuple(self.free.pop(0) for _ in range(operation.count)))
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        (row,) = self.numbers((operation.row,))
+        self.rows[row] = [0] * self.context
+        self.free.append(row)
+        return Done()
+
+    def do_write_row(self, step: int, operation: WriteRow) -> Done:
+        (row,) = self.numbers((operation.row,))
+        self.rows[row][operation.start : operation.stop] = operation.values
+        return Done()
+
+    def do_write_entries(self, step: int, operation: WriteEntries) -> Done:
+        rows = self.numbers(operation.rows)
+        for row, at, value in zip(rows, operation.positions, operation.values, strict=True):
+            self.rows[row][at] = value
+        return Done()
+
+    def do_read_rows(self, step: int, operation: ReadRows) -> Table:
+        return Table(tuple(map(tuple, self.rows)))
+
+    def do_clear(self, step: int, operation: Clear) -> Done:
+        self.clear()
+        return Done()
+
+
+class KeepsEntries(TinyRows):
+    """Frees a row and leaves what was written in it (P2)."""
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        (row,) = self.numbers((operation.row,))
+        self.free.append(row)
+        return Done()
+
+
+class KeepsEntriesAndBreaks(KeepsEntries):
+    """Cannot free anything unless some call has asked for nothing."""
+
+    is_warm = False
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        self.is_warm = self.is_warm or not operation.count
+        return super().do_alloc_rows(step, operation)
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        if not self.is_warm:
+            raise AdapterError(self.name, "not warm yet")
+        return super().do_free_row(step, operation)
+
+
+class Moody(TinyRows):
+    """Hands out any free row (X3)."""
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        random.SystemRandom().shuffle(self.free)
+        return super().do_alloc_rows(step, operation)
+
+
+class WrongInside(TinyRows):
+    """Looks inside and finds what no outcome shows."""
+
+    def audit(self) -> Sequence[str]:
+        if len(self.free) < len(self.rows) - 2:
+            raise InvariantViolation("P1", "free rows", expected="in order", observed="in disorder")
+        return ("P1",)
+
+
+class GivesUp(TinyRows):
+    """Cannot examine a third row."""
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        if len(self.free) == 1 and operation.count:
+            raise AdapterError(self.name, "lost the connection")
+        return super().do_alloc_rows(step, operation)
+
+
+class Breaks(TinyRows):
+    """Is broken itself, once it has two rows to count."""
+
+    def sizes(self) -> dict[str, int]:
+        return {**super().sizes(), "ratio": 1 // (len(self.free) != 1)}
+
+
+class Dies(TinyRows):
+    """Takes its process along."""
+
+    def do_clear(self, step: int, operation: Clear) -> Done:
+        os._exit(7)
+
+
+# -- not fit to examine anything ---------------------------------------------------------------------------
+
+
+class NoConfigurations(TinyRows):
+    CONFIGURATIONS = ()
+
+
+class OddConfiguration(TinyRows):
+    CONFIGURATIONS = ({"max_reqs": 3.0},)
+
+
+class LacksSetting(TinyRows):
+    CONFIGURATIONS = ({"max_reqs": 3},)
+
+
+class JudgeLacksSetting(TinyRows):
+    CONFIGURATIONS = ({"max_reqs": 0, "max_context_len": 4},)
+
+
+class ClaimsMagic(TinyRows):
+    def claim(self) -> frozenset[str]:
+        return frozenset({"magic"})
+
+
+class ClaimsList(TinyRows):
+    def claim(self) -> frozenset[str]:
+        return ["pool"]  # type: ignore[return-value]
+
+
+class ClaimsByChance(TinyRows):
+    count = 0
+
+    def claim(self) -> frozenset[str]:
+        type(self).count += 1
+        return frozenset({"pool"} if self.count % 2 else ())
+
+
+class Raises(TinyRows):
+    def apply(self, step: int, operation: object) -> Outcome:
+        raise ZeroDivisionError("no way")
+
+
+class AnswersNone(TinyRows):
+    def apply(self, step: int, operation: object) -> Outcome:
+        return None  # type: ignore[return-value]
+
+
+class AnswersMatched(TinyRows):
+    def do_read_rows(self, step: int, operation: ReadRows) -> Matched:
+        return Matched((), 0)
+
+
+class Forgets(TinyRows):
+    do_read_rows = None
+
+
+class Refuses(TinyRows):
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots:
+        raise TypeError("takes a list")
+
+
+class SizesAreFloats(TinyRows):
+    def sizes(self) -> dict[str, int]:
+        return {"size": 3.0}  # type: ignore[dict-item]
+
+
+class EffectsAreList(TinyRows):
+    def apply(self, step: int, operation: object) -> Outcome:
+        return Outcome(Slots((1,)), [])  # type: ignore[arg-type]
+
+
+class NotJSON(TinyRows):
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots:
+        return Slots((complex(1),))  # type: ignore[arg-type]
+
+
+class ListsInJSON(TinyRows):
+    def do_read_rows(self, step: int, operation: ReadRows) -> Table:
+        return Table([])  # type: ignore[arg-type]
+
+
+class KnowsTooMuch(TinyRows):
+    """Of kind slots, and answers what it does not claim."""
+
+    KIND = "slots"
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = ({"page_size": 1, "pages": 3, "swa_pages": None},)
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, {**config, "max_reqs": 3, "max_context_len": 1})
+        self.config = dict(config)
+
+    def apply(self, step: int, operation: object) -> Outcome:
+        return Outcome(Slots((1,)))
+
+
+# -- a machine ---------------------------------------------------------------------------------------------
+
+
+class IdleMachine(ActingMachine):
+    """Reads the table, and never does anything to it."""
+
+    @act()
+    def look(self) -> None:
+        self.do(ReadRows())
