@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.own_chunk import Chunk
 from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.oracle.history import Config
+from pymllm.oracle.laws import find_law
 from pymllm.oracle.prefix_situations import expected_situations
 
 CLASSES = {"radix": Radix, "radix-window": WindowedRadix, "chunk": Chunk}
@@ -39,6 +43,31 @@ def test_short_runs_meet_every_situation() -> None:
         met += examiner.judge.evidence.reached
         expected |= expected_situations(examiner.history.header)
     assert expected - set(met) == set()
+
+
+class Modest(WindowedRadix):
+    """The same cache, with fewer claims."""
+
+    dropped: frozenset[str] = frozenset()
+
+    def claim(self) -> frozenset[str]:
+        return super().claim() - self.dropped
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    dropped=st.frozensets(st.sampled_from(sorted(CAPABILITIES.keys() - {"pool", "swa"}))),
+    config=st.sampled_from([*Radix.CONFIGURATIONS, *WindowedRadix.CONFIGURATIONS]),
+    seed=st.integers(0, 2**16),
+)
+def test_fewer_claims_change_no_verdict(dropped: frozenset[str], config: Config, seed: int) -> None:
+    """All of R, S and X: what is not claimed is not tested, and the rest is judged as rightly without it."""
+    adapter_class = type("Fewer", (Modest,), {"dropped": dropped})
+    machine = make_machine(PrefixMachine, "modest", config)
+    machine.make_adapter = classmethod(lambda cls: adapter_class("modest", config))
+    examiner = drive(machine, seed, steps=100).examiner
+    exercised = {find_law(law) for law in examiner.judge.evidence.exercised}
+    assert all(law.is_claimed_by(examiner.adapter.capabilities) for law in exercised)
 
 
 @pytest.mark.slow

@@ -67,10 +67,10 @@ class PrefixCaller(ActingMachine):
 
     def begin(self) -> None:
         """Read the configuration once."""
-        judge = self.examiner.judge
-        assert isinstance(judge, PrefixJudge)
-        self.model: PrefixModel = judge.model
-        self.ledger: SlotLedger = judge.ledger
+        assert isinstance(self.examiner.judge, PrefixJudge)
+        self.judge: PrefixJudge = self.examiner.judge
+        self.model: PrefixModel = self.judge.model
+        self.ledger: SlotLedger = self.judge.ledger
         self.capabilities = self.examiner.adapter.capabilities
         self.spaces = spaces_of(self.capabilities)
         config = self.examiner.history.header.config
@@ -100,19 +100,34 @@ class PrefixCaller(ActingMachine):
         return self.window is not None
 
     @property
+    def can_evict(self) -> bool:
+        """Whether the judge can follow an eviction; nothing is evicted otherwise."""
+        return self.judge.can_follow_evictions
+
+    @property
     def is_refusing(self) -> bool:
         """Whether misuse is refused."""
         return "refusals" in self.capabilities
 
     @property
-    def is_faulty(self) -> bool:
-        """Whether calls can be made to fail."""
-        return "faults" in self.capabilities
+    def can_fail_callback(self) -> bool:
+        """Whether callbacks of an eviction can be made to fail."""
+        return self.can_evict and "faults" in self.capabilities
 
     @property
     def can_fail_pool(self) -> bool:
         """Whether calls of a pool can be made to fail."""
-        return self.has_pool and self.is_faulty
+        return self.has_pool and "faults" in self.capabilities
+
+    @property
+    def can_fail_eviction(self) -> bool:
+        """Whether calls of a pool in an eviction can be made to fail."""
+        return self.can_evict and self.can_fail_pool
+
+    @property
+    def can_evict_windows(self) -> bool:
+        """Whether there are windows, and the judge can follow what becomes of them."""
+        return self.can_evict and self.is_windowed
 
     @property
     def holds(self) -> list[int]:
@@ -198,7 +213,7 @@ class PrefixCaller(ActingMachine):
             self._next_number += need
             return list(range(self._next_number - need, self._next_number))
         slots = self._alloc(need)
-        if slots is None:
+        if slots is None and self.can_evict:
             self.do(Evict(*self._shortage(need)))
             slots = self._alloc(need)
         return slots
@@ -234,5 +249,6 @@ class PrefixCaller(ActingMachine):
         for lock in self.holds:
             self.unlock(lock)
         self.give_back(self.ledger.callers_slots())
-        self.do(Evict(self.model.sizes()["total_size"], 0))
+        if self.can_evict:
+            self.do(Evict(self.model.sizes()["total_size"], 0))
         self.look()

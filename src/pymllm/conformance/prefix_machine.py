@@ -125,17 +125,17 @@ class PrefixMachine(PrefixCaller):
 
     # -- eviction ------------------------------------------------------------------------------------------
 
-    @_looked_at(tokens=TOKENS, window_tokens=TOKENS)
+    @_looked_at(needs="can_evict", tokens=TOKENS, window_tokens=TOKENS)
     def evict(self, tokens: int, window_tokens: int) -> None:
         """Evict."""
         self._evict(tokens, window_tokens)
 
-    @_looked_at(weight=2, tokens=TOKENS)
+    @_looked_at(needs="can_evict", weight=2, tokens=TOKENS)
     def evict_full(self, tokens: int) -> None:
         """Evict without asking for window memory."""
         self._evict(tokens, 0)
 
-    @_looked_at(needs="is_windowed", weight=3, window_tokens=TOKENS)
+    @_looked_at(needs="can_evict_windows", weight=3, window_tokens=TOKENS)
     def evict_windows(self, window_tokens: int) -> None:
         """Evict window memory only."""
         self._evict(0, window_tokens)
@@ -148,19 +148,19 @@ class PrefixMachine(PrefixCaller):
 
     # -- what fails ----------------------------------------------------------------------------------------
 
-    @_looked_at(needs="is_faulty", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    @_looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
         self.arm("callback", nth)
         self._evict(tokens, window_tokens)
 
-    @_looked_at(needs="is_faulty", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    @_looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_calling_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction call the cache: they are refused, and nothing else happens (X6)."""
         self.arm("reenter", nth)
         self._evict(tokens, window_tokens)
 
-    @_looked_at(needs="can_fail_pool", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
+    @_looked_at(needs="can_fail_eviction", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
         """Let the pool refuse one of an eviction's calls (X2)."""
         self.arm(("free", "free_swa")[call])

@@ -105,6 +105,7 @@ class PrefixJudge(PoolJudge):
         books.forbid("R2", "effects of a match", outcome.effects)
         result = books.answer(Matched, "R2", "match", outcome)
         is_elsewhere = not found.stored and self._is_in_another_space(key)
+        self.require_shape("R2", "dtype of a match's indices", "int64", result.dtype)
         law = self._law_of_match(key, found, result, is_elsewhere)
         books.expect(law, f"slots that match {key.tokens}", len(found.slots), len(result.slots))
         self._check_content(found, result)

@@ -20,6 +20,7 @@ from pymllm.oracle.operations import (
     ReadHalves,
 )
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.oracle.pool_answers import check_halves, check_pages
 from pymllm.oracle.pool_judge import PoolJudge
 from pymllm.oracle.slot_misuse import Misuse, misuse_of_halves, misuse_of_move, misuse_of_slots
 from pymllm.oracle.slot_model import PageModel, WindowModel
@@ -94,9 +95,13 @@ class SlotJudge(PoolJudge):
         if not isinstance(result, Slots):
             room = f"{operation.tokens} slots" if wanted <= self.pool.free_count else "no room"
             self.evidence.refuse("A3", what, f"{room}: {self.pool.free_count} pages are free", result)
-        pages = self._check_pages(what, operation.tokens, result.slots)
+        pages = check_pages(self.evidence, self.full, self.page_size, operation.tokens, result.slots)
         self._check_order(what, self.full, pages)
-        halves = [] if self.window is None else self._check_halves(what, self.window, result)
+        halves: list[int] = []
+        if self.window is not None:
+            swa, given = self.window.swa, (result.slots, result.swa_slots)
+            halves = check_halves(self.evidence, swa, self.page_size, *given)
+            self._check_order(f"SWA halves of {what}", swa, halves)
         note_alloc(self.evidence, self.pool, wanted)
         if self._merges_all(wanted):
             self._order_law = "A4"
@@ -112,36 +117,6 @@ class SlotJudge(PoolJudge):
         self.evidence.meet("an alloc fails")
         self.evidence.meet("an alloc fails with pages pending", self.full.pending)
         return "X4"
-
-    def _check_pages(self, what: str, tokens: int, slots: tuple[int, ...]) -> list[int]:
-        """Test that these are whole free pages, and return them in order."""
-        size, evidence = self.page_size, self.evidence
-        foreign = [slot for slot in slots if not self.full.has(slot // size)]
-        evidence.demand(
-            "A1", not foreign, what, f"slots {size}..{(self.full.pages + 1) * size - 1}", lambda: foreign
-        )
-        pages = [slot // size for slot in slots[::size]]
-        whole = _slots_of(dict.fromkeys(pages), size)[:tokens]
-        evidence.demand(
-            "A3", [*slots] == whole and len(slots) == tokens, what, "distinct whole pages", lambda: slots
-        )
-        taken = [page for page in pages if not self.full.is_free(page)]
-        evidence.demand("A2", not taken, what, "free pages", lambda: f"pages {taken}, which are not free")
-        return pages
-
-    def _check_halves(self, what: str, window: WindowModel, result: Slots) -> list[int]:
-        """Test that each page has a free page of the window pool behind it, and return these in order."""
-        size, swa, evidence = self.page_size, window.swa, self.evidence
-        halves = [slot // size for slot in result.swa_slots[::size]]
-        whole = _slots_of(dict.fromkeys(halves), size)[: len(result.slots)]
-        is_whole = [*result.swa_slots] == whole and len(whole) == len(result.slots)
-        evidence.demand("A7", is_whole, what, "a half page for each page", lambda: result.swa_slots)
-        taken = [half for half in halves if not swa.is_free(half)]
-        evidence.demand(
-            "A7", not taken, what, "free window pages", lambda: f"pages {taken}, which are not free"
-        )
-        self._check_order(f"SWA halves of {what}", swa, halves)
-        return halves
 
     def _check_order(self, what: str, model: PageModel, pages: list[int]) -> None:
         """Test that it was the turn of these free pages (A4), where merges are claimed."""
@@ -289,7 +264,3 @@ class SlotJudge(PoolJudge):
 
     def _expect_done(self, law: str, what: str, outcome: Outcome) -> None:
         self.evidence.expect(law, what, Done(), outcome.result)
-
-
-def _slots_of(pages: Iterable[int], size: int) -> list[int]:
-    return [page * size + place for page in pages for place in range(size)]

@@ -64,6 +64,7 @@ def test_a_good_program_is_accepted_and_tests_what_it_touches() -> None:
         ({"slots": (2, 3, 4), "prefix_len": 3}, "R1"),
         ({"prefix_len": 2}, "R2"),
         ({"node_len": 2}, "R2"),
+        ({"dtype": "int32"}, "R2"),
         ({"effects": (Effect("free", (9,)),)}, "R2"),
         ({"result": Failed("ValueError")}, "R2"),
         ({"sizes": {"evictable_size": 0}}, "R7"),
