@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pymllm.conformance.profiles import CI, DEEP, DEV, PROFILES
+
 if TYPE_CHECKING:
     import torch
 
@@ -19,20 +21,18 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadlines: a slow machine is not a wrong cache. A machine's test takes its length from the profile, so
-# that one class serves a commit (dev, ci) and a night (deep: at most 100,000 steps for each machine).
-settings.register_profile("dev", derandomize=False, deadline=None, max_examples=30, stateful_step_count=30)
-settings.register_profile(
-    "ci", deadline=None, max_examples=60, stateful_step_count=40, derandomize=True, print_blob=True
-)
-settings.register_profile(
-    "deep",
-    derandomize=False,
-    deadline=None,
-    max_examples=1000,
-    stateful_step_count=100,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# that one class serves a commit (dev, ci) and a night (deep: at most 100,000 steps for each machine). The
+# numbers are those of pymllm verify --profile.
+for profile in PROFILES.values():
+    settings.register_profile(
+        profile.name,
+        deadline=None,
+        max_examples=profile.examples,
+        stateful_step_count=profile.steps,
+        derandomize=profile is CI,
+        print_blob=profile is not DEV,
+        suppress_health_check=[HealthCheck.too_slow] if profile is DEEP else [],
+    )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

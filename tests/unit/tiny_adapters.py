@@ -134,6 +134,12 @@ class Dies(TinyRows):
         os._exit(7)
 
 
+class Bare(BaseAdapter):
+    """Has neither settings nor claims, and does nothing."""
+
+    KIND = "hashes"
+
+
 # -- not fit to examine anything ---------------------------------------------------------------------------
 
 

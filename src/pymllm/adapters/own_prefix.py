@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -74,7 +75,7 @@ def pool_configurations(
     )
 
 
-class OwnPrefixCache(BaseAdapter):
+class OwnPrefixCache(BaseAdapter, ABC):
     """A `BasePrefixCache` of ours over a recording pool.
 
     Parameters
@@ -106,9 +107,9 @@ class OwnPrefixCache(BaseAdapter):
         self.pool = self._make_pool()
         self.cache = self.make_cache(self._on_node_evict)
 
+    @abstractmethod
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
         """Build what is examined over `pool`."""
-        raise NotImplementedError
 
     def node_length(self, node: Any, key: Key) -> int | None:
         """Return the length of the path that ends with a node, where nodes have paths."""

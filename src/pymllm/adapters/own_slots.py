@@ -92,7 +92,7 @@ class TokenSlots(OwnPool):
     """
 
     KIND = "slots"
-    POOL = TokenToKVPoolAllocator
+    POOL: ClassVar[type[Any]] = TokenToKVPoolAllocator
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations()
     MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
         **_spoiled("alloc", lambda pool, wrong: pool.alloc(wrong), _WRONG_SIZES),

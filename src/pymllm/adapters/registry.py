@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from dataclasses import dataclass
 
 from pymllm.adapters.base import Adapter, AdapterClass
@@ -48,8 +49,75 @@ OWN: tuple[AdapterEntry, ...] = (
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
-FAULTY: tuple[AdapterEntry, ...] = ()
-"""Wrong on purpose, to see that they are caught (`pymllm.adapters.faulty`)."""
+_FAULTY = {
+    "faulty_slots": {
+        "SlotZero": "hands out slot 0",
+        "BackwardSlots": "hands out the slots of a page backwards",
+        "EagerReuse": "hands out what was freed last while older pages are free",
+        "MergingFailure": "merges what is free before it finds that it does not suffice",
+        "DoubleFree": "claims to refuse misuse, and takes back what was never handed out",
+        "HalfHeardFrees": "frees only those pages whose first slot is named",
+        "NestedGroups": "accepts a group inside a group",
+        "UnsortedClear": "clears by freeing what is held, so that the next pages are not those of a new pool",
+        "ForgottenHalves": "frees slots and forgets to give their SWA halves back",
+        "SharedHalves": "puts one SWA half behind all slots of an allocation",
+    },
+    "faulty_pools": {
+        "RowZero": "hands out row 0",
+        "DirtyRows": "frees rows without zeroing them",
+        "WritesEverywhere": "writes rows into every layer",
+        "SilentCasts": "casts rows of another dtype",
+        "LostPadding": "drops what is written to slot 0",
+        "WorkingSnapshots": "hands out a working row as a track slot",
+        "OneLayerCopies": "copies the states of the first layer only",
+        "SwappedHeads": "keeps the two dimensions of a head in the wrong order",
+        "LostNamespace": "forgets the namespace of a key that is sliced",
+        "UnsignedDigests": "turns a digest into an unsigned number",
+    },
+    "faulty_radix": {
+        "LockedVictims": "evicts leaves without a look at their locks",
+        "LostAncestors": "releases the nodes that a hold was taken on, and forgets what was split off since",
+        "NamespaceFallback": "serves a namespace that has nothing cached from the plain one",
+        "OrphanHashes": "hashes the pages of a node as if nothing came before them",
+        "BareNamespaces": "seeds the hashes of a namespace with its name, be it a number or a text",
+        "ShortMatches": "never matches the last token of a key",
+        "BottomUpSlots": "gives the slots of a path node by node from its end to its start",
+        "SilentHits": "begins to count the hits of the upper half of a split anew",
+        "SplitViews": "splits the slots of a node into views, each of which keeps the whole alive",
+        "FreedDuplicates": "frees the slots of what is cached already, although they are the caller's",
+        "OverstatedAdoption": "tells that it adopted all of a key whose end was new",
+        "ZeroPrefix": "tells that nothing of a key was cached before",
+        "ShortValues": "cuts a key and its slots to the shorter of the two instead of refusing them",
+        "EarlyRefusal": "caches as much of a key as there are slots for, and only then refuses it",
+        "EmptyNodes": "adds an empty node below a leaf that is cached again",
+        "GreedyEviction": "evicts one token more than was asked for, and so now and then a leaf more",
+        "OneByOne": "frees the victims of an eviction one by one",
+        "OpenCallbacks": "lets a callback call the cache",
+        "LeavesOnly": "counts only leaves as evictable",
+        "HeldSlotsLost": "resets without giving the slots of held nodes back",
+        "GlobalIds": "numbers the nodes of all caches of a process together",
+    },
+    "faulty_windows": {
+        "DeadWindows": "matches prefixes whose last window is dead",
+        "StaleMatches": "does not make what it matches recent",
+        "ShortHolds": "protects one page less than a hold's window needs",
+        "LowBoundaries": "leaves a window's boundary with the lower half of a split",
+        "UnreleasedWindows": "releases a hold and keeps its window protected",
+        "DeadLeaves": "leaves tombstones behind as leaves",
+        "LivingTombstones": "frees the SWA half of a node that it still takes for alive",
+        "OneWindowMore": "frees one window token more than was asked for, and so now and then a node more",
+        "NoProtection": "ignores prev_prefix_len",
+    },
+}
+
+FAULTY: tuple[AdapterEntry, ...] = tuple(
+    AdapterEntry(
+        "faulty" + re.sub("([A-Z])", r"-\1", name).lower(), f"pymllm.adapters.{module}:{name}", summary
+    )
+    for module, summaries in _FAULTY.items()
+    for name, summary in summaries.items()
+)
+"""Wrong on purpose, each in one way, to see that they are caught (`pymllm.adapters.faulty`)."""
 
 
 def find_adapter(name: str) -> AdapterEntry:
@@ -65,8 +133,8 @@ def find_adapter(name: str) -> AdapterEntry:
     for entry in (*OWN, *FAULTY):
         if entry.name == name:
             return entry
-    known = ", ".join(entry.name for entry in (*OWN, *FAULTY))
-    raise UsageError(f"no adapter {name!r}; there are {known}, or give module:Class")
+    known = ", ".join(entry.name for entry in OWN)
+    raise UsageError(f"no adapter {name!r}; there are {known}, faulty ones, or give module:Class")
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:

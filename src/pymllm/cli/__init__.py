@@ -6,9 +6,22 @@ workloads are loaded by the command that needs them, so that ``pymllm --help`` a
 
 from __future__ import annotations
 
+from pymllm.cli.adapters import adapters_command
+from pymllm.cli.judge import judge_command
 from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
+from pymllm.cli.rerun import rerun_command
+from pymllm.cli.schema import schema_command
+from pymllm.cli.verify import verify_command
 
 __all__ = ["main"]
 
-main.add_command(replay_command)
+for command in (
+    verify_command,
+    rerun_command,
+    judge_command,
+    adapters_command,
+    schema_command,
+    replay_command,
+):
+    main.add_command(command)

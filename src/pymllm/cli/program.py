@@ -6,6 +6,7 @@ status  meaning
 0       done, and every law that was checked holds
 1       a law is broken (`pymllm.errors.InvariantViolation`); the command says which
 2       bad input or usage: one line on standard error says what is wrong and what would do
+3       unknown: a law that applies was not tested, or an adapter could not be examined
 70      a bug of ours: nobody foresaw the error, and the traceback is the report
 130     interrupted from the keyboard
 141     whoever read the output closed it
@@ -26,11 +27,11 @@ from typing import Any, TextIO
 import click
 
 from pymllm import __version__
-from pymllm.errors import TraceError
+from pymllm.errors import AdapterError, TraceError
 
 __all__ = ["Program", "complain", "escaped", "main", "say"]
 
-_USAGE, _BUG, _INTERRUPTED, _PIPE_CLOSED = 2, 70, 130, 141
+_USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED = 2, 3, 70, 130, 141
 
 
 class Program(click.Group):
@@ -71,6 +72,9 @@ class Program(click.Group):
         except (click.ClickException, TraceError) as error:
             complain(_one_line(error))
             status = _USAGE
+        except AdapterError as error:
+            complain(" ".join(str(error).split()))
+            status = _UNKNOWN
         except (click.Abort, KeyboardInterrupt):
             complain("interrupted")
             status = _INTERRUPTED

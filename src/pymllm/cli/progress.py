@@ -1,4 +1,4 @@
-"""A progress bar on standard error, drawn only between requests."""
+"""A progress bar on standard error, drawn only between two of what is counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _SECONDS_BETWEEN_DRAWS = 0.1
 
 
 @contextmanager
-def progress_bar(mode: str, label: str, total: int) -> Iterator[Callable[[int], None] | None]:
+def progress_bar(
+    mode: str, label: str, total: int, unit: str = "requests"
+) -> Iterator[Callable[[int], None] | None]:
     """Show how far a run is, and remove the bar at its end.
 
     Parameters
@@ -26,17 +28,19 @@ def progress_bar(mode: str, label: str, total: int) -> Iterator[Callable[[int], 
     label : str
         What runs.
     total : int
-        Requests in all.
+        How many in all.
+    unit : str
+        Of what.
 
     Yields
     ------
     callable or None
-        Takes the number of requests done; ``None`` where no bar is shown.
+        Takes the number done; ``None`` where no bar is shown.
 
     Notes
     -----
-    No thread redraws the bar: it would take the processor from what is being timed. It is drawn by the
-    calls themselves, at most ten times a second.
+    No thread redraws the bar: it would take the processor from what is being timed. It is drawn once at
+    the start and then by the calls themselves, at most ten times a second.
     """
     # There is no standard error at all where it was closed, and rich would draw on the other one.
     if mode == "off" or sys.stderr is None or (mode == "auto" and not sys.stderr.isatty()):
@@ -46,12 +50,13 @@ def progress_bar(mode: str, label: str, total: int) -> Iterator[Callable[[int], 
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("requests"),
+        TextColumn(unit),
         TimeRemainingColumn(),
     )
     console = Console(file=sys.stderr, force_terminal=True if mode == "on" else None)
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
         task = progress.add_task(label, total=total)
+        progress.refresh()
         drawn = monotonic()
 
         def show(done: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from decimal import Decimal
@@ -9,14 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pymllm.oracle.history import Config
+from pymllm.oracle.records import decode
+
 if TYPE_CHECKING:
     _IntParam = click.ParamType[int]
     _FloatParam = click.ParamType[float]
+    _ConfigParam = click.ParamType[Config]
 else:
     # Generic from click 8.4 on; older ones cannot be subscripted.
-    _IntParam = _FloatParam = click.ParamType
+    _IntParam = _FloatParam = _ConfigParam = click.ParamType
 
-__all__ = ["MILLISECONDS", "TOKENS", "Milliseconds", "TokenCount"]
+__all__ = ["CONFIG", "MILLISECONDS", "TOKENS", "AdapterConfig", "Milliseconds", "TokenCount"]
 
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _NUMBER = re.compile(r"(\d+(?:[_,]\d+)*(?:\.\d+)?)([kmg]i?)?", re.IGNORECASE | re.ASCII)
@@ -65,5 +70,24 @@ class Milliseconds(_FloatParam):
         return milliseconds
 
 
+class AdapterConfig(_ConfigParam):
+    """What an adapter is built with: a JSON object of integers, strings, true, false and null."""
+
+    name = "json"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Config:
+        """Read a JSON object."""
+        if isinstance(value, dict):
+            return value
+        try:
+            config: Config = decode(Config, json.loads(str(value)), "it")
+        except json.JSONDecodeError as error:
+            self.fail(f"{value!r} is not JSON: {error.msg} at column {error.colno}.", param, ctx)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        return config
+
+
 TOKENS = TokenCount()
 MILLISECONDS = Milliseconds()
+CONFIG = AdapterConfig()

@@ -237,9 +237,10 @@ class PrefixMachine(PrefixCaller):
 
     @_looked_at(needs="live", weight=2, pick=PICK)
     def hash_node(self, pick: int) -> None:
-        """Hash a node and its ancestors."""
+        """Hash a node and its ancestors, every other time one of a namespace (H3)."""
+        named = [handle for handle in self.live if handle.path.space.extra_key is not None]
         if "hashes" in self.capabilities:
-            self.do(Hash(_picked(self.live, pick).step))
+            self.do(Hash(_picked(named if named and pick % 2 else self.live, pick).step))
 
     # -- bad arguments -------------------------------------------------------------------------------------
 

@@ -17,11 +17,12 @@ from pymllm.conformance.machines import MachineEntry
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.oracle.history import Config
-from pymllm.oracle.laws import LAWS, Law, laws_of
+from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 __all__ = [
     "AdapterResult",
+    "InvariantResult",
     "LawResult",
     "MachineResult",
     "SearchedConfiguration",
@@ -67,6 +68,15 @@ class LawResult:
     verdict: Verdict
     exercised: int
     audited: int
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantResult:
+    """What is known of an invariant that people ask for by name: the heaviest verdict of its laws."""
+
+    name: str
+    laws: tuple[str, ...]
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +167,16 @@ class VerifyReport:
     def laws(self) -> tuple[LawResult, ...]:
         """What is known of each law over all adapters."""
         return merge_laws(self.adapters)
+
+    @property
+    def invariants(self) -> tuple[InvariantResult, ...]:
+        """What is known of each invariant, as far as the laws that it is made of have rows."""
+        rows = {row.law.id: row.verdict for row in self.laws}
+        return tuple(
+            InvariantResult(name, known, merge_verdicts(rows[law] for law in known))
+            for name, laws in INVARIANTS.items()
+            if (known := tuple(law for law in laws if law in rows))
+        )
 
     @property
     def verdict(self) -> Verdict:

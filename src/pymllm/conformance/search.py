@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import time
 import traceback
 from collections import Counter
@@ -117,12 +118,11 @@ class _Watch:
         self._machine = machine
         self._plan = plan
         self._programs = 0
-        self._shrinks_from = 0
+        self._failed_at: int | None = None
         self._steps = 0
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._is_stopped = False
-        self._last: History | None = None
         self._crash: Crash | None = None
         machine.on_end = self._note
         # What loading torch takes is not the search's time.
@@ -142,8 +142,8 @@ class _Watch:
     @property
     def is_late(self) -> bool:
         """Whether it is enough: of shrinking, or else of looking."""
-        if self._smallest:
-            return self._programs - self._shrinks_from >= self._plan.shrinks
+        if self._failed_at is not None:
+            return self._programs - self._failed_at >= self._plan.shrinks
         return self._plan.examples is None and time.monotonic() > self._start + self._plan.seconds
 
     def begin(self) -> ActingMachine:
@@ -160,10 +160,10 @@ class _Watch:
         except _TimeIsUp:
             pass
         except Exception as error:
-            # Whatever else went wrong once a law was broken, such as programs that do not fail each time
-            # they are played, is a consequence. So is Hypothesis's complaint of a program that never began.
-            if not self._smallest and not self._is_stopped:
-                self._crash = Crash(_describe(error), self._last)
+            # Whatever else goes wrong once a program has failed, such as one that does not fail each time it
+            # is played, is a consequence. So is Hypothesis's complaint of a program that never began.
+            if self._failed_at is None and not self._is_stopped:
+                self._crash = Crash(_describe(error), None)
 
     def result(self) -> SearchResult:
         """Sum up."""
@@ -171,7 +171,8 @@ class _Watch:
         short = [shorten(found, self._plan.shrinks) for found in self._smallest.values()]
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
-        return SearchResult(self._programs, self._steps, spent, *self._counts, found, self._crash)
+        crash = None if found else self._crash
+        return SearchResult(self._programs, self._steps, spent, *self._counts, found, crash)
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
@@ -179,17 +180,28 @@ class _Watch:
         seen = examiner.judge.evidence.exercised, examiner.audited, examiner.judge.evidence.reached
         for count, new in zip(self._counts, seen, strict=True):
             count.update(new)
-        self._last = examiner.history
-        found = self._machine.found
+        # A program ends in a finally clause, in which an error on its way out can be seen.
+        error, found = sys.exc_info()[1], self._machine.found
         if found is not None and found.history is examiner.history:
             self._keep(found)
+        elif isinstance(error, Exception) and not _is_hypothesis(error):
+            self._keep_crash(Crash(_describe(error), examiner.history))
 
     def _keep(self, found: FoundViolation) -> None:
-        if not self._smallest:
-            self._shrinks_from = self._programs
+        self._fail()
         before = self._smallest.get(found.violation.law)
         if before is None or len(found.history) <= len(before.history):
             self._smallest[found.violation.law] = found
+
+    def _keep_crash(self, crash: Crash) -> None:
+        self._fail()
+        before = self._crash.history if self._crash is not None else None
+        if before is None or crash.history is None or len(crash.history) <= len(before):
+            self._crash = crash
+
+    def _fail(self) -> None:
+        if self._failed_at is None:
+            self._failed_at = self._programs
 
 
 def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:

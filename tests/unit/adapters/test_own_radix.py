@@ -20,6 +20,7 @@ from pymllm.oracle.operations import (
     Inspect,
     Key,
     Lock,
+    Malformed,
     Match,
     ReadHalves,
     Reset,
@@ -146,3 +147,10 @@ def test_two_runs_are_the_same() -> None:
     ]
     assert programs[0] == programs[1]
     assert dataclasses.replace(programs[0][0], sizes={}) != programs[1][0]
+
+
+def test_nonsense_that_is_taken_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: a call that should have raised and did not is an answer as any other."""
+    adapter = make()
+    monkeypatch.setattr(adapter.cache, "evict", lambda *amounts: None)
+    assert adapter.apply(1, Malformed("evict", "a float amount")).result == Done()

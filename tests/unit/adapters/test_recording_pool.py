@@ -67,6 +67,7 @@ def test_only_the_nth_call_of_that_name_fails(pool: RecordingPool) -> None:
     slots = pool.alloc(4)
     pool.free(slots[:1])
     pool.fault = Fault("free", 2)
+    assert pool.fault == Fault("free", 2)
     pool.free(slots[1:2])
     with pytest.raises(InjectedFault):
         pool.free(slots[2:3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from pymllm.cli.values import MILLISECONDS, TOKENS
+from pymllm.cli.values import CONFIG, MILLISECONDS, TOKENS
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,24 @@ def test_other_milliseconds_are_refused(text: str) -> None:
         click.BadParameter, match=rf"'{text}' is no number of milliseconds in 0\.01\.\.86400000"
     ):
         MILLISECONDS.convert(text, None, None)
+
+
+def test_a_configuration_is_a_json_object() -> None:
+    """Integers, strings, booleans and null, by name; one that was read stays."""
+    config = CONFIG.convert('{"page_size": 4, "store": "host", "sorted": true, "window": null}', None, None)
+    assert config == {"page_size": 4, "store": "host", "sorted": True, "window": None}
+    assert CONFIG.convert(config, None, None) is config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("page_size=4", "'page_size=4' is not JSON: Expecting value at column 1"),
+        ("4", "it is 4; it must be an object"),
+        ('{"page_size": [4]}', r"it.page_size is \[4\]; it must be an integer or a string or"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(text: str, words: str) -> None:
+    """X1: the message names the value and what it must be."""
+    with pytest.raises(click.BadParameter, match=words):
+        CONFIG.convert(text, None, None)

@@ -1,0 +1,39 @@
+"""What the wrong implementations share: each is one of ours but for a few lines, and names the law it breaks.
+
+They stand in `faulty_slots`, `faulty_pools`, `faulty_radix` and `faulty_windows`, and under their names in
+`pymllm.adapters.registry`. Nothing looks inside them: whoever catches one has done so by operations and
+outcomes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pymllm.oracle.history import Config
+
+__all__ = ["Faulty", "configured"]
+
+
+class Faulty:
+    """Goes before one of our adapters among the bases of a wrong one.
+
+    Attributes
+    ----------
+    BREAKS : str
+        Id of the law that catches it.
+    SOUND : str
+        Registry name of the adapter that it is but for its fault.
+    """
+
+    BREAKS: ClassVar[str]
+    SOUND: ClassVar[str]
+
+    def audit(self) -> Sequence[str]:
+        """Look at nothing: only the outcomes may tell."""
+        return ()
+
+
+def configured(configurations: Sequence[Config], **wanted: int | str | bool | None) -> tuple[Config, ...]:
+    """Return those of some configurations that have these settings: the ones in which a fault shows."""
+    return tuple(config for config in configurations if wanted.items() <= config.items())

@@ -1,0 +1,412 @@
+"""Prefix caches that are wrong in one way each."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.faulty import Faulty, configured
+from pymllm.adapters.own_radix import Radix
+from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, _chain
+from pymllm.mem_cache.sliding_window import SlidingWindow
+from pymllm.mem_cache.tree_node import TreeNode
+
+__all__ = [
+    "BareNamespaces",
+    "BottomUpSlots",
+    "EarlyRefusal",
+    "EmptyNodes",
+    "FaultyRadix",
+    "FreedDuplicates",
+    "GlobalIds",
+    "GreedyEviction",
+    "HeldSlotsLost",
+    "LeavesOnly",
+    "LockedVictims",
+    "LostAncestors",
+    "NamespaceFallback",
+    "OneByOne",
+    "OpenCallbacks",
+    "OrphanHashes",
+    "OverstatedAdoption",
+    "ShortMatches",
+    "ShortValues",
+    "SilentHits",
+    "SplitViews",
+    "ZeroPrefix",
+]
+
+
+class FaultyRadix(Faulty, Radix):
+    """Adapts a cache that is made of a variation of one of its parts.
+
+    Attributes
+    ----------
+    TREE, WINDOW, CALLBACKS : type
+        The parts.
+    """
+
+    SOUND = "radix"
+    TREE: ClassVar[type[RadixTree[TreeNode]]] = RadixTree
+    WINDOW: ClassVar[type[SlidingWindow[TreeNode]]] = SlidingWindow
+    CALLBACKS: ClassVar[type[EvictionCallbacks]] = EvictionCallbacks
+
+    def make_cache(self, on_node_evict: Callable[[int], None]) -> RadixCache:
+        """Build the cache and put the parts in, before anything is in them."""
+        cache = super().make_cache(on_node_evict)
+        cache._tree = self.TREE(TreeNode, cache.page_size, cache.device)
+        if cache.sliding_window_size is not None:
+            cache._window = self.WINDOW(cache._tree, cache.sliding_window_size)
+        cache._callbacks = self.CALLBACKS()
+        return cache
+
+
+# -- holds ---------------------------------------------------------------------------------------------------
+
+
+class _EvictsLocked(RadixCache):
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        held = [(node, node.lock_ref) for node in self._tree.nodes() if node.lock_ref]
+        for node, _ in held:
+            node.lock_ref = 0
+            if not node.children:
+                self._tree.leaves.add(node)
+        try:
+            return super().evict(num_tokens, swa_num_tokens)
+        finally:
+            for node, locks in held:
+                node.lock_ref = locks
+                if node in self._tree.leaves:
+                    self._tree.leaves.discard(node)
+
+
+class LockedVictims(FaultyRadix):
+    """Evicts leaves without a look at their locks."""
+
+    BREAKS = "R6"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    CACHE = _EvictsLocked
+
+
+class _ReleasesAsHeld(RadixTree[TreeNode]):
+    def hold(self, node: TreeNode) -> None:
+        super().hold(node)
+        self._held = {**getattr(self, "_held", {}), node.id: {at.id for at in self.path_to(node)}}
+
+    def release(self, node: TreeNode) -> None:
+        since = [at for at in self.path_to(node) if at.id not in self._held[node.id]]
+        super().release(node)
+        for at in since:
+            if not at.lock_ref:
+                self.evictable_tokens -= at._length
+                self.protected_tokens += at._length
+            at.lock_ref += 1
+
+
+class LostAncestors(FaultyRadix):
+    """Releases the nodes that a hold was taken on, and forgets what was split off since."""
+
+    BREAKS = "R6"
+    TREE = _ReleasesAsHeld
+
+
+# -- keys ----------------------------------------------------------------------------------------------------
+
+
+class _FallsBack(RadixCache):
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        found = super().match_prefix(key)
+        return found if found.prefix_len else super().match_prefix(RadixKey(key.token_ids))
+
+
+class NamespaceFallback(FaultyRadix):
+    """Serves a namespace that has nothing cached from the plain one."""
+
+    BREAKS = "K1"
+    CACHE = _FallsBack
+
+
+class _StartsAfresh(RadixTree[TreeNode]):
+    def page_hashes(self, node: TreeNode) -> list[str]:
+        if node.hash_values is None and node.parent is not self.root and node is not self.root:
+            node.hash_values = _hash_pages(self, node, None)
+        return super().page_hashes(node)
+
+
+class OrphanHashes(FaultyRadix):
+    """Hashes the pages of a node as if nothing came before them."""
+
+    BREAKS = "H2"
+    TREE = _StartsAfresh
+
+
+class _SeedsWithTheName(RadixTree[TreeNode]):
+    def page_hashes(self, node: TreeNode) -> list[str]:
+        for top in self.path_to(node)[:1]:
+            namespace = top.key.extra_key if top.key is not None else None
+            if namespace is not None and top.hash_values is None:
+                name = hashlib.sha256(str(namespace).encode()).hexdigest()
+                top.hash_values = _hash_pages(self, top, name)
+        return super().page_hashes(node)
+
+
+class BareNamespaces(FaultyRadix):
+    """Seeds the hashes of a namespace with its name, be it a number or a text."""
+
+    BREAKS = "H3"
+    TREE = _SeedsWithTheName
+
+
+def _hash_pages(tree: RadixTree[TreeNode], node: TreeNode, prior: str | None) -> list[str]:
+    return _chain(node._raw, len(node._raw) * tree.page_size // node._length, prior)
+
+
+# -- matches -------------------------------------------------------------------------------------------------
+
+
+class _LeavesATokenOut(RadixCache):
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        found = super().match_prefix(key)
+        is_whole = 0 < found.prefix_len == len(key)
+        return super().match_prefix(key[:-1]) if is_whole else found
+
+
+class ShortMatches(FaultyRadix):
+    """Never matches the last token of a key."""
+
+    BREAKS = "R2"
+    CACHE = _LeavesATokenOut
+
+
+class _GathersBottomUp(RadixCache):
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        found = super().match_prefix(key)
+        path = self._tree.path_to(found.last_node)
+        return dataclasses.replace(found, indices=self._tree.gather(path[::-1]))
+
+
+class BottomUpSlots(FaultyRadix):
+    """Gives the slots of a path node by node from its end to its start."""
+
+    BREAKS = "E1"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    CACHE = _GathersBottomUp
+
+
+class _ForgetsHits(RadixTree[TreeNode]):
+    def split(self, node: TreeNode, tokens: int) -> TreeNode:
+        upper = super().split(node, tokens)
+        upper.hit_count = 0
+        return upper
+
+
+class SilentHits(FaultyRadix):
+    """Begins to count the hits of the upper half of a split anew."""
+
+    BREAKS = "R10"
+    TREE = _ForgetsHits
+
+
+class _SplitsIntoViews(RadixTree[TreeNode]):
+    def split(self, node: TreeNode, tokens: int) -> TreeNode:
+        whole = node.value
+        upper = super().split(node, tokens)
+        assert whole is not None
+        upper.value, node.value = whole[:tokens], whole[tokens:]
+        return upper
+
+
+class SplitViews(FaultyRadix):
+    """Splits the slots of a node into views, each of which keeps the whole alive."""
+
+    BREAKS = "X5"
+    TREE = _SplitsIntoViews
+
+
+# -- inserts -------------------------------------------------------------------------------------------------
+
+
+class _FreesDuplicates(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        result = super().insert(key, value, **options)
+        own = self._tree.gather(self._tree.path_to(result.last_node))[: result.prefix_len]
+        if value is not None and len(duplicates := value[: len(own)][value[: len(own)] != own]):
+            self.pool.free(duplicates)
+        return result
+
+
+class FreedDuplicates(FaultyRadix):
+    """Frees the slots of what is cached already, although they are the caller's."""
+
+    BREAKS = "R4"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    CACHE = _FreesDuplicates
+
+
+class _AdoptsInWords(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        result = super().insert(key, value, **options)
+        adopted = tuple((0, end) for _, end in result.adopted)
+        return dataclasses.replace(result, adopted=adopted)
+
+
+class OverstatedAdoption(FaultyRadix):
+    """Tells that it adopted all of a key whose end was new."""
+
+    BREAKS = "R4"
+    CACHE = _AdoptsInWords
+
+
+class _SaysNothingWasThere(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        return dataclasses.replace(super().insert(key, value, **options), prefix_len=0)
+
+
+class ZeroPrefix(FaultyRadix):
+    """Tells that nothing of a key was cached before."""
+
+    BREAKS = "R3"
+    CACHE = _SaysNothingWasThere
+
+
+class _CutsToTheShorter(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        if isinstance(value, torch.Tensor):
+            length = min(len(key), len(value))
+            key, value = key[:length], value[:length]
+        return super().insert(key, value, **options)
+
+
+class ShortValues(FaultyRadix):
+    """Cuts a key and its slots to the shorter of the two instead of refusing them."""
+
+    BREAKS = "R1"
+    CACHE = _CutsToTheShorter
+
+
+class _RefusesTooLate(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        if isinstance(value, torch.Tensor) and len(value) < len(key):
+            super().insert(key[: len(value)], value, **options)
+        return super().insert(key, value, **options)
+
+
+class EarlyRefusal(FaultyRadix):
+    """Caches as much of a key as there are slots for, and only then refuses it."""
+
+    BREAKS = "X1"
+    CACHE = _RefusesTooLate
+
+
+class _AddsEmptyNodes(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        result = super().insert(key, value, **options)
+        if result.prefix_len and not result.adopted and not result.last_node.children:
+            nothing = torch.empty(0, dtype=torch.int64)
+            self._tree.append(result.last_node, PagedKey.of(key, self.page_size), nothing)
+        return result
+
+
+class EmptyNodes(FaultyRadix):
+    """Adds an empty node below a leaf that is cached again."""
+
+    BREAKS = "R9"
+    CACHE = _AddsEmptyNodes
+
+
+# -- evictions -----------------------------------------------------------------------------------------------
+
+
+class _EvictsMore(RadixCache):
+    def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        return super().evict(num_tokens + (num_tokens > 0), swa_num_tokens)
+
+
+class GreedyEviction(FaultyRadix):
+    """Evicts one token more than was asked for, and so now and then a leaf more."""
+
+    BREAKS = "R5"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, page_size=1, pool="token")
+    CACHE = _EvictsMore
+
+
+class _FreesOneByOne(RadixCache):
+    def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
+        try:
+            for node in plan.removed:
+                self.pool.free(node.value)
+        except BaseException:
+            call_off()
+            raise
+
+
+class OneByOne(FaultyRadix):
+    """Frees the victims of an eviction one by one."""
+
+    BREAKS = "X2"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    CACHE = _FreesOneByOne
+
+
+class _LetsIn(EvictionCallbacks):
+    def refuse(self, call: str) -> None:
+        pass
+
+
+class OpenCallbacks(FaultyRadix):
+    """Lets a callback call the cache."""
+
+    BREAKS = "X6"
+    CALLBACKS = _LetsIn
+
+
+class _CountsLeaves(RadixCache):
+    def evictable_size(self) -> int:
+        leaves = (node for node in self._tree.nodes() if self._tree.is_evictable_leaf(node))
+        return sum(len(leaf.value) for leaf in leaves if leaf.value is not None)
+
+
+class LeavesOnly(FaultyRadix):
+    """Counts only leaves as evictable."""
+
+    BREAKS = "R7"
+    CACHE = _CountsLeaves
+
+
+# -- the whole -----------------------------------------------------------------------------------------------
+
+
+class _SkipsLocked(RadixTree[TreeNode]):
+    def nodes(self) -> Iterator[TreeNode]:
+        return (node for node in super().nodes() if not node.lock_ref)
+
+
+class HeldSlotsLost(FaultyRadix):
+    """Resets without giving the slots of held nodes back."""
+
+    BREAKS = "X7"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    TREE = _SkipsLocked
+
+
+class _CountsForAll(RadixTree[TreeNode]):
+    ids: ClassVar[count[int]] = count(1)
+
+    def __init__(self, make_node: Callable[[], TreeNode], page_size: int, device: torch.device) -> None:
+        super().__init__(make_node, page_size, device)
+        self._ids = self.ids
+
+
+class GlobalIds(FaultyRadix):
+    """Numbers the nodes of all caches of a process together."""
+
+    BREAKS = "X3"
+    TREE = _CountsForAll

@@ -1,0 +1,72 @@
+"""``pymllm adapters``: who can be examined, as what, and what each claims."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pymllm.adapters.base import CAPABILITIES
+from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, make_adapter
+from pymllm.cli.program import say
+from pymllm.cli.verify_plan import find_adapter_or_refuse
+
+__all__ = ["adapters_command"]
+
+
+@click.command("adapters", short_help="List who can be examined.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a list.")
+@click.option("-v", "--verbose", is_flag=True, help="List configurations and what each claims.")
+def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """List adapters: name, kind, what is adapted.
+
+    NAME is a name of the list or module:Class; by default all are listed.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    entries = [find_adapter_or_refuse(name) for name in dict.fromkeys(names)] or [*OWN, *FAULTY]
+    found = [_describe(entry) for entry in entries]
+    say(
+        json.dumps({"schema": "pymllm.adapters", "version": 1, "adapters": found}, indent=2)
+        if as_json
+        else "\n".join(_lines(found, verbose))
+    )
+
+
+def _describe(entry: AdapterEntry) -> dict[str, Any]:
+    adapter_class = load_adapter(entry)
+    configurations = []
+    for config in adapter_class.CONFIGURATIONS:
+        adapter = make_adapter(entry.place, dict(config))
+        configurations.append({"config": dict(config), "capabilities": sorted(adapter.capabilities)})
+        adapter.close()
+    return {
+        "name": entry.name,
+        "kind": adapter_class.KIND,
+        "summary": entry.summary,
+        "configurations": configurations,
+    }
+
+
+def _lines(found: Sequence[dict[str, Any]], verbose: bool) -> list[str]:
+    width = max(len(adapter["name"]) for adapter in found)
+    lines = []
+    claimed: set[str] = set()
+    for adapter in found:
+        count = len(adapter["configurations"])
+        configurations = "1 configuration" if count == 1 else f"{count} configurations"
+        lines.append(
+            f"{adapter['name']:{width}}  {adapter['kind']:7}  {configurations:18} {adapter['summary']}"
+        )
+        for it in adapter["configurations"] if verbose else ():
+            config = ", ".join(f"{key} {value}" for key, value in it["config"].items())
+            lines.append(
+                f"    {config or 'no settings'}: {', '.join(it['capabilities']) or 'claims nothing'}"
+            )
+            claimed.update(it["capabilities"])
+    if claimed:
+        lines += ["", *(f"{name}: {CAPABILITIES[name]}" for name in CAPABILITIES if name in claimed)]
+    return [line.rstrip() for line in lines]

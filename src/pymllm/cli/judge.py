@@ -1,0 +1,44 @@
+"""``pymllm judge``: the recorded outcomes of a file, judged without the implementation."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
+from pymllm.cli.program import say
+from pymllm.errors import ProgramError
+from pymllm.oracle.history import History
+from pymllm.oracle.judge import judge_steps
+
+__all__ = ["judge_command"]
+
+
+@click.command("judge", short_help="Judge the recorded outcomes of a program.")
+@click.argument("file", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def judge_command(file: str, as_json: bool) -> int:
+    """Judge the outcomes that FILE has recorded, without running anything.
+
+    FILE holds a program as JSON lines, as `pymllm verify` writes it: a header, and operations with their
+    outcomes. Neither the implementation nor its adapter is needed.
+
+    Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where the
+    program tests nothing.
+    """
+    judgement = _judge(file, read_program(file))
+    say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
+    return judgement.verdict.exit_status
+
+
+def _judge(file: str, history: History) -> Judgement:
+    try:
+        evidence, broken = judge_steps(history.header, history.steps)
+    except ProgramError as error:
+        raise click.UsageError(f"{file}: {error}.") from None
+    header, violation = history.header, None
+    if broken is not None:
+        step, violation = broken
+        history = History(header, [kept for kept in history.steps if kept.number <= step.number])
+    return Judgement("judge", file, header.adapter, history, evidence.exercised, {}, violation)

@@ -1,0 +1,155 @@
+"""``pymllm verify``: options in, a table of laws out. The search is in `pymllm.conformance.runner`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pymllm.cli.program import complain, say
+from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
+
+if TYPE_CHECKING:
+    from pymllm.cli.verify_files import SavedFiles
+    from pymllm.conformance.results import VerifyReport
+
+__all__ = ["verify_command"]
+
+
+@click.command("verify", short_help="Search implementations for programs that break a law.")
+@click.option(
+    "--adapter",
+    "adapters",
+    metavar="NAME",
+    multiple=True,
+    show_default="all of our own classes",
+    help="A name of `pymllm adapters`, or module:Class; may be repeated.",
+)
+@click.option(
+    "--law",
+    "laws",
+    metavar="ID",
+    multiple=True,
+    show_default="all",
+    help="Search only what can test this law, such as R6; may be repeated.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILE_NAMES),
+    default="ci",
+    show_default=True,
+    help="dev: seconds. ci: half a minute on two cores. deep: hours.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    show_default="0; deep draws one",
+    help="Seed of every choice.",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    show_default="as many as the profile has time for",
+    help="Programs per machine and configuration, the same on every machine.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    show_default="the number of processors",
+    help="Processes; 1 searches in this one.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    default="runs",
+    show_default=True,
+    help="Where programs that break a law are written.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option(
+    "--junit",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the verdicts as JUnit XML, too.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Bar on standard error; auto shows it on a terminal.",
+)
+def verify_command(
+    output: Path, as_json: bool, junit: Path | None, verbose: bool, progress: str, **options: Any
+) -> int:
+    """Search implementations for programs that break a law.
+
+    Random programs of operations run on each adapter while an oracle, which shares no code with it, says
+    what must come of each operation. A program that breaks a law is made as small as possible, printed,
+    and written to a file for `pymllm rerun` and `pymllm judge`.
+
+    Ends with 0 where every law that applies was tested and holds, with 1 where one is violated, with 2
+    for bad input, and with 3 where something is unknown: a law that no program tested, or an adapter that
+    could not be examined. docs/verify.md explains table and document.
+    """
+    plan = VerifyOptions(**options)
+    plan.check()
+    _refuse_missing_folder(junit)
+    # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    from pymllm.cli.verify_files import save_programs
+    from pymllm.cli.verify_run import run_options
+
+    report = run_options(plan, progress)
+    files = save_programs(report, output)
+    if junit is not None:
+        from pymllm.cli.verify_junit import make_junit
+
+        junit.write_text(make_junit(report), encoding="utf-8")
+    say(_as_json(report, files) if as_json else _as_text(report, files, verbose))
+    if as_json:
+        _complain_of(report)
+    return report.verdict.exit_status
+
+
+def _refuse_missing_folder(junit: Path | None) -> None:
+    if junit is not None and not junit.absolute().parent.is_dir():
+        raise click.UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first.")
+
+
+def _as_json(report: VerifyReport, files: SavedFiles) -> str:
+    from pymllm.cli.verify_document import make_document
+
+    return json.dumps(make_document(report, files), indent=2)
+
+
+def _as_text(report: VerifyReport, files: SavedFiles, verbose: bool) -> str:
+    from pymllm.cli.verify_table import make_text
+
+    if not _stdout_is_terminal():
+        return make_text(report, files, verbose=verbose)
+    width = shutil.get_terminal_size().columns
+    return make_text(report, files, verbose=verbose, width=width, styled=True)
+
+
+def _stdout_is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _complain_of(report: VerifyReport) -> None:
+    """Say in one line beside a JSON document what its reader has to look for."""
+    for adapter in report.adapters:
+        for finding in adapter.findings:
+            complain(f"{finding.law} is violated by {adapter.name}: {finding.violation.message}")
+        for problem in adapter.problems:
+            complain(f"{adapter.name} could not be examined to the end: {problem.message}")

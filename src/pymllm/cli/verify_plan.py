@@ -1,0 +1,107 @@
+"""What a verification was asked to do, checked before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import click
+
+from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter
+from pymllm.errors import UsageError
+from pymllm.oracle.laws import LAWS, Law, find_law
+
+__all__ = ["PROFILE_NAMES", "VerifyOptions", "find_adapter_or_refuse"]
+
+PROFILE_NAMES = ("dev", "ci", "deep")
+"""Keys of `pymllm.conformance.profiles.PROFILES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """The options of one ``pymllm verify``, as given; ``None`` where a default depends on the rest.
+
+    Parameters
+    ----------
+    adapters : tuple of str
+        Registry names or ``module:Class``; empty for our own classes.
+    laws : tuple of str
+        Ids; empty for all.
+    profile : str
+        One of `PROFILE_NAMES`.
+    seed : int or None
+        Seed; the profile's.
+    examples : int or None
+        Programs per machine and configuration; as many as there is time for.
+    jobs : int or None
+        Processes; one per processor.
+    """
+
+    adapters: tuple[str, ...]
+    laws: tuple[str, ...]
+    profile: str
+    seed: int | None
+    examples: int | None
+    jobs: int | None
+
+    def check(self) -> None:
+        """Refuse names that do not exist.
+
+        Raises
+        ------
+        click.UsageError
+            Says which, and what there is.
+        """
+        self.find_adapters()
+        self.find_laws()
+
+    def find_adapters(self) -> tuple[AdapterEntry, ...]:
+        """Return the adapters, each once; `click.UsageError` for a name that is none."""
+        names = dict.fromkeys(self.adapters)
+        return tuple(find_adapter_or_refuse(name) for name in names) if names else OWN
+
+    def find_laws(self) -> tuple[Law, ...]:
+        """Return the laws, each once; `click.UsageError` for an id that is none."""
+        return tuple(dict.fromkeys(_find_law(id) for id in self.laws))
+
+    def count_jobs(self) -> int:
+        """Return the number of processes."""
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+def find_adapter_or_refuse(name: str) -> AdapterEntry:
+    """Return the entry of an adapter.
+
+    Parameters
+    ----------
+    name : str
+        What the user typed: a registry name, or ``module:Class``, looked for in the current folder, too.
+
+    Raises
+    ------
+    click.UsageError
+        The registry has no such name; the nearest one is named.
+    """
+    try:
+        entry = find_adapter(name)
+    except UsageError as error:
+        nearest = _nearest(name, [entry.name for entry in (*OWN, *FAULTY)])
+        raise click.UsageError(f"{error}{nearest}") from None
+    if ":" in name and "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return entry
+
+
+def _find_law(id: str) -> Law:
+    try:
+        return find_law(id)
+    except ValueError as error:
+        raise click.UsageError(f"{error}{_nearest(id.upper(), [law.id for law in LAWS])}") from None
+
+
+def _nearest(asked: str, names: Iterable[str]) -> str:
+    found = difflib.get_close_matches(asked, list(names), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

@@ -1,0 +1,63 @@
+"""How a broken law is put into words, alike for every command."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from pymllm.cli.program import escaped
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import History
+
+if TYPE_CHECKING:
+    from pymllm.conformance.finding import Finding
+
+__all__ = ["again_lines", "explain"]
+
+
+def explain(violation: InvariantViolation, history: History) -> list[str]:
+    """Return lines that say what was looked at, what the law demands, what there was, and where.
+
+    Parameters
+    ----------
+    violation : InvariantViolation
+        The broken law.
+    history : History
+        The program up to the step that broke it.
+    """
+    lines = [f"    looked at  {escaped(violation.message)}"]
+    if violation.expected is not None:
+        lines.append(f"    expected   {escaped(violation.expected)}")
+    if violation.observed is not None:
+        lines.append(f"    observed   {escaped(violation.observed)}")
+    config = ", ".join(f"{key} {value}" for key, value in history.header.config.items())
+    count = f"{len(history)} step" if len(history) == 1 else f"{len(history)} steps"
+    last = history.steps[-1].number if history.steps else 0
+    where = escaped(config) or "no configuration"
+    lines.append(f"    at         step {last}, in a program of {count} ({where})")
+    return lines
+
+
+def again_lines(finding: Finding, adapter: str, path: str | None, seed: int) -> list[str]:
+    """Return lines with the commands that show a violation again, those only that do.
+
+    Parameters
+    ----------
+    finding : Finding
+        Says in which ways it shows.
+    adapter : str
+        Name to type.
+    path : str or None
+        File of the program.
+    seed : int
+        Of the search.
+    """
+    commands = []
+    if path is not None and finding.is_rerun:
+        commands.append(f"pymllm rerun {quote(path)} --adapter {quote(adapter)}")
+    if path is not None and finding.is_judged:
+        commands.append(f"pymllm judge {quote(path)}")
+    if not finding.is_rerun:
+        again = f"pymllm verify --adapter {quote(adapter)} --law {finding.law} --seed {seed}"
+        commands.append(f"{again}  (its operations alone, run again, do not break the law)")
+    return [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]

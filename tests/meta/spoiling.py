@@ -1,0 +1,133 @@
+"""Good programs with one spoiled outcome each: a judge refuses what no wrong implementation of ours does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.conformance.program import run_program
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Config, History, Step
+from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.operations import (
+    Alloc,
+    AllocRows,
+    AllocTrack,
+    Clear,
+    Free,
+    FreeRow,
+    FreeTrack,
+    Key,
+    Operation,
+    PickToken,
+    ReadKV,
+    ReadRows,
+    ReadStates,
+    Span,
+    WriteEntries,
+    WriteKV,
+    WriteRow,
+    WriteState,
+)
+from pymllm.oracle.outcomes import Buffers, Done, Outcome, Slots, States, Table, Tokens
+
+__all__ = ["SPOILS", "Spoil", "judge_spoiled", "record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """One program, and what its last step may not have done.
+
+    Parameters
+    ----------
+    law : str
+        Id of the law that the outcome breaks.
+    adapter : str
+        Registry name of a sound adapter, built with the first of its configurations that fits.
+    config : dict
+        Settings that matter.
+    operations : tuple of Operation
+        The program.
+    spoil : callable
+        Makes a wrong outcome of the right one.
+    """
+
+    law: str
+    adapter: str
+    config: Config
+    operations: tuple[Operation, ...]
+    spoil: Callable[[Outcome], Outcome]
+
+    @property
+    def kind(self) -> str:
+        """Kind of the adapter."""
+        return load_adapter(find_adapter(self.adapter)).KIND
+
+
+def record(spoil: Spoil) -> History:
+    """Run the program; nothing is wrong with it."""
+    configurations = load_adapter(find_adapter(spoil.adapter)).CONFIGURATIONS
+    (config, *_) = (config for config in configurations if spoil.config.items() <= config.items())
+    return run_program(spoil.adapter, dict(config), spoil.operations)
+
+
+def judge_spoiled(history: History, spoil: Spoil) -> tuple[Step, InvariantViolation] | None:
+    """Judge the history with its last outcome spoiled."""
+    *before, last = history.steps
+    assert last.outcome is not None
+    spoiled = dataclasses.replace(last, outcome=spoil.spoil(last.outcome))
+    _, found = judge_steps(history.header, [*before, spoiled])
+    return found
+
+
+def _size(name: str, by: int) -> Callable[[Outcome], Outcome]:
+    """Tell one size wrong."""
+    return lambda outcome: dataclasses.replace(
+        outcome, sizes={**outcome.sizes, name: outcome.sizes[name] + by}
+    )
+
+
+def _result(result: Slots | Done | Tokens) -> Callable[[Outcome], Outcome]:
+    """Give another answer."""
+    return lambda outcome: dataclasses.replace(outcome, result=result)
+
+
+def _cell(row: int, value: int) -> Callable[[Outcome], Outcome]:
+    """Read something else in the first cell of a row of a table, buffer or state."""
+
+    def spoil(outcome: Outcome) -> Outcome:
+        read = outcome.result
+        assert isinstance(read, Table | Buffers | States)
+        name = {Table: "rows", Buffers: "keys", States: "recurrent"}[type(read)]
+        rows = list(getattr(read, name))
+        rows[row] = (value, *rows[row][1:])
+        return dataclasses.replace(outcome, result=dataclasses.replace(read, **{name: tuple(rows)}))
+
+    return spoil
+
+
+_ROW = Span(1, 0, 1)
+_NOBODYS = Span(0, 99, 100)
+_WRITE_NOWHERE = WriteKV(9, (1,), ((1, 2),), ((3, 4, 5),))
+
+SPOILS = (
+    Spoil("X1", "token-slots", {"page_size": 1}, (Free((_NOBODYS,)),), _size("available_size", -1)),
+    Spoil("X1", "rows", {}, (FreeRow(_NOBODYS),), _result(Done())),
+    Spoil("X4", "rows", {}, (AllocRows(9),), _result(Slots((1, 2, 3)))),
+    Spoil("X7", "rows", {}, (AllocRows(1), Clear()), _size("available_size", -1)),
+    Spoil("P3", "rows", {}, (AllocRows(1), WriteRow(_ROW, 0, 1, (7,)), ReadRows()), _cell(1, 8)),
+    Spoil("E5", "rows", {}, (WriteEntries((Span(0, 0, 1),), (0,), (7,)), ReadRows()), _cell(0, 8)),
+    Spoil("X1", "kv-buffers", {}, (_WRITE_NOWHERE, ReadKV(0)), _cell(1, 1)),
+    Spoil("X1", "gdn-states", {}, (FreeTrack(_NOBODYS),), _result(Done())),
+    Spoil("X4", "gdn-states", {"track_slots": 0}, (AllocTrack(),), _result(Slots((4,)))),
+    Spoil("X7", "gdn-states", {}, (WriteState(0, Span(0, 1, 2), 5, 6), Clear(), ReadStates(0)), _cell(1, 5)),
+    Spoil("X1", "hashes", {}, (PickToken(Key((1, 2)), 2),), _result(Tokens((2,)))),
+    Spoil("X4", "radix", {"pool": "token"}, (Alloc(99),), _result(Slots((1, 2)))),
+    Spoil("A1", "radix", {"pool": "token"}, (Alloc(1),), _result(Slots((0,)))),
+    Spoil("A2", "radix", {"pool": "token"}, (Alloc(1),), _size("available_size", 1)),
+    Spoil("A3", "radix", {"pool": "token", "page_size": 4}, (Alloc(2),), _result(Slots((5, 4)))),
+    Spoil("A7", "radix-window", {"pool": "swa"}, (Alloc(1),), _result(Slots((1,), (0,)))),
+)
+"""A law that no wrong implementation of a kind breaks, for each kind that it is about."""

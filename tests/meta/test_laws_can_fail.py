@@ -1,0 +1,103 @@
+"""Every law of the registry is seen to fail, and its ways of being checked are those that it really has."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import engine_plants
+import pytest
+from plant_table import PLANTS
+from spoiling import SPOILS, Spoil, judge_spoiled, record
+
+from pymllm.adapters.faulty import Faulty
+from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, make_adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.smoke_program import make_sample
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.laws import LAWS, Law, Way
+from pymllm.oracle.outcomes import NoRoom
+
+SOURCE = Path(__file__).parents[2] / "src" / "pymllm"
+
+ENGINE = {law.id for law in LAWS if "engine" in law.needs}
+"""Laws that only the engine itself can test; plants of its own break them."""
+
+
+def faulty_laws() -> set[tuple[str, str]]:
+    """Kind and law of every wrong implementation."""
+    classes = [load_adapter(entry) for entry in FAULTY]
+    return {(found.KIND, found.BREAKS) for found in classes if issubclass(found, Faulty)}
+
+
+# -- the oracle ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoil", SPOILS, ids=lambda spoil: f"{spoil.law}-{spoil.adapter}")
+def test_a_spoiled_outcome_is_refused_by_its_law(spoil: Spoil) -> None:
+    """Each law in the table: the judge takes the history as it is, and refuses the wrong last outcome."""
+    history = record(spoil)
+    found = judge_spoiled(history, spoil)
+    assert found is not None
+    step, violation = found
+    assert (step.number, violation.law) == (history.steps[-1].number, spoil.law)
+
+
+@pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
+def test_a_second_run_that_differs_is_refused(entry: AdapterEntry) -> None:
+    """X3: for every kind, one outcome that is not what it was is enough."""
+    config = dict(load_adapter(entry).CONFIGURATIONS[0])
+    examiner = Examiner(make_adapter(entry.name, config))
+    sample = make_sample(examiner.adapter.kind, config, examiner.adapter.capabilities)
+    number, first = next(iter(sample.items()))
+    examiner.do(first.operation, number)
+    examiner.check_replay(lambda: make_adapter(entry.name, config))
+    (step,) = examiner.history.steps
+    assert step.outcome is not None
+    examiner.history.steps[0] = dataclasses.replace(
+        step, outcome=dataclasses.replace(step.outcome, result=NoRoom())
+    )
+    with pytest.raises(InvariantViolation) as caught:
+        examiner.check_replay(lambda: make_adapter(entry.name, config))
+    assert caught.value.law == "X3"
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)
+def test_each_law_is_seen_to_fail_for_every_kind_that_it_is_about(law: Law) -> None:
+    """By a wrong implementation, a spoiled outcome, a second run, or a plant in the engine."""
+    seen = faulty_laws() | {(spoil.kind, spoil.law) for spoil in SPOILS}
+    missing = {kind for kind in law.kinds if (kind, law.id) not in seen and law.id != "X3"}
+    if {plant.id for plant in engine_plants.PLANTS if plant.laws == (law.id,)}:
+        missing.discard("prefix")
+    assert missing == set()
+
+
+# -- the ways ------------------------------------------------------------------------------------------------
+
+
+def test_what_the_oracle_checks_is_seen_refused_by_a_judge() -> None:
+    """`Way.ORACLE` is told of exactly the laws that operations and outcomes alone have shown broken."""
+    judged = {law for _, law in faulty_laws()} | {spoil.law for spoil in SPOILS}
+    assert judged == {law.id for law in LAWS if Way.ORACLE in law.ways}
+    assert not judged & ENGINE
+
+
+def test_what_a_walk_checks_is_raised_by_one() -> None:
+    """`Way.STRUCTURE` is told of exactly the laws that walks and the engine's audits name."""
+    modules = [*(SOURCE / "invariants").glob("*.py"), *(SOURCE / "workloads").glob("engine*.py")]
+    named = {law for module in modules for law in laws_named_in(module)}
+    assert named == {law.id for law in LAWS if Way.STRUCTURE in law.ways}
+
+
+def test_what_a_plant_breaks_is_planted() -> None:
+    """`Way.PLANT` is told of exactly the laws that a planted bug or a wrong implementation breaks."""
+    planted = {law for plant in PLANTS for law in plant.laws} | {law for _, law in faulty_laws()}
+    assert planted == {law.id for law in LAWS if Way.PLANT in law.ways}
+
+
+def laws_named_in(module: Path) -> set[str]:
+    """Ids that stand alone as a string in the code: what an error is made with."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return strings & {law.id for law in LAWS}

@@ -1,0 +1,57 @@
+"""The schemas of docs/schemas are those of the code, and what is written keeps to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from pymllm.adapters.registry import OWN, load_adapter
+from pymllm.cli.schema import SCHEMAS, make_schema
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.machines import MACHINES, MachineEntry, load_machine
+from pymllm.oracle.history import dump_history
+
+FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
+
+
+def test_every_schema_is_published_and_no_other() -> None:
+    """A file that nothing makes would never change again."""
+    assert sorted(path.name for path in FOLDER.iterdir()) == [f"{name}.schema.json" for name in SCHEMAS]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_published_schema_is_that_of_the_code(name: str) -> None:
+    """After a change: pymllm schema NAME > docs/schemas/NAME.schema.json."""
+    assert json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")) == make_schema(name)
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entries in MACHINES.values() for entry in entries], ids=lambda entry: entry.name
+)
+def test_every_line_of_a_history_keeps_to_the_schema(entry: MachineEntry) -> None:
+    """Whatever a machine does, with every adapter of its kind that it can drive."""
+    validator = Draft202012Validator(make_schema("history"))
+    machine = load_machine(entry)
+    lines = 0
+    for own in OWN:
+        adapter = load_adapter(own)
+        if entry not in MACHINES[adapter.KIND]:
+            continue
+        config = dict(adapter.CONFIGURATIONS[-1])
+        history = drive(make_machine(machine, own.name, config), 1, 25).examiner.history
+        for line in dump_history(history):
+            validator.validate(json.loads(line))
+            lines += 1
+    assert lines > 20
+
+
+def test_a_line_with_something_else_in_it_is_refused() -> None:
+    """The test above can fail."""
+    validator = Draft202012Validator(make_schema("history"))
+    validator.validate({"step": 1, "op": {"op": "alloc", "tokens": 4}})
+    for line in ({"step": 0, "op": {"op": "alloc", "tokens": 4}}, {"step": 1, "op": {"op": "alloc"}}):
+        with pytest.raises(ValidationError):
+            validator.validate(line)

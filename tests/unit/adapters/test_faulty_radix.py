@@ -1,0 +1,91 @@
+"""Wrong prefix caches: the smallest program that shows each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pymllm.adapters import faulty_radix
+from pymllm.adapters.faulty import Faulty
+from pymllm.adapters.registry import make_adapter
+from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Fault,
+    Hash,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    Operation,
+    Reset,
+    Span,
+    Unlock,
+)
+
+ONE, TWO, OTHER, NAMED = Key((7,)), Key((7, 8)), Key((9,)), Key((7,), "a")
+
+
+def insert(key: Key, step: int = 0, start: int = 100, short: int = 0) -> Insert:
+    """Caches a key with slots of a step, or with mere numbers where there is no pool."""
+    return Insert(key, (Span(step, start, start + len(key.tokens) - short),))
+
+
+def own(key: Key, step: int, start: int = 0) -> Insert:
+    return insert(key, step, start)
+
+
+PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
+    (faulty_radix.LockedVictims, (Alloc(1), own(ONE, 1), Lock(2), Evict(1))),
+    (faulty_radix.LostAncestors, (insert(TWO), Lock(1), Match(ONE), Unlock(2))),
+    (faulty_radix.NamespaceFallback, (insert(ONE), Match(NAMED))),
+    (faulty_radix.OrphanHashes, (insert(TWO), Match(ONE), Hash(1))),
+    (faulty_radix.BareNamespaces, (insert(NAMED), Hash(1))),
+    (faulty_radix.ShortMatches, (insert(ONE), Match(ONE))),
+    (faulty_radix.BottomUpSlots, (Alloc(2), own(TWO, 1), Match(ONE), Match(TWO))),
+    (faulty_radix.SilentHits, (insert(TWO), Match(TWO), Match(ONE), Inspect())),
+    (faulty_radix.SplitViews, (insert(TWO), Match(ONE), Inspect())),
+    (faulty_radix.FreedDuplicates, (Alloc(2), own(ONE, 1), own(ONE, 1, 1))),
+    (faulty_radix.OverstatedAdoption, (insert(ONE), insert(TWO, 0, 200))),
+    (faulty_radix.ZeroPrefix, (insert(ONE), insert(ONE, 0, 200))),
+    (faulty_radix.ShortValues, (insert(TWO, short=1),)),
+    (faulty_radix.EarlyRefusal, (insert(TWO, short=1),)),
+    (faulty_radix.EmptyNodes, (insert(ONE), insert(ONE, 0, 200), Inspect())),
+    (faulty_radix.GreedyEviction, (Alloc(2), own(ONE, 1), own(OTHER, 1, 1), Evict(1))),
+    (faulty_radix.OneByOne, (Alloc(2), own(ONE, 1), own(OTHER, 1, 1), Evict(2))),
+    (faulty_radix.OpenCallbacks, (insert(ONE), Fault("reenter"), Evict(1))),
+    (faulty_radix.LeavesOnly, (insert(ONE), insert(TWO, 0, 200))),
+    (faulty_radix.HeldSlotsLost, (Alloc(1), own(ONE, 1), Lock(2), Reset())),
+    (faulty_radix.GlobalIds, (insert(ONE), Inspect())),
+]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "program"), PROGRAMS, ids=lambda value: getattr(value, "__name__", "program")
+)
+def test_the_fault_breaks_its_law(
+    assert_caught: Callable[..., None], faulty: type[Faulty], program: tuple[Operation, ...]
+) -> None:
+    """R1 to R10, X1 to X7, K1, H2, H3, E1: the last step breaks the law, and the sound sibling keeps it."""
+    assert_caught(faulty, *program)
+
+
+def test_every_class_is_shown() -> None:
+    """No fault without a program."""
+    shown = [faulty.__name__ for faulty, _ in PROGRAMS]
+    assert sorted([*shown, "FaultyRadix"]) == sorted(faulty_radix.__all__)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_parts_are_put_into_an_otherwise_sound_cache(window: int | None) -> None:
+    """Every part is of the kind that was asked for, and they know each other."""
+    config = {"page_size": 1, "window": window, "pool": "none", "slots": 24, "swa_slots": 18}
+    adapter = make_adapter("faulty-split-views", config)
+    cache = adapter.cache  # type: ignore[attr-defined]
+    assert type(cache) is RadixCache
+    assert type(cache._tree) is faulty_radix.SplitViews.TREE
+    assert (cache._window is None) == (window is None)
+    assert window is None or cache._window.tree is cache._tree

@@ -1,0 +1,57 @@
+"""``pymllm adapters``: who can be examined."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner, Result
+
+from pymllm.adapters.registry import FAULTY, OWN
+from pymllm.cli import main
+
+
+def adapters(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["adapters", *arguments], catch_exceptions=False)
+
+
+def test_all_of_the_registry_are_listed() -> None:
+    """Name, kind, how many configurations, what is adapted."""
+    result = adapters()
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [entry.name for entry in (*OWN, *FAULTY)]
+    (rows,) = (line.split() for line in lines if line.startswith("rows "))
+    assert rows == ["rows", "rows", "2", "configurations", "ReqToTokenPool"]
+
+
+def test_verbose_says_what_each_configuration_claims(tiny: str) -> None:
+    """And what the words mean that were used."""
+    result = adapters("-v", "hashes", f"{tiny}:TinyRows")
+    assert "    max_reqs 3, max_context_len 4: pool\n" in result.stdout
+    assert "\npool: has a slot pool of its own to allocate from" in result.stdout
+    assert "swa:" not in result.stdout
+
+
+def test_an_adapter_without_settings_or_claims_says_so(tiny: str) -> None:
+    """Nothing is left blank."""
+    assert "    no settings: claims nothing\n" in adapters("-v", f"{tiny}:Bare").stdout
+
+
+def test_the_document_has_the_same(tiny: str) -> None:
+    """For a program to read."""
+    (found,) = json.loads(adapters("--json", f"{tiny}:TinyRows").stdout)["adapters"]
+    assert (found["name"], found["kind"]) == (f"{tiny}:TinyRows", "rows")
+    assert found["configurations"][1] == {
+        "config": {"max_reqs": 2, "max_context_len": 3},
+        "capabilities": ["pool"],
+    }
+
+
+def test_who_is_not_there_is_named() -> None:
+    """2 for a name that does not exist, 3 for an adapter that cannot be loaded."""
+    result = adapters("raddix")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no adapter 'raddix'" in result.stderr
+    result = adapters("no_such_module_here:Cache")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("pymllm: adapter no_such_module_here:Cache: cannot import")

@@ -1,0 +1,101 @@
+"""``pymllm judge``: outcomes in, a verdict out, and no implementation anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.conformance.program import run_program
+from pymllm.oracle.history import History, Step, load_history, write_history
+from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.oracle.outcomes import Outcome, Table
+
+CONFIG = {"max_reqs": 1, "max_context_len": 2}
+PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows(), ReadRows()]
+
+
+def judge(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["judge", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    write_history(run_program("rows", dict(CONFIG), PROGRAM), tmp_path / "good.jsonl")
+    return tmp_path / "good.jsonl"
+
+
+@pytest.fixture
+def bad(good: Path) -> Path:
+    """The same, but for one value that somebody else would have read."""
+    history = load_history(good)
+    outcome = Outcome(Table(((0, 0), (7, 0))), (), {"size": 1, "available_size": 1})
+    history.steps[3] = Step(4, ReadRows(), outcome)
+    write_history(history, good.with_name("bad.jsonl"))
+    return good.with_name("bad.jsonl")
+
+
+def test_outcomes_that_break_no_law_end_with_0(good: Path) -> None:
+    """What was tested is said."""
+    result = judge(str(good))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("holds  5 steps of rows: ")
+    assert "outcomes" not in result.stdout
+
+
+def test_a_wrong_outcome_ends_with_1(bad: Path) -> None:
+    """P2: at the step that shows it; what came after is not looked at."""
+    result = judge(str(bad))
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert result.stdout.startswith("P2  VIOLATED by rows: a freed row is zero, and is freed once\n")
+    assert "    at         step 4, in a program of 4 steps (max_reqs 1, max_context_len 2)\n" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "status", "verdict"), [("good", 0, "holds"), ("bad", 1, "violated")])
+def test_the_document_is_one_object(bad: Path, name: str, status: int, verdict: str) -> None:
+    """For a program to read."""
+    result = judge(str(bad.with_name(f"{name}.jsonl")), "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["exit_status"], document["verdict"]) == (status, status, verdict)
+    assert document["command"] == "judge"
+
+
+def test_a_program_that_tests_nothing_ends_with_3(good: Path) -> None:
+    """Nothing is said to hold."""
+    write_history(History(load_history(good).header), good)
+    result = judge(str(good))
+    assert (result.exit_code, result.stdout) == (3, "unknown  0 steps of rows tested no law\n")
+
+
+def test_what_makes_no_sense_is_one_line_and_status_2(good: Path) -> None:
+    """X1: a program that was not run, one that names what nobody gave, and no file."""
+    history = load_history(good)
+    for steps, words in (
+        ([Step(3, ReadRows())], "step 3: it has no outcome"),
+        ([Step(3, FreeRow(Span(1, 0, 1)), history.steps[2].outcome)], "and that step gave 0 numbers."),
+    ):
+        write_history(dataclasses.replace(history, steps=steps), good)
+        result = judge(str(good))
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert words in result.stderr
+    result = judge("no/such.jsonl")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no/such.jsonl: cannot be read: No such file or directory" in result.stderr
+
+
+def test_neither_torch_nor_an_adapter_is_needed(bad: Path) -> None:
+    """Whoever gets a file by mail judges it with what the oracle is made of."""
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom pymllm.cli import main\n"
+        f"assert CliRunner().invoke(main, ['judge', {str(bad)!r}]).exit_code == 1\n"
+        "heavy = ('torch', 'numpy', 'hypothesis', 'joblib', 'pymllm.mem_cache', 'pymllm.adapters.own_rows')\n"
+        "print(*[name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,106 @@
+"""``pymllm rerun``: a file and an adapter in, a verdict out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.conformance.program import run_program
+from pymllm.oracle.history import History, Step, load_history, write_history
+from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+
+PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
+
+
+def rerun(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["rerun", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    history = run_program("rows", {"max_reqs": 2, "max_context_len": 2}, PROGRAM)
+    write_history(history, tmp_path / "a.jsonl")
+    return str(tmp_path / "a.jsonl")
+
+
+def test_the_adapter_of_the_file_is_the_default(file: str) -> None:
+    """It does what it did."""
+    result = rerun(file)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("holds  4 steps of rows: ")
+    assert result.stdout.endswith("    outcomes   as recorded\n")
+
+
+def test_another_adapter_may_break_a_law(file: str, tiny: str) -> None:
+    """P2: the step that shows it is the first that differs."""
+    result = rerun(file, "--adapter", f"{tiny}:KeepsEntries")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert result.stdout.startswith(f"P2  VIOLATED by {tiny}:KeepsEntries: a freed row is zero")
+    assert result.stdout.endswith("    outcomes   differ from the recorded ones at step 4\n")
+
+
+def test_another_configuration_can_be_given(file: str) -> None:
+    """As JSON; what differs is named."""
+    result = rerun(file, "--config", '{"max_reqs": 2, "max_context_len": 3}', "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["verdict"], document["command"]) == (0, "holds", "rerun")
+    assert document["config"] == {"max_reqs": 2, "max_context_len": 3}
+    assert document["differences"] == [4]
+    assert document["walks"]["P1"] == 4
+
+
+def test_a_program_that_does_not_fit_ends_with_3(file: str) -> None:
+    """It needs two rows; what was tested until then broke nothing."""
+    history = load_history(Path(file))
+    history = run_program("rows", history.header.config, [AllocRows(2), FreeRow(Span(1, 1, 2))])
+    write_history(history, Path(file))
+    result = rerun(file, "--config", '{"max_reqs": 1, "max_context_len": 2}')
+    assert result.exit_code == 3
+    assert result.stdout.splitlines()[:2] == [
+        "unknown  rows made other choices than the program builds on",
+        "    because    step 2: step 1 gave 0 numbers, not 1..2",
+    ]
+
+
+def test_an_adapter_that_gives_up_ends_with_3(file: str, tiny: str) -> None:
+    """One line on standard error: the adapter, and why."""
+    history = load_history(Path(file))
+    steps = [Step(1, AllocRows(1)), Step(2, AllocRows(1))]
+    write_history(History(history.header, steps), Path(file))
+    result = rerun(file, "--adapter", f"{tiny}:GivesUp")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == f"pymllm: adapter {tiny}:GivesUp: lost the connection\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--adapter", "raddix"], 2, "no adapter 'raddix'"),
+        (["--adapter", "hashes"], 2, "a.jsonl: is a program for rows; hashes is of kind hashes."),
+        (["--adapter", "no_such_module_here:Cache"], 3, "cannot import no_such_module_here"),
+        (["--config", "{"], 2, "'{' is not JSON"),
+        (["--config", "[]"], 2, "it must be an object"),
+        (["--config", '{"max_reqs": 1.5}'], 2, "it.max_reqs is 1.5; it must be an integer or a string"),
+        (["--config", "{}"], 3, "cannot be built with {}"),
+    ],
+)
+def test_bad_input_is_one_line(file: str, arguments: list[str], status: int, words: str) -> None:
+    """X1: nothing was run; 2 for what the user can mend here, 3 for an adapter."""
+    result = rerun(file, *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
+    assert words in result.stderr
+
+
+def test_a_file_of_an_adapter_that_is_gone_names_it(file: str, tmp_path: Path) -> None:
+    """X1: another one can be named instead."""
+    text = Path(file).read_text(encoding="utf-8").replace('"adapter": "rows"', '"adapter": "old-rows"')
+    Path(file).write_text(text, encoding="utf-8")
+    result = rerun(file)
+    assert result.exit_code == 2
+    assert "no adapter 'old-rows'; there are token-slots" in result.stderr
+    assert rerun(file, "--adapter", "rows").exit_code == 0
+    assert rerun(str(tmp_path / "none.jsonl")).exit_code == 2

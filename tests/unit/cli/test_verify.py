@@ -1,0 +1,271 @@
+"""``pymllm verify`` from the outside: arguments in, a table and a status out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.cli.schema import make_schema
+from pymllm.oracle.history import load_history
+from pymllm.oracle.judge import judge_steps
+
+FEW = ("--examples", "12", "--jobs", "1")
+
+
+def verify(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["verify", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are written below the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_holds_ends_with_0(jobs: str) -> None:
+    """The table is on standard output, nothing is on standard error, and no file is written."""
+    result = verify("--adapter", "rows", "--profile", "dev", "--examples", "30", "--jobs", jobs)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "profile dev: programs of up to 30 acts, 30 per machine and configuration, seed 0" in result.stdout
+    assert "P2    a freed row is zero, and is freed once" in result.stdout
+    assert "0 unknown, 0 violated, 8 hold, 0 not claimed" in result.stdout
+    assert list(Path().iterdir()) == []
+
+
+def test_what_is_violated_ends_with_1(tiny: str) -> None:
+    """P2: the law, expected, observed, the smallest program, its file, and how to see it again."""
+    adapter = f"{tiny}:KeepsEntries"
+    result = verify("--adapter", adapter, "--seed", "4", *FEW)
+    assert (result.exit_code, result.stderr) == (1, "")
+    file = Path("runs/tiny_adapters-KeepsEntries-P2-4.jsonl")
+    for line in (
+        f"P2  VIOLATED by {adapter}: a freed row is zero, and is freed once",
+        "    expected   0",
+        f"    file       {file}",
+        f"    again      pymllm rerun {file} --adapter {adapter}",
+        f"               pymllm judge {file}",
+        "        run_program(",
+    ):
+        assert f"\n{line}\n" in result.stdout
+    history = load_history(file)
+    assert history.header.note.startswith("P2: ")
+    assert history.header.seed == 4
+    assert history.header.versions.keys() >= {"pymllm", "python"}
+    _, found = judge_steps(history.header, history.steps)
+    assert found is not None
+
+
+def test_what_is_unknown_ends_with_3(tiny: str) -> None:
+    """An adapter that cannot be examined is said to be so, first of all."""
+    result = verify("--adapter", f"{tiny}:Refuses", *FEW)
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert f"{tiny}:Refuses  could not be examined to the end" in result.stdout
+    assert "failed with TypeError: takes a list" in result.stdout
+    assert "8 unknown, 0 violated, 0 hold, 0 not claimed" in result.stdout
+
+
+def test_a_search_that_comes_to_grief_keeps_its_program(tiny: str) -> None:
+    """Nothing is violated; the file has what was asked last, without an outcome."""
+    result = verify("--adapter", f"{tiny}:GivesUp", *FEW)
+    assert result.exit_code == 3
+    assert "    because    lost the connection\n    program    runs/tiny_adapters-GivesUp-crash1-0.jsonl" in (
+        result.stdout
+    )
+    steps = load_history(Path("runs/tiny_adapters-GivesUp-crash1-0.jsonl")).steps
+    assert [step for step in steps if step.outcome is None]
+
+
+def test_violated_outranks_unknown(tiny: str) -> None:
+    """One adapter is wrong, another is not there."""
+    result = verify("--adapter", f"{tiny}:KeepsEntries", "--adapter", "no_such_module_here:Cache", *FEW)
+    assert result.exit_code == 1
+    assert "no_such_module_here:Cache  could not be examined to the end" in result.stdout
+
+
+def test_verbose_lists_every_adapter_and_machine(tiny: str) -> None:
+    """Each law of each, and how fast each machine was."""
+    result = verify("--adapter", "rows", "--adapter", f"{tiny}:TinyRows", "-v", *FEW)
+    assert result.stdout.count("P2    a freed row is zero, and is freed once") == 3
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert [line[:3] for line in lines if "RowMachine" in line] == [
+        ["rows", "RowMachine", "2"],
+        [f"{tiny}:TinyRows", "RowMachine", "2"],
+    ]
+
+
+def test_a_law_can_be_asked_for(tiny: str) -> None:
+    """Only its row, and those of broken ones; the same adapter twice is examined once."""
+    name = f"{tiny}:KeepsEntries"
+    result = verify("--adapter", name, "--adapter", name, "--law", "p1", "--law", "P1", *FEW)
+    rows = [line[:2] for line in result.stdout.splitlines() if line[:1] in tuple("XP") and line[2:3] == " "]
+    assert rows == ["P2", "P1", "P2"]  # twice in the table, once in the words below
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["TinyRows", "KeepsEntries", "GivesUp", "Refuses", "Missing"])
+def test_the_document_keeps_to_its_schema(tiny: str, name: str) -> None:
+    """Whatever came out; beside it standard error says in a line what to look for."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(make_schema("verify"))
+    result = verify("--adapter", f"{tiny}:{name}", "--json", *FEW)
+    document = json.loads(result.stdout)
+    validator.validate(document)
+    assert document["exit_status"] == result.exit_code
+    assert document["adapters"][0]["name"] == f"{tiny}:{name}"
+    assert result.stderr.count("\n") == (0 if name == "TinyRows" else len(result.stderr.splitlines()))
+    assert all(line.startswith("pymllm: ") for line in result.stderr.splitlines())
+    assert bool(result.stderr) == (name != "TinyRows")
+
+
+def facts(document: Any) -> Any:
+    """A document without times and the number of jobs."""
+    if isinstance(document, dict):
+        kept = {key: value for key, value in document.items() if "second" not in key and key != "jobs"}
+        return {key: facts(value) for key, value in kept.items()}
+    return [facts(item) for item in document] if isinstance(document, list) else document
+
+
+def test_equal_seeds_make_equal_documents(tiny: str) -> None:
+    """X3: whatever the number of processes."""
+    arguments = ("--adapter", f"{tiny}:TinyRows", "--json", "--seed", "9", "--examples", "10")
+    one, two = (json.loads(verify(*arguments, "--jobs", jobs).stdout) for jobs in "12")
+    assert facts(one) == facts(two)
+    assert one["seed"] == 9
+
+
+def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
+    """A night looks elsewhere than the night before, and can be repeated."""
+    arguments = (
+        "--adapter",
+        f"{tiny}:TinyRows",
+        "--profile",
+        "deep",
+        "--json",
+        "--examples",
+        "1",
+        "--jobs",
+        "1",
+    )
+    seeds = {json.loads(verify(*arguments).stdout)["seed"] for _ in "abc"}
+    assert len(seeds) > 1
+
+
+def test_verdicts_are_written_as_junit(tiny: str) -> None:
+    """What a CI server reads has the same verdicts."""
+    result = verify("--adapter", f"{tiny}:KeepsEntries", "--junit", "out.xml", *FEW)
+    assert result.exit_code == 1
+    suite = ElementTree.parse("out.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert suite.get("failures") == "1"
+
+
+def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:
+    """Bold is what somebody has to look at, and it is as wide as the terminal."""
+    monkeypatch.setattr("pymllm.cli.verify._stdout_is_terminal", lambda: True)
+    arguments = ["verify", "--adapter", f"{tiny}:KeepsEntries", *FEW]
+    result = CliRunner().invoke(main, arguments, color=True)
+    assert "\x1b[1m" in result.stdout
+
+
+def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
+    """Progress is on standard error, the document on standard output."""
+    result = verify("--adapter", f"{tiny}:TinyRows", "--progress", "on", "--json", *FEW)
+    assert json.loads(result.stdout)["verdict"] == "holds"
+    assert "searches" in result.stderr
+    assert "2/2" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--adapter", "raddix"], "no adapter 'raddix'; there are token-slots"),
+        (["--adapter", "raddix"], "(did you mean radix?)"),
+        (["--law", "Q9"], "no law 'Q9'; there are X1"),
+        (["--law", "r11"], "(did you mean R1?)"),
+        (["--adapter", "rows", "--law", "S4", "--jobs", "1"], "no adapter asked for can test S4"),
+        (["--profile", "soak"], "'soak' is not one of 'dev', 'ci', 'deep'"),
+        (["--seed", "-1"], "-1 is not in the range"),
+        (["--examples", "0"], "0 is not in the range"),
+        (["--jobs", "0"], "0 is not in the range"),
+        (["--junit", "no/such/out.xml"], "there is no folder no/such; make it first"),
+        (["--junit", "."], "is a directory"),
+        (["radix"], "unexpected extra argument"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) -> None:
+    """X1: the line names the value and what there is; nothing was run."""
+    result = verify(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("pymllm: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_an_adapter_in_the_current_folder_is_found() -> None:
+    """Whoever writes a cache beside its adapter types no path."""
+    Path("my_adapter.py").write_text(
+        "from pymllm.adapters.own_hashes import KeysAndHashes\nclass Mine(KeysAndHashes):\n    pass\n",
+        encoding="utf-8",
+    )
+    command = [Path(sys.executable).parent / "pymllm", "verify", "--adapter", "my_adapter:Mine"]
+    done = subprocess.run(
+        [*command, "--examples", "10", "--jobs", "2"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "my_adapter" not in sys.modules
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+
+
+def children_of(process: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, task.read_text(encoding="utf-8").split()):
+            found |= {child} | children_of(child)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes in /proc")
+def test_ctrl_c_is_130_and_leaves_no_process() -> None:
+    """An interrupt from a terminal, which every process of the group gets."""
+    command = [sys.executable, "-m", "pymllm", "verify", "--adapter", "rows", "--examples", "1000000"]
+    process = subprocess.Popen(
+        [*command, "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background jobs ignore SIGINT, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(children := children_of(process.pid)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(3)
+        children |= children_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (130, "")
+    assert err == "pymllm: interrupted\n"
+    assert len(children) >= 3
+    assert [child for child in children if is_running(child)] == []
