@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.own_chunk import Chunk
+from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
@@ -18,7 +19,7 @@ from pymllm.oracle.history import Config
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.prefix_situations import expected_situations
 
-CLASSES = {"radix": Radix, "radix-window": WindowedRadix, "chunk": Chunk}
+CLASSES = {"radix": Radix, "radix-window": WindowedRadix, "mamba": Mamba, "chunk": Chunk}
 CONFIGURATIONS = [(name, config) for name, kind in CLASSES.items() for config in kind.CONFIGURATIONS]
 
 each_configuration = pytest.mark.parametrize(

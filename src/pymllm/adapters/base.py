@@ -33,6 +33,8 @@ CAPABILITIES: dict[str, str] = {
     "callbacks": "calls back once per evicted node",
     "call_order": "makes its pool calls in the number and order of X2",
     "inspect": "shows its nodes",
+    "mamba": "keeps states of recurrent layers beside the KV",
+    "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
     "engine": "can be driven by the simulated engine",
 }
 """What an adapter can claim; a law whose capability is missing is reported as not claimed."""

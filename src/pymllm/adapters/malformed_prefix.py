@@ -75,6 +75,15 @@ def _insert_bad_length(name: str, wrong: Any) -> Callable[[Any], object]:
     return call
 
 
+def _insert_bad_state(make: Callable[[int], Any]) -> Callable[[Any], object]:
+    def call(target: Any) -> None:
+        if isinstance(target.cache, RadixCache):
+            raise UnsupportedError("mamba_value is ignored without states")
+        target.cache.insert(_some_key(target), _some_slots(target), mamba_value=make(FIRST_TRACK_SLOT))
+
+    return call
+
+
 def _some_key(target: Any) -> RadixKey:
     return RadixKey([1] * target.cache.page_size)
 
@@ -83,6 +92,21 @@ def _some_slots(target: Any) -> torch.Tensor:
     """Return the slots of the first page, whoever owns it: the call does not get as far as to take them."""
     return torch.arange(target.cache.page_size, 2 * target.cache.page_size)
 
+
+# -- states --------------------------------------------------------------------------------------------
+
+FIRST_TRACK_SLOT = 2
+"""The lowest track slot of a pool with one working row; the call does not get as far as to take it."""
+
+_BAD_STATES: dict[str, Callable[[int], Any]] = {
+    "a number for a state": lambda slot: slot,
+    "a list for a state": lambda slot: [slot],
+    "a float state": lambda slot: torch.tensor([float(slot)]),
+    "a bool state": lambda slot: torch.tensor([True]),
+    "two states": lambda slot: torch.tensor([slot, slot + 1]),
+    "no state in a tensor": lambda slot: torch.tensor([], dtype=torch.int64),
+    "a state of no dimension": lambda slot: torch.tensor(slot),
+}
 
 # -- amounts, nodes and tokens -------------------------------------------------------------------------
 
@@ -112,14 +136,20 @@ _BAD_NODES: dict[str, Callable[[Any], Any]] = {
 # -- arguments of the constructor ----------------------------------------------------------------------
 
 
-def _build(*arguments: Any) -> Callable[[Any], object]:
-    return lambda target: RadixCache(*arguments)
+def _build(page_size: Any) -> Callable[[Any], object]:
+    return lambda target: target.build(page_size)
+
+
+def _build_with_empty_window(target: Any) -> None:
+    if not isinstance(target.cache, RadixCache):
+        raise UnsupportedError("there are no windows")
+    RadixCache(1, 0)
 
 
 def _build_over_other_pages(target: Any) -> None:
     if target.pool is None:
         raise UnsupportedError("there is no pool")
-    RadixCache(2 * target.cache.page_size, None, target.pool)
+    target.build(2 * target.cache.page_size, target.pool)
 
 
 MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
@@ -128,6 +158,7 @@ MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     **{("insert", wrong): _insert_bad_slots(spoil) for wrong, spoil in _BAD_SLOTS.items()},
     ("insert", "a float prev_prefix_len"): _insert_bad_length("prev_prefix_len", 0.5),
     ("insert", "a bool swa_evicted_seqlen"): _insert_bad_length("swa_evicted_seqlen", True),
+    **{("insert", wrong): _insert_bad_state(make) for wrong, make in _BAD_STATES.items()},
     ("evict", "a float amount"): _evict(1.5),
     ("evict", "a string for an amount"): _evict("1"),
     ("evict", "no amount"): _evict(None),
@@ -141,7 +172,7 @@ MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("unlock", "a bool for a token"): _unlock_with(True),
     ("build", "pages of no token"): _build(0),
     ("build", "pages of a float"): _build(1.5),
-    ("build", "a window of no token"): _build(1, 0),
+    ("build", "a window of no token"): _build_with_empty_window,
     ("build", "a pool of other pages"): _build_over_other_pages,
 }
 """What to call, by call and by what is wrong with it."""

@@ -115,6 +115,14 @@ class OwnPrefixCache(BaseAdapter, ABC):
         """Return the length of the path that ends with a node, where nodes have paths."""
         return None
 
+    def state_of(self, node: Any) -> int | None:
+        """Return the track slot of a node's state, where nodes have states."""
+        return None
+
+    def states_of(self, operation: Insert) -> dict[str, torch.Tensor]:
+        """Return what an insert is given beside KV, by name."""
+        return {}
+
     def _make_pool(self) -> RecordingPool | None:
         kind, page_size = self.config["pool"], self._size("page_size")
         if kind == "none":
@@ -245,24 +253,28 @@ class OwnPrefixCache(BaseAdapter, ABC):
         clobber(key.token_ids)
         slots, dtype = tuple(result.indices.tolist()), str(result.indices.dtype).removeprefix("torch.")
         clobber(result.indices)
-        self._nodes[step] = result.last_node
-        return Matched(slots, result.prefix_len, self.node_length(result.last_node, operation.key), dtype)
+        node = self._nodes[step] = result.last_node
+        length = self.node_length(node, operation.key)
+        branching = result.mamba_branching_seqlen
+        return Matched(slots, result.prefix_len, length, dtype, self.state_of(node), branching)
 
     def do_insert(self, step: int, operation: Insert) -> Result:
         """Insert a key; what was passed in is overwritten at once (X5)."""
         key, value = make_radix_key(operation.key), self._value_of(operation)
+        states = self.states_of(operation)
         result = self.cache.insert(
             key,
             value,
             prev_prefix_len=operation.prev_prefix_len,
             swa_evicted_seqlen=operation.swa_evicted_seqlen,
+            **states,
         )
-        clobber(key.token_ids)
-        if value is not None:
-            clobber(value)
+        for given in (key.token_ids, value, *states.values()):
+            if given is not None:
+                clobber(given)
         self._nodes[step] = result.last_node
         length = self.node_length(result.last_node, operation.key)
-        return Inserted(result.prefix_len, tuple(result.adopted), length)
+        return Inserted(result.prefix_len, tuple(result.adopted), length, result.mamba_exist)
 
     def _value_of(self, operation: Insert) -> torch.Tensor | None:
         if operation.slots is None:
@@ -272,7 +284,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
     def do_evict(self, step: int, operation: Evict) -> Result:
         """Evict."""
         result = self.cache.evict(operation.tokens, operation.secondary)
-        return Evicted(result.full_evicted, result.swa_evicted)
+        return Evicted(result.full_evicted, result.swa_evicted, result.mamba_evicted)
 
     def do_reset(self, step: int, operation: Reset) -> Result:
         """Empty the cache."""

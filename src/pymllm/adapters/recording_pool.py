@@ -10,22 +10,29 @@ import torch
 from pymllm.oracle.operations import Fault
 from pymllm.oracle.outcomes import Effect
 
-__all__ = ["InjectedFault", "RecordingPool", "RecordingSWAPool", "record_around"]
+__all__ = [
+    "InjectedFault",
+    "Recorder",
+    "RecordingPool",
+    "RecordingSWAPool",
+    "RecordingStatePool",
+    "record_around",
+]
 
 
 class InjectedFault(Exception):
     """Raised where a `Fault` says so; who raises it has done nothing."""
 
 
-class RecordingPool:
-    """Wrap an allocator for a cache; everything but the recorded calls goes straight through.
+class Recorder:
+    """Wrap a pool for a cache; everything but the recorded calls goes straight through.
 
     Parameters
     ----------
     inner : object
-        A `TokenToKVPoolAllocator`; the caller's own calls go to it directly, and are not recorded.
+        The pool; the caller's own calls go to it directly, and are not recorded.
     record : callable
-        Called with the `Effect` of each call that the allocator has taken.
+        Called with the `Effect` of each call that the pool has taken.
 
     Attributes
     ----------
@@ -50,18 +57,22 @@ class RecordingPool:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def free(self, indices: torch.Tensor) -> None:
-        """Give slots back."""
-        self._fail_if_told("free")
-        self.inner.free(indices)
-        self._record(Effect("free", _plain(indices)))
-
     def _fail_if_told(self, call: str) -> None:
         if self._fault is None or self._fault.call != call:
             return
         self._calls_until -= 1
         if self._calls_until == 0:
             raise InjectedFault(f"{call} was told to fail")
+
+
+class RecordingPool(Recorder):
+    """Wrap a `TokenToKVPoolAllocator`."""
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give slots back."""
+        self._fail_if_told("free")
+        self.inner.free(indices)
+        self._record(Effect("free", _plain(indices)))
 
 
 class RecordingSWAPool(RecordingPool):
@@ -78,6 +89,16 @@ class RecordingSWAPool(RecordingPool):
         self._fail_if_told("move_swa")
         self.inner.move_swa(src, dst)
         self._record(Effect("move_swa", _plain(src), _plain(dst)))
+
+
+class RecordingStatePool(Recorder):
+    """Wrap the track slots of a `GDNPool`."""
+
+    def free_track_slot(self, slot: int) -> None:
+        """Give one track slot back."""
+        self._fail_if_told("free_state")
+        self.inner.free_track_slot(slot)
+        self._record(Effect("free_state", (slot,)))
 
 
 def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:

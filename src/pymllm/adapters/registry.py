@@ -45,6 +45,7 @@ OWN: tuple[AdapterEntry, ...] = (
     AdapterEntry(
         "radix-window", "pymllm.adapters.own_radix:WindowedRadix", "RadixCache with a sliding window"
     ),
+    AdapterEntry("mamba", "pymllm.adapters.own_mamba:Mamba", "MambaRadixCache"),
     AdapterEntry("chunk", "pymllm.adapters.own_chunk:Chunk", "ChunkCache"),
 )
 """Our own classes; what ``pymllm verify`` examines by default."""

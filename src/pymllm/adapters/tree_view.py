@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pymllm.oracle.operations import Key, Token
 from pymllm.oracle.outcomes import NodeView
 
-__all__ = ["ASTRAY", "path_length", "view_tree"]
+__all__ = ["ASTRAY", "path_length", "view_hybrid_node", "view_node", "view_tree"]
 
 ASTRAY = -1
 """Length of a path that spells no prefix of its key, or leads to another root."""
 
 
-def view_tree(root: Any) -> tuple[NodeView, ...]:
-    """Return every node below a root, parents before their children."""
+def view_tree(root: Any, view: Callable[[Any, int | None], NodeView]) -> tuple[NodeView, ...]:
+    """Return every node below a root, parents before their children.
+
+    Parameters
+    ----------
+    root : object
+        Left out itself.
+    view : callable
+        `view_node` or `view_hybrid_node`.
+    """
     views: list[NodeView] = []
     pending: list[tuple[Any, int | None]] = [(child, None) for child in root.children.values()]
     for node, parent in pending:
-        views.append(_view_node(node, parent))
+        views.append(view(node, parent))
         pending += [(child, node.id) for child in node.children.values()]
     return tuple(views)
 
 
-def _view_node(node: Any, parent: int | None) -> NodeView:
+def view_node(node: Any, parent: int | None) -> NodeView:
+    """Tell what a `TreeNode` looks like; ``parent`` is its parent's id, ``None`` for a root."""
     hashes = node.hash_values
     return NodeView(
         id=node.id,
@@ -39,6 +49,25 @@ def _view_node(node: Any, parent: int | None) -> NodeView:
         boundary=node.swa_boundary_id,
         page_hashes=None if hashes is None else tuple(hashes),
         kept_bytes=node.value.untyped_storage().nbytes(),
+    )
+
+
+def view_hybrid_node(node: Any, parent: int | None) -> NodeView:
+    """Tell what a `MambaTreeNode` looks like."""
+    hashes, state = node.hash_values, node.mamba_value
+    return NodeView(
+        id=node.id,
+        parent=parent,
+        tokens=_tokens_of(node),
+        extra_key=node.key.extra_key,
+        slots=tuple(node.value.tolist()),
+        lock_ref=node.full_lock_ref,
+        hit_count=node.hit_count,
+        last_access=float(node.last_access_time),
+        page_hashes=None if hashes is None else tuple(hashes),
+        kept_bytes=node.value.untyped_storage().nbytes(),
+        state=None if state is None else int(state),
+        state_lock_ref=node.mamba_lock_ref,
     )
 
 

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from pymllm.conformance.acting import ActingMachine
-from pymllm.conformance.prefix_keys import spaces_of
+from pymllm.conformance.prefix_keys import make_key, spaces_of
 from pymllm.oracle.operations import (
     Alloc,
+    AllocTrack,
     Evict,
     Fault,
     Free,
     FreeSWA,
+    FreeTrack,
     Insert,
     Inspect,
     Key,
@@ -26,7 +28,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Inserted, Locked, Matched, Result, Slots
+from pymllm.oracle.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
 from pymllm.oracle.slot_ledger import Owner, SlotLedger
@@ -95,6 +97,11 @@ class PrefixCaller(ActingMachine):
         return self.pool == "swa"
 
     @property
+    def has_states(self) -> bool:
+        """Whether states are kept beside KV."""
+        return self.model.states is not None
+
+    @property
     def is_windowed(self) -> bool:
         """Whether there is a window."""
         return self.window is not None
@@ -120,14 +127,19 @@ class PrefixCaller(ActingMachine):
         return self.has_pool and "faults" in self.capabilities
 
     @property
+    def can_fail_states(self) -> bool:
+        """Whether calls of the pool of states can be made to fail."""
+        return self.has_states and "faults" in self.capabilities
+
+    @property
     def can_fail_eviction(self) -> bool:
         """Whether calls of a pool in an eviction can be made to fail."""
         return self.can_evict and self.can_fail_pool
 
     @property
-    def can_evict_windows(self) -> bool:
-        """Whether there are windows, and the judge can follow what becomes of them."""
-        return self.can_evict and self.is_windowed
+    def can_evict_secondary(self) -> bool:
+        """Whether there is a second kind of memory, and the judge can follow what becomes of it."""
+        return self.can_evict and (self.is_windowed or self.has_states)
 
     @property
     def holds(self) -> list[int]:
@@ -173,12 +185,18 @@ class PrefixCaller(ActingMachine):
         return step, result.slots
 
     def insert(
-        self, key: Key, slots: Sequence[int] | None, style: int, protected: int = 0, evicted: int = 0
+        self,
+        key: Key,
+        slots: Sequence[int] | None,
+        style: int,
+        protected: int = 0,
+        evicted: int = 0,
+        state: Span | None = None,
     ) -> int:
-        """Insert slots, or token ids for ``None``; return the step."""
+        """Insert slots, or token ids for ``None``, and perhaps a state; return the step."""
         spans = None if slots is None else self.spans(slots)
         form = INSERT_FORMS[style % len(INSERT_FORMS)]
-        step, result = self.take(Insert(key, spans, protected, evicted, form))
+        step, result = self.take(Insert(key, spans, protected, evicted, form, state))
         if isinstance(result, Inserted) and result.node_len is not None:
             self._keep_handle(step, path_of_key(key).upto(result.node_len))
         return step
@@ -199,6 +217,12 @@ class PrefixCaller(ActingMachine):
     def arm(self, call: str, nth: int = 1) -> None:
         """Let the next operation meet a failing call."""
         self.do(Fault(call, nth))
+
+    def draw_key(self, pages: int, turn: int, other: int, style: int) -> Key:
+        """Derive a key from small numbers."""
+        if self.page_size > 1:
+            pages, turn, other = pages // 2, turn // 2, other // 2
+        return make_key(self.page_size, pages, (turn, other), style, self.spaces)
 
     # -- slots ---------------------------------------------------------------------------------------------
 
@@ -227,7 +251,8 @@ class PrefixCaller(ActingMachine):
         sizes = self.ledger.sizes()
         if self.has_halves:
             return need - sizes["full_available_size"], need - sizes["swa_available_size"]
-        return need - sizes["available_size"], need - sizes["available_size"]
+        missing = need - sizes["available_size"]
+        return missing, 0 if self.has_states else missing
 
     def free_halves(self, slots: Sequence[int], style: int = 0) -> None:
         """Give SWA halves back, as an engine does once they are outside every window."""
@@ -242,13 +267,31 @@ class PrefixCaller(ActingMachine):
         if mine:
             self.do(Free(self.spans(mine), FREE_FORMS[style % len(FREE_FORMS)]))
 
+    # -- states --------------------------------------------------------------------------------------------
+
+    def snapshot(self, *, is_evicting: bool = True) -> Span | None:
+        """Take a track slot for a copy of the working state, evicting a state if need be, or nothing."""
+        step, result = self.take(AllocTrack())
+        if isinstance(result, NoRoom) and is_evicting and self.can_evict:
+            self.do(Evict(0, 1))
+            step, result = self.take(AllocTrack())
+        return Span(step, 0, 1) if isinstance(result, Slots) else None
+
+    def give_tracks_back(self) -> None:
+        """Free every track slot that is the caller's."""
+        tracks = self.judge.books.tracks
+        if tracks is not None:
+            for span in [tracks.given.name((slot,))[0] for slot in sorted(tracks.callers)]:
+                self.do(FreeTrack(span))
+
     # -- the end -------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Release and evict everything: the pool is whole again (R5, A2)."""
+        """Release and evict everything: the pools are whole again (R5, A2, M7)."""
         for lock in self.holds:
             self.unlock(lock)
         self.give_back(self.ledger.callers_slots())
+        self.give_tracks_back()
         if self.can_evict:
             self.do(Evict(self.model.sizes()["total_size"], 0))
         self.look()

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pymllm.adapters.malformed_prefix import MALFORMED_CALLS
 from pymllm.conformance.acting import act
-from pymllm.conformance.prefix_caller import PrefixCaller
-from pymllm.conformance.prefix_keys import STYLES, make_key
+from pymllm.conformance.prefix_acts import NTH, PAGES, PICK, RARE, STYLE, TOKENS, amount, looked_at, picked
+from pymllm.conformance.state_acts import StateActs
 from pymllm.oracle.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
 from pymllm.oracle.prefix_model import path_of_key
 
 __all__ = ["PrefixMachine"]
 
-T = TypeVar("T")
-
-PAGES = (0, 12)  # pages of a key where a page is one token; paged machines take half
-STYLE = (0, STYLES - 1)
-PICK = (0, 30)
-TOKENS = (-1, 12)  # to evict; the largest means everything
-RARE = (0, 3)  # only 0 acts
-NTH = (1, 2)
-
-EVERYTHING = 1000
 MALFORMED = tuple(MALFORMED_CALLS)
-
-
-def _looked_at(
-    needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
-) -> Callable[[Callable[..., None]], Any]:
-    """Make a method an act after which the nodes are looked at."""
-    mark = act(needs, weight, **ranges)
-
-    def wrap(method: Callable[..., None]) -> Any:
-        @functools.wraps(method)
-        def with_a_look(machine: PrefixMachine, **drawn: int) -> None:
-            method(machine, **drawn)
-            machine.look()
-
-        return mark(with_a_look)
-
-    return wrap
 
 
 class _BadInsert(NamedTuple):
@@ -54,22 +25,22 @@ class _BadInsert(NamedTuple):
     evicted: int = 0
 
 
-class PrefixMachine(PrefixCaller):
+class PrefixMachine(StateActs):
     """Acts on a prefix cache; those that an adapter cannot carry out are left away."""
 
     # -- keys in and out -----------------------------------------------------------------------------------
 
-    @_looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
+    @looked_at(weight=4, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def match_key(self, pages: int, turn: int, other: int, style: int) -> None:
         """Look a key up."""
-        self.match(self._key(pages, turn, other, style))
+        self.match(self.draw_key(pages, turn, other, style))
 
-    @_looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
+    @looked_at(weight=3, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE)
     def insert_fresh(self, pages: int, turn: int, other: int, style: int) -> None:
         """Insert fresh slots for a key, without matching it first."""
-        self._insert_fresh(self._key(pages, turn, other, style), style)
+        self._insert_fresh(self.draw_key(pages, turn, other, style), style)
 
-    @_looked_at(
+    @looked_at(
         needs="is_windowed",
         weight=4,
         pages=PAGES,
@@ -83,13 +54,13 @@ class PrefixMachine(PrefixCaller):
         self, pages: int, turn: int, other: int, style: int, protected: int, evicted: int
     ) -> None:
         """Insert fresh slots with any valid ``prev_prefix_len`` and ``swa_evicted_seqlen``."""
-        key = self._key(pages, turn, other, style)
+        key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, protected, self._frontier(key, evicted))
 
-    @_looked_at(weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES, keep=(0, 2))
+    @looked_at(weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES, keep=(0, 2))
     def request(self, pages: int, turn: int, other: int, style: int, evicted: int, keep: int) -> None:
         """Serve a request as an engine does: match, hold, make room, insert what was computed, hold that."""
-        key = self._key(pages, turn, other, style)
+        key = self.draw_key(pages, turn, other, style)
         step, matched = self.match(key)
         held = self.lock(step) if matched else None
         fresh = self.allocate(len(key.tokens) - len(matched))
@@ -105,10 +76,10 @@ class PrefixMachine(PrefixCaller):
         if held is not None:
             self.unlock(held)
 
-    @_looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
+    @looked_at(weight=2, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES)
     def reinsert_stored(self, pages: int, turn: int, other: int, style: int, evicted: int) -> None:
         """Pass the slots of the whole stored prefix back, dead pages included, and nothing else."""
-        key = self._key(pages, turn, other, style)
+        key = self.draw_key(pages, turn, other, style)
         stored = self.model.stored(path_of_key(key))
         if stored:
             length = len(stored[-1].tokens)
@@ -116,31 +87,31 @@ class PrefixMachine(PrefixCaller):
             slots = self.model.slots(stored[-1])
             self.insert(again, slots, style, 0, min(evicted * self.page_size, length))
 
-    @_looked_at(pages=PAGES, turn=PAGES, style=STYLE)
+    @looked_at(pages=PAGES, turn=PAGES, style=STYLE)
     def insert_token_ids(self, pages: int, turn: int, style: int) -> None:
         """Insert a key without slots, where there is no pool."""
-        key = self._key(pages, turn, turn, style)
+        key = self.draw_key(pages, turn, turn, style)
         if not self.has_pool and path_of_key(key).space.width == 1:
             self.insert(key, None, style)
 
     # -- eviction ------------------------------------------------------------------------------------------
 
-    @_looked_at(needs="can_evict", tokens=TOKENS, window_tokens=TOKENS)
+    @looked_at(needs="can_evict", tokens=TOKENS, window_tokens=TOKENS)
     def evict(self, tokens: int, window_tokens: int) -> None:
         """Evict."""
         self._evict(tokens, window_tokens)
 
-    @_looked_at(needs="can_evict", weight=2, tokens=TOKENS)
+    @looked_at(needs="can_evict", weight=2, tokens=TOKENS)
     def evict_full(self, tokens: int) -> None:
         """Evict without asking for window memory."""
         self._evict(tokens, 0)
 
-    @_looked_at(needs="can_evict_windows", weight=3, window_tokens=TOKENS)
+    @looked_at(needs="can_evict_secondary", weight=3, window_tokens=TOKENS)
     def evict_windows(self, window_tokens: int) -> None:
-        """Evict window memory only."""
+        """Evict the second kind of memory only: windows, or states."""
         self._evict(0, window_tokens)
 
-    @_looked_at(rare=RARE)
+    @looked_at(rare=RARE)
     def reset(self, rare: int) -> None:
         """Start again from nothing, whatever is held."""
         if not rare:
@@ -148,33 +119,33 @@ class PrefixMachine(PrefixCaller):
 
     # -- what fails ----------------------------------------------------------------------------------------
 
-    @_looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    @looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
         self.arm("callback", nth)
         self._evict(tokens, window_tokens)
 
-    @_looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    @looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_calling_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction call the cache: they are refused, and nothing else happens (X6)."""
         self.arm("reenter", nth)
         self._evict(tokens, window_tokens)
 
-    @_looked_at(needs="can_fail_eviction", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
+    @looked_at(needs="can_fail_eviction", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
         """Let the pool refuse one of an eviction's calls (X2)."""
         self.arm(("free", "free_swa")[call])
         self._evict(tokens, window_tokens)
 
-    @_looked_at(
+    @looked_at(
         needs="can_fail_pool", weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, call=(0, 1)
     )
     def insert_refused_by_pool(self, pages: int, turn: int, other: int, style: int, call: int) -> None:
         """Let the pool refuse one of an insert's calls (X2)."""
-        key = self._key(pages, turn, other, style)
+        key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, refused=("free", "move_swa")[call])
 
-    @_looked_at(needs="can_fail_pool", rare=RARE)
+    @looked_at(needs="can_fail_pool", rare=RARE)
     def reset_refused_by_pool(self, rare: int) -> None:
         """Let the pool refuse a reset: the tree is dropped all the same (X7)."""
         if not rare:
@@ -183,51 +154,51 @@ class PrefixMachine(PrefixCaller):
 
     # -- holds ---------------------------------------------------------------------------------------------
 
-    @_looked_at(needs="live", weight=2, pick=PICK)
+    @looked_at(needs="live", weight=2, pick=PICK)
     def lock_node(self, pick: int) -> None:
         """Hold a node; every other time one whose window is dead, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
         usable = [handle for handle in self.live if handle not in dead]
         choices = dead if self.is_refusing and dead and pick % 2 else usable
         if choices:
-            self.lock(_picked(choices, pick).step)
+            self.lock(picked(choices, pick).step)
 
-    @_looked_at(needs="holds", weight=2, pick=PICK)
+    @looked_at(needs="holds", weight=2, pick=PICK)
     def unlock_hold(self, pick: int) -> None:
         """Release a hold."""
-        self.unlock(_picked(self.holds, pick))
+        self.unlock(picked(self.holds, pick))
 
-    @_looked_at(needs="holds", rare=RARE)
+    @looked_at(needs="holds", rare=RARE)
     def unlock_all(self, rare: int) -> None:
         """Release every hold."""
         for lock in self.holds if not rare else ():
             self.unlock(lock)
 
-    @_looked_at(needs="holds", pick=PICK, other=PICK)
+    @looked_at(needs="holds", pick=PICK, other=PICK)
     def unlock_with_other_token(self, pick: int, other: int) -> None:
         """Release a hold with another's token, or with none."""
         if self.is_windowed and self.is_refusing:
-            self.do(Unlock(_picked(self.holds, pick), token=_picked([0, *self.holds], other)))
+            self.do(Unlock(picked(self.holds, pick), token=picked([0, *self.holds], other)))
 
-    @_looked_at(needs="released", pick=PICK)
+    @looked_at(needs="released", pick=PICK)
     def unlock_again(self, pick: int) -> None:
         """Release a hold that was released before."""
         if self.is_refusing:
-            self.do(Unlock(_picked(self.released, pick)))
+            self.do(Unlock(picked(self.released, pick)))
 
-    @_looked_at(needs="live", pick=PICK)
+    @looked_at(needs="live", pick=PICK)
     def unlock_unheld(self, pick: int) -> None:
         """Release a node that has no hold of its own, whatever is held below it."""
-        handle = _picked(self.live, pick)
+        handle = picked(self.live, pick)
         below = [lock for lock, hold in self.model.holds.items() if handle.path.covers(hold.path)]
         is_held = any(hold.path == handle.path for hold in self.model.holds.values())
         if below and not is_held and self.is_refusing:
             self.do(Unlock(below[pick % len(below)], at=handle.step))
 
-    @_looked_at(needs="stale", pick=PICK, way=(0, 2))
+    @looked_at(needs="stale", pick=PICK, way=(0, 2))
     def use_stale_node(self, pick: int, way: int) -> None:
         """Use a node that has left the tree."""
-        step = _picked(self.stale, pick).step
+        step = picked(self.stale, pick).step
         if way == 0:
             self.do(Lock(step))
         elif way == 1 and "hashes" in self.capabilities:
@@ -235,24 +206,24 @@ class PrefixMachine(PrefixCaller):
         elif self.released:
             self.do(Unlock(self.released[-1], at=step))
 
-    @_looked_at(needs="live", weight=2, pick=PICK)
+    @looked_at(needs="live", weight=2, pick=PICK)
     def hash_node(self, pick: int) -> None:
         """Hash a node and its ancestors, every other time one of a namespace (H3)."""
         named = [handle for handle in self.live if handle.path.space.extra_key is not None]
         if "hashes" in self.capabilities:
-            self.do(Hash(_picked(named if named and pick % 2 else self.live, pick).step))
+            self.do(Hash(picked(named if named and pick % 2 else self.live, pick).step))
 
     # -- bad arguments -------------------------------------------------------------------------------------
 
-    @_looked_at(needs="is_refusing", which=(0, len(MALFORMED) - 1))
+    @looked_at(needs="is_refusing", which=(0, len(MALFORMED) - 1))
     def pass_nonsense(self, which: int) -> None:
         """Pass an argument that no caller may pass (X1)."""
         self.do(Malformed(*MALFORMED[which]))
 
-    @_looked_at(needs="is_refusing", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
+    @looked_at(needs="is_refusing", weight=2, pages=PAGES, turn=PAGES, style=STYLE, fault=(0, 10))
     def insert_badly(self, pages: int, turn: int, style: int, fault: int) -> None:
         """Insert with one argument out of its domain: an error, and nothing has changed (X1)."""
-        key = self._key(pages, turn, turn, style)
+        key = self.draw_key(pages, turn, turn, style)
         slots = self.allocate(len(key.tokens))
         if slots is not None:
             bad = self._bad_inserts(key, slots[: len(key.tokens)])[fault]
@@ -281,10 +252,10 @@ class PrefixMachine(PrefixCaller):
             ),  # halves are left
         ]
 
-    @_looked_at(needs="is_refusing", pages=PAGES, turn=PAGES, style=STYLE)
+    @looked_at(needs="is_refusing", pages=PAGES, turn=PAGES, style=STYLE)
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
         """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
-        key = self._key(pages, turn, turn, style)
+        key = self.draw_key(pages, turn, turn, style)
         slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
         if slots is not None:
             self.free_halves(slots, style)
@@ -293,13 +264,13 @@ class PrefixMachine(PrefixCaller):
 
     # -- the caller's memory -------------------------------------------------------------------------------
 
-    @_looked_at(needs="has_pool", pages=(1, 6))
+    @looked_at(needs="has_pool", pages=(1, 6))
     def hoard_slots(self, pages: int) -> None:
         """Keep slots in the caller's hands, so that the pool is short."""
         if len(self.ledger.callers_slots()) <= self.pool_slots // 3:
             self.allocate(pages * self.page_size)
 
-    @_looked_at(needs="has_pool", style=STYLE)
+    @looked_at(needs="has_pool", style=STYLE)
     def give_hoard_back(self, style: int) -> None:
         """Return everything that the caller has, what a refused reset left behind included."""
         self.give_back(self.ledger.callers_slots(), style)
@@ -311,13 +282,8 @@ class PrefixMachine(PrefixCaller):
 
     # -- drawing small, deriving big -----------------------------------------------------------------------
 
-    def _key(self, pages: int, turn: int, other: int, style: int) -> Key:
-        if self.page_size > 1:
-            pages, turn, other = pages // 2, turn // 2, other // 2
-        return make_key(self.page_size, pages, (turn, other), style, self.spaces)
-
     def _evict(self, tokens: int, window_tokens: int) -> None:
-        self.do(Evict(_amount(tokens), _amount(window_tokens)))
+        self.do(Evict(amount(tokens), amount(window_tokens)))
 
     def _frontier(self, key: Key, draw: int) -> int:
         """Return a ``swa_evicted_seqlen``: any whole pages, or as far as an engine may go, or a page less."""
@@ -341,11 +307,3 @@ class PrefixMachine(PrefixCaller):
             self.arm(refused)
         self.insert(key, slots[: len(key.tokens)], style, protected, evicted)
         self.give_back(slots, style)
-
-
-def _amount(tokens: int) -> int:
-    return tokens if tokens < TOKENS[1] else EVERYTHING
-
-
-def _picked(choices: list[T], pick: int) -> T:
-    return choices[pick % len(choices)]

@@ -185,6 +185,8 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
         (None, Evict(0)),
         (None, Evict(page)),
         (None, Reset()),
+        ("mamba", AllocTrack()),
+        ("mamba", FreeTrack(Span(13, 0, 1))),
     ]
 
 

@@ -220,6 +220,23 @@ _WINDOW = (
         "swa",
     ),
 )
+_STATES = (
+    _law("M1", "a state belongs to the end of a key of whole pages", "7", "op", "prefix", "mamba"),
+    _law("M2", "a prefix is usable if it ends at a state", "7", "op", "prefix", "mamba"),
+    _law("M3", "a split leaves the state with the lower half", "7", "op", "prefix", "mamba inspect"),
+    _law("M4", "a state is locked by the holds at exactly its node", "7", "sop", "prefix", "mamba"),
+    _law("M5", "an eviction of states takes enough, the least recent first", "7", "sop", "prefix", "mamba"),
+    _law("M6", "states are counted one by one, KV in tokens", "7", "sop", "prefix", "mamba"),
+    _law("M7", "a track slot has one owner, and is freed once", "7", "sop", "prefix", "mamba"),
+    _law(
+        "M8",
+        "the two lists order exactly their members by recency",
+        "7",
+        "sop",
+        "prefix",
+        "mamba inspect lru_lists",
+    ),
+)
 _ENGINE = (
     _law("E1", "every read finds what a cold run would have written", "9", "sop", "prefix"),
     _law("E2", "a live request's row names only what it owns or holds", "9", "sp", "prefix", "engine"),
@@ -228,13 +245,14 @@ _ENGINE = (
     _law("E5", "padding lands in slot 0 and row 0, and nowhere else", "9", "sop", "rows buffers prefix"),
 )
 
-LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_ENGINE)
+LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_STATES, *_ENGINE)
 """Every law of the sections whose classes exist, in the contract's order."""
 
 INVARIANTS: dict[str, tuple[str, ...]] = {
     "lock references balance": ("R6", "S6"),
     "slot 0 is never handed out": ("A1", "P1", "P5"),
     "windows are valid": ("S1", "S4", "S5"),
+    "full_lock_ref >= mamba_lock_ref": ("M4",),
 }
 """What users ask for by name, and the laws that together say it."""
 

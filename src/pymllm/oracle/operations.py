@@ -132,9 +132,9 @@ class Fault:
     Parameters
     ----------
     call : str
-        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool (it raises and takes nothing),
-        ``"callback"`` (the eviction callback raises) or ``"reenter"`` (the eviction callback calls the cache:
-        `match_prefix`, which must be refused, X6).
+        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of states
+        (it raises and takes nothing), ``"callback"`` (the eviction callback raises) or ``"reenter"`` (the
+        eviction callback calls the cache: `match_prefix`, which must be refused, X6).
     nth : int
         Which of these calls, from 1.
     """
@@ -430,6 +430,8 @@ class Insert:
         As in the documented interface.
     form : str
         As of `Free`.
+    state : Span or None
+        The track slot with the state after the key's last token (M1): exactly one, of an `AllocTrack`.
     """
 
     key: Key
@@ -437,11 +439,15 @@ class Insert:
     prev_prefix_len: int = 0
     swa_evicted_seqlen: int = 0
     form: str = "int64"
+    state: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict ``tokens`` and, of the second kind of memory, ``secondary`` (R5, S3); answered by `Evicted`."""
+    """Evict ``tokens`` and, of the second kind of memory, ``secondary``; answered by `Evicted`.
+
+    The second kind is counted in tokens of the window's half (S3), or in states (M5); laws: R5, S3, M5.
+    """
 
     tokens: int
     secondary: int = 0
@@ -522,6 +528,8 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         Inspect,
         Fault,
         Malformed,
+        AllocTrack,
+        FreeTrack,
     ),
 }
 """The operations of each kind of implementation."""

@@ -88,29 +88,37 @@ class Matched:
         Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of the key.
     dtype : str
         That of the indices; an implementation whose indices have none leaves it.
+    state : int or None
+        The track slot to restore from, ``last_node``'s; ``None`` where it has none.
+    branching : int or None
+        ``mamba_branching_seqlen``.
     """
 
     slots: tuple[int, ...]
     prefix_len: int
     node_len: int | None = None
     dtype: str = "int64"
+    state: int | None = None
+    branching: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """Answer of an insert; ``node_len`` as of `Matched`."""
+    """Answer of an insert; ``node_len`` as of `Matched`, ``state_exists`` is ``mamba_exist``."""
 
     prefix_len: int
     adopted: tuple[tuple[int, int], ...]
     node_len: int | None = None
+    state_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """Tokens evicted: removed ones, and alive ones of the window's half."""
+    """Tokens evicted, removed ones and alive ones of the window's half, and states evicted."""
 
     full: int
     swa: int = 0
+    states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +204,10 @@ class NodeView:
         What it has computed of them.
     kept_bytes : int or None
         Size of the storage that its slots keep alive.
+    state : int or None
+        Track slot of the state at its end; ``None`` without one.
+    state_lock_ref : int or None
+        ``mamba_lock_ref``.
     """
 
     id: int
@@ -211,13 +223,25 @@ class NodeView:
     boundary: int | str | None = None
     page_hashes: tuple[str, ...] | None = None
     kept_bytes: int | None = None
+    state: int | None = None
+    state_lock_ref: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """Every node, parents before their children."""
+    """Every node, parents before their children.
+
+    Parameters
+    ----------
+    nodes : tuple of NodeView
+        The root is left out.
+    full_lru, mamba_lru : tuple of int, or None
+        Ids in the order of the documented lists, most recent first (M8); ``None`` where there are none.
+    """
 
     nodes: tuple[NodeView, ...]
+    full_lru: tuple[int, ...] | None = None
+    mamba_lru: tuple[int, ...] | None = None
 
 
 Result = (
@@ -241,7 +265,8 @@ class Effect:
     Parameters
     ----------
     call : str
-        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"callback"`` for a removed node.
+        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of states, or
+        ``"callback"`` for a removed node.
     slots : tuple of int
         Slots named; the sources of a move. Empty for a callback.
     target : tuple of int

@@ -16,6 +16,8 @@ from pymllm.oracle.prefix_model import PrefixModel
 from pymllm.oracle.prefix_pages import Path, path_of_key
 from pymllm.oracle.records import name_of
 from pymllm.oracle.slot_ledger import SlotLedger
+from pymllm.oracle.state_ends import StateEnds
+from pymllm.oracle.track_ledger import TrackLedger
 
 __all__ = ["PrefixBooks"]
 
@@ -29,7 +31,8 @@ class PrefixBooks:
     ----------
     header : Header
         Configuration: ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``), ``slots`` and
-        ``swa_slots``; ``retains``, false for a cache that keeps nothing.
+        ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where states
+        are kept.
     evidence : Evidence
         Where tests are counted.
 
@@ -41,6 +44,8 @@ class PrefixBooks:
         Ids of the laws that are claimed, and so may be tested.
     model, ledger, nodes
         What is cached, who owns which slot, and what was seen of nodes.
+    tracks : TrackLedger or None
+        Who owns which track slot, where states are kept.
     fault : Fault or None
         What the next operation, or the one in progress, is to meet.
 
@@ -61,8 +66,10 @@ class PrefixBooks:
         self.retains = header.config.get("retains", True) is not False
         self._check_claims()
         self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
+        states = StateEnds() if "mamba" in self.claims else None
+        self.tracks = None if states is None else TrackLedger(self._number("track_slots"), states)
         self.model = PrefixModel(
-            self.page_size, self.window, has_pool=self.has_pool, can_move=self.has_halves
+            self.page_size, self.window, has_pool=self.has_pool, can_move=self.has_halves, states=states
         )
         slots = self._number("slots") if self.has_pool else 0
         swa_slots = self._number("swa_slots") if self.has_halves else 0
@@ -81,8 +88,15 @@ class PrefixBooks:
             raise ProgramError(f"the configuration's pool is {self.pool!r}; it must be none, token or swa")
         if self.window is not None and "swa" not in self.claims:
             raise ProgramError("a cache with a window claims swa")
+        if "mamba" in self.claims and (self.window is not None or self.pool == "swa"):
+            raise ProgramError("a cache that keeps states has no window, and no slots with SWA halves")
         if ("pool" in self.claims) != (self.pool != "none"):
             raise ProgramError(f"the configuration's pool is {self.pool}, and pool is claimed or not")
+
+    def sizes(self) -> dict[str, int]:
+        """Return every size of the cache and of its pools."""
+        sizes = self.model.sizes() | self.ledger.sizes()
+        return sizes if self.tracks is None else sizes | self.tracks.sizes()
 
     @property
     def can_follow_evictions(self) -> bool:

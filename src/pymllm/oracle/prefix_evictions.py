@@ -10,6 +10,7 @@ from pymllm.oracle.prefix_excess import is_explained
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.prefix_situations import note_eviction
 from pymllm.oracle.prefix_victims import Taken, plan_evictions
+from pymllm.oracle.seen_callbacks import check_callbacks
 from pymllm.oracle.seen_effects import SeenEffects, sort_effects
 from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims
 
@@ -52,7 +53,7 @@ class EvictionJudge:
         note_eviction(books, taken, tokens)
         ids = books.nodes.ids_of(taken.removed)
         self._commit(taken)
-        self._check_callbacks(taken, ids, seen, outcome)
+        check_callbacks(books, taken, ids, seen, outcome)
         return "R7"
 
     def _plan(self, tokens: int, alive_tokens: int) -> list[Taken]:
@@ -159,45 +160,6 @@ class EvictionJudge:
         calls = ["free_swa"] * bool(books.has_halves and taken.tombstoned)
         calls += ["free"] * bool(books.has_pool and taken.removed)
         books.expect("X2", "calls of an eviction", calls + ["callback"] * len(seen.callbacks), seen.calls)
-
-    def _check_callbacks(
-        self, taken: Taken, ids: list[int] | None, seen: SeenEffects, outcome: Outcome
-    ) -> None:
-        """Test that each removed node was called back once, on written books (R5, X2, X3, X6)."""
-        books, found = self.books, [effect.node for effect in seen.callbacks]
-        if "callbacks" not in books.claims:
-            return
-        if ids is None:
-            least, most = min(1, len(taken.removed)), len(taken.removed)
-            many = least <= len(found) <= most
-            books.demand("R5", many, "callbacks", f"{least}..{most}", lambda: len(found))
-        elif sorted(ids) == sorted(node for node in found if node is not None):
-            books.count("R5", ids)
-            if "exact_lru" in books.claims:
-                books.expect("X2", "order of callbacks", ids, found)
-        else:
-            books.expect("R5", "nodes called back", ids, found)
-        again = [node for node in found if not books.nodes.call_back(node)]
-        books.demand("X3", not again, "ids called back", "new ones", lambda: again)
-        self._check_inside(seen, outcome)
-
-    def _check_inside(self, seen: SeenEffects, outcome: Outcome) -> None:
-        """Test what callbacks saw, raised and met (X2, X6)."""
-        books, fault = self.books, self.books.fault
-        sizes = books.model.sizes() | books.ledger.sizes()
-        for effect in seen.callbacks:
-            told = {name: size for name, size in effect.sizes.items() if name in sizes}
-            books.expect("X6", "sizes in a callback", {name: sizes[name] for name in told}, told)
-        if fault is None or len(seen.callbacks) < fault.nth:
-            return
-        if fault.call == "callback":
-            raised = books.is_struck(outcome, "callback")
-            books.demand("X2", raised, "the error of a callback", "raised", lambda: outcome.result)
-            books.evidence.meet("a callback raises")
-        elif fault.call == "reenter":
-            note = seen.callbacks[fault.nth - 1].note
-            books.expect("X6", "a match from inside a callback", "RuntimeError", note)
-            books.evidence.meet("a callback re-enters")
 
     # -- faults --------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from pymllm.oracle.prefix_model import PrefixModel
 from pymllm.oracle.prefix_pages import Path
 
-__all__ = ["is_explained"]
+__all__ = ["is_explained", "last_runs"]
 
 
 def is_explained(
@@ -31,14 +31,13 @@ def is_explained(
     if not removed and not tombstoned:
         return True
     alive = {path for path in removed | tombstoned if model.pages[path].alive}
-    below = _children(model)
     may_follow = {path for path in removed if alive_tokens > 0 or path not in alive}
     size = model.page_size
     return any(
         (len(removed) - len(run & removed)) * size < tokens
         or (len(alive) - len(run & alive)) * size < alive_tokens
         for taken in (removed, tombstoned)
-        for run in _last_runs(model, taken, may_follow, below)
+        for run in last_runs(model, taken, may_follow)
     )
 
 
@@ -49,10 +48,19 @@ def _children(model: PrefixModel) -> dict[Path, list[Path]]:
     return below
 
 
-def _last_runs(
-    model: PrefixModel, taken: Set[Path], may_follow: Set[Path], below: Mapping[Path, list[Path]]
-) -> Iterator[set[Path]]:
-    """Yield each run, from a page whose parent stays down to where a victim must end."""
+def last_runs(model: PrefixModel, taken: Set[Path], may_follow: Set[Path]) -> Iterator[set[Path]]:
+    """Yield each run of taken pages that may have gone last, from one whose parent stays down.
+
+    Parameters
+    ----------
+    model : PrefixModel
+        What was cached before.
+    taken : set of Path
+        What was taken.
+    may_follow : set of Path
+        Pages that may have gone because those below them went; a run ends at a branch below any other.
+    """
+    below = _children(model)
     for top in taken:
         if model.parent(top) not in taken:
             yield from _runs_from([top], taken, may_follow, below)

@@ -12,6 +12,7 @@ from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_holds import HoldJudge
 from pymllm.oracle.prefix_model import NotUsableError
 from pymllm.oracle.prefix_pages import InsertPlan, Path
+from pymllm.oracle.prefix_states import StatePart
 from pymllm.oracle.seen_effects import SeenEffects, sort_effects
 from pymllm.oracle.slot_ledger import Owner
 
@@ -27,10 +28,12 @@ class InsertJudge:
         What all parts share.
     holds : HoldJudge
         Told which node each insert returned.
+    states : StatePart or None
+        Judges the states that are handed over, where states are kept.
     """
 
-    def __init__(self, books: PrefixBooks, holds: HoldJudge) -> None:
-        self.books, self.holds = books, holds
+    def __init__(self, books: PrefixBooks, holds: HoldJudge, states: StatePart | None = None) -> None:
+        self.books, self.holds, self.states = books, holds, states
 
     def judge(self, step: int, operation: Insert, outcome: Outcome) -> str:
         """Judge an `Insert`; return the law that is broken where a size is wrong afterwards."""
@@ -42,6 +45,9 @@ class InsertJudge:
         if wrong:
             books.evidence.meet("a bad insert is refused")
             return books.expect_refusal("R1", wrong, outcome, "ValueError")
+        wrong = self._misused_state(operation, key)
+        if wrong:
+            return books.expect_refusal("M1", wrong, outcome, "ValueError")
         if slots is None:
             slots = [token for token in key.tokens if isinstance(token, int)]
         self._require_ownership(books.model.whole(key), slots)
@@ -62,6 +68,8 @@ class InsertJudge:
         self._compare(step, plan, key, result, any(bounds))
         self._compare_effects(plan, slots, seen)
         self._meet(plan, key, slots)
+        if self.states is not None:
+            self.states.judge_insert(operation, key, result, seen)
         self._commit(step, plan)
         return "R7"
 
@@ -92,6 +100,13 @@ class InsertJudge:
             first = page[0] // size * size
             if [*page] != [*range(first, first + size)]:
                 return f"slots {page} of a page that are no page of the pool"
+        return None
+
+    def _misused_state(self, operation: Insert, key: Path) -> str | None:
+        if self.states is not None:
+            return self.states.misuse(operation, key)
+        if operation.state is not None:
+            raise ProgramError("states are not claimed")
         return None
 
     def _require_ownership(self, whole: Path, slots: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The judge of prefix caches: laws K, H, R and S, and what they share with every class."""
+"""The judge of prefix caches: laws K, H, R, S and M, and what they share with every class."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pymllm.oracle.history import Header
 from pymllm.oracle.node_book import NodeBook
 from pymllm.oracle.operations import (
     Alloc,
+    AllocTrack,
     Evict,
     Fault,
     Free,
     FreeSWA,
+    FreeTrack,
     Hash,
     Insert,
     Inspect,
@@ -38,8 +40,11 @@ from pymllm.oracle.prefix_model import PrefixModel
 from pymllm.oracle.prefix_pages import Found, Path
 from pymllm.oracle.prefix_pools import PoolPart
 from pymllm.oracle.prefix_situations import note_match
+from pymllm.oracle.prefix_states import StatePart
 from pymllm.oracle.seen_effects import sort_effects
 from pymllm.oracle.slot_ledger import SlotLedger
+from pymllm.oracle.state_evictions import StateEvictionJudge
+from pymllm.oracle.state_views import look_at_states
 
 __all__ = ["PrefixJudge"]
 
@@ -64,8 +69,12 @@ class PrefixJudge(PoolJudge):
         self.books = PrefixBooks(header, self.evidence)
         self._pool = PoolPart(self.books)
         self._holds = HoldJudge(self.books)
-        self._inserts = InsertJudge(self.books, self._holds)
-        self._evictions = EvictionJudge(self.books)
+        tracks = self.books.tracks
+        self._states = None if tracks is None else StatePart(self.books, tracks)
+        self._inserts = InsertJudge(self.books, self._holds, self._states)
+        self._evictions: EvictionJudge | StateEvictionJudge = (
+            EvictionJudge(self.books) if tracks is None else StateEvictionJudge(self.books, tracks)
+        )
 
     @property
     def model(self) -> PrefixModel:
@@ -95,7 +104,7 @@ class PrefixJudge(PoolJudge):
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the cache and of its pool."""
-        return self.model.sizes() | self.ledger.sizes()
+        return self.books.sizes()
 
     # -- match and hash ------------------------------------------------------------------------------------
 
@@ -111,6 +120,8 @@ class PrefixJudge(PoolJudge):
         self._check_content(found, result)
         books.expect("R2", f"slots that match {key.tokens}", found.slots, result.slots)
         books.expect("R2", "prefix_len of a match", len(result.slots), result.prefix_len)
+        if self._states is not None:
+            self._states.judge_match(found, result)
         if result.node_len is not None:
             books.expect("R2", "length of last_node's path", len(found.path.tokens), result.node_len)
         note_match(books, key, found, is_elsewhere)
@@ -128,7 +139,9 @@ class PrefixJudge(PoolJudge):
             return "R1"
         if is_elsewhere:
             return "K1"
-        return "S1" if found.stored > len(found.slots) else "R2"
+        if found.stored == len(found.slots):
+            return "R2"
+        return "S1" if self._states is None else "M2"
 
     def _is_in_another_space(self, key: Path) -> bool:
         first = key.upto(self.books.page_size)
@@ -178,9 +191,12 @@ class PrefixJudge(PoolJudge):
     # -- reset ---------------------------------------------------------------------------------------------
 
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
-        """Judge a `Reset`: every slot goes back, once, whatever is held (X7)."""
+        """Judge a `Reset`: every slot and state goes back, once, whatever is held (X7)."""
         books, seen = self.books, sort_effects(outcome.effects)
         self.evidence.meet("a reset with holds outstanding", self.model.holds)
+        protected = self.model.sizes().get("mamba_protected_size", 0)
+        self.evidence.meet("a reset with states held", protected)
+        tracked = [] if self.model.states is None else list(self.model.states.slots.values())
         cached = self.model.reset()
         everything = cached if books.has_pool else []
         books.forbid("X7", "callbacks of a reset", seen.callbacks)
@@ -190,8 +206,11 @@ class PrefixJudge(PoolJudge):
             books.evidence.meet("the pool refuses a reset")
         else:
             books.expect_strike("free", everything)
-            books.expect("X7", "reset", Done(), outcome.result)
+            if not books.is_struck(outcome, "free_state"):
+                books.expect("X7", "reset", Done(), outcome.result)
             books.expect("X7", "slots that a reset frees", sorted(everything), sorted(seen.freed))
+        if self._states is not None:
+            self._states.judge_reset(tracked, seen, books.is_struck(outcome, "free_state"))
         self.ledger.give_back(seen.freed)
         self.ledger.disown(_rest(everything, seen.freed))
         self._holds.reset()
@@ -210,6 +229,17 @@ class PrefixJudge(PoolJudge):
 
     def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
         return self._pool.judge_move_swa(step, operation, outcome)
+
+    def _judge_alloc_track(self, step: int, operation: AllocTrack, outcome: Outcome) -> str:
+        return self._tracking().judge_alloc(step, operation, outcome)
+
+    def _judge_free_track(self, step: int, operation: FreeTrack, outcome: Outcome) -> str:
+        return self._tracking().judge_free(step, operation, outcome)
+
+    def _tracking(self) -> StatePart:
+        if self._states is None:
+            raise ProgramError("states are not claimed")
+        return self._states
 
     def _judge_read_halves(self, step: int, operation: ReadHalves, outcome: Outcome) -> str:
         return self._pool.judge_read_halves(step, operation, outcome)
@@ -230,7 +260,10 @@ class PrefixJudge(PoolJudge):
         if "inspect" not in self.books.claims:
             raise ProgramError("nodes to look at are not claimed")
         shown = self.books.answer(Inspected, "R9", "inspect", outcome)
+        known = self.nodes.ends
         self.nodes.look(shown.nodes, self._holds.tokens)
+        if self.model.states is not None:
+            look_at_states(self.books, self.model.states, shown, known)
         return "R7"
 
     def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
@@ -251,6 +284,10 @@ class PrefixJudge(PoolJudge):
             return law
         if name.endswith("available_size"):
             return "A7" if name.startswith("swa") and "A7" in self.books.laws else "A2"
+        if name == "available_track_slots":
+            return "M7"
+        if name.startswith("mamba"):
+            return "M4" if law == "R6" else "M6"
         if name.startswith("swa"):
             return "S6"
         return "R6" if law == "R6" else "R7"

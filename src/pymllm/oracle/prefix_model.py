@@ -24,6 +24,7 @@ from pymllm.oracle.prefix_pages import (
     merge_runs,
     path_of_key,
 )
+from pymllm.oracle.state_ends import StateEnds
 
 __all__ = [
     "Found",
@@ -51,6 +52,8 @@ class PrefixModel:
         Whether slots belong to a pool.
     can_move : bool
         Whether that pool offers ``move_swa``.
+    states : StateEnds or None
+        Where recurrent states are kept too; without them, KV is all that a prefix needs.
 
     Attributes
     ----------
@@ -63,12 +66,19 @@ class PrefixModel:
     """
 
     def __init__(
-        self, page_size: int, window: int | None = None, *, has_pool: bool = True, can_move: bool = False
+        self,
+        page_size: int,
+        window: int | None = None,
+        *,
+        has_pool: bool = True,
+        can_move: bool = False,
+        states: StateEnds | None = None,
     ) -> None:
         self.page_size = page_size
         self.window = window
         self.has_pool = has_pool
         self.can_move = can_move
+        self.states = states
         self.pages: dict[Path, Page] = {}
         self.holds: dict[int, Hold] = {}
         self.clock = 0
@@ -121,8 +131,12 @@ class PrefixModel:
         """Tell whether a cached path may be resumed from (S1)."""
         return self.usable([self.pages[end].alive for end in self.page_ends(path)])
 
+    def is_resumable(self, path: Path) -> bool:
+        """Tell whether a match may end with a cached path: it is usable, and has a state if need be (M2)."""
+        return self.is_usable(path) and (self.states is None or path in self.states)
+
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache as a recount (R7, S6)."""
+        """Return every size of the cache as a recount (R7, S6, M6)."""
         names = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
         count = dict.fromkeys(names, 0)
         for page in self.pages.values():
@@ -130,14 +144,14 @@ class PrefixModel:
             count["protected_size" if page.locks else "evictable_size"] += self.page_size
             if self.window is not None and page.alive:
                 count["swa_protected_size" if page.swa_locks else "swa_evictable_size"] += self.page_size
-        return count
+        return count if self.states is None else count | self.states.sizes(self.holds)
 
     # -- match ---------------------------------------------------------------------------------------------
 
     def find(self, key: Path) -> Found:
-        """Find the longest usable prefix of a key (R2, S1)."""
+        """Find the longest usable prefix of a key (R2, S1, M2)."""
         stored = self.stored(key)
-        best = next((end for end in reversed(stored) if self.is_usable(end)), key.upto(0))
+        best = next((end for end in reversed(stored) if self.is_resumable(end)), key.upto(0))
         return Found(best, self.slots(best), len(stored) * self.page_size)
 
     def commit_match(self, path: Path) -> None:
@@ -255,6 +269,8 @@ class PrefixModel:
         slots = [slot for page in self.pages.values() for slot in page.slots]
         self.pages.clear()
         self.holds.clear()
+        if self.states is not None:
+            self.states.slots.clear()
         return slots
 
     # -- holds ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pymllm.oracle.history import Header
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Found, Path
 from pymllm.oracle.prefix_victims import Taken
+from pymllm.oracle.state_situations import expected_state_situations
 
 __all__ = ["expected_situations", "note_eviction", "note_match"]
 
@@ -31,7 +32,7 @@ _REFUSING = frozenset(
     }
 )
 _POOLED = frozenset({"an insert brings duplicates", "memory runs out"})
-_INSPECTED = frozenset({"a held path is split", "a match ends inside a node"})
+_INSPECTED = frozenset({"a held path is split"})
 _WINDOWED = frozenset(
     {
         "a match ends before a dead window",
@@ -69,6 +70,7 @@ def expected_situations(header: Header) -> frozenset[str]:
         ("extra_key" in claims, frozenset({"equal tokens are cached in another space only"})),
         (pooled, _POOLED),
         (inspected, _INSPECTED),
+        (inspected and "mamba" not in claims, frozenset({"a match ends inside a node"})),
         (inspected and "hashes" in claims, frozenset({"a hashed node is split"})),
         ("callbacks" in claims and faulty, frozenset({"a callback raises", "a callback re-enters"})),
         (pooled and faulty, frozenset({"the pool refuses an eviction", "the pool refuses a reset"})),
@@ -84,12 +86,13 @@ def expected_situations(header: Header) -> frozenset[str]:
         (moving and faulty, frozenset({"the pool refuses a revival under a hold"})),
         (moving and refusing, frozenset({"halves that were not returned are refused"})),
     )
-    return frozenset().union(*(names for applies, names in groups if applies))
+    known = frozenset[str]().union(*(names for applies, names in groups if applies))
+    return known | expected_state_situations(header)
 
 
 def note_match(books: PrefixBooks, key: Path, found: Found, is_in_another_space: bool) -> None:
     """Say what a match met that is about to be committed to the model."""
-    dead_window = found.stored > len(found.slots)
+    dead_window = books.window is not None and found.stored > len(found.slots)
     met = {
         "a match ends before a dead window": dead_window and found.slots,
         "a dead window leaves no match": dead_window and not found.slots,

@@ -39,7 +39,9 @@ class Taken:
     full, swa : int
         Tokens removed, and alive tokens that go in either way.
     cascaded : frozenset of Path
-        Removed pages that were not chosen, but left as dead leaves (S4).
+        Removed pages that were not chosen, but left as dead leaves (S4) or as leaves without a state (M5).
+    states : frozenset of Path
+        States that go, with their pages or without.
     """
 
     removed: tuple[Path, ...]
@@ -47,6 +49,7 @@ class Taken:
     full: int
     swa: int
     cascaded: frozenset[Path] = frozenset()
+    states: frozenset[Path] = frozenset()
 
 
 def plan_evictions(

@@ -25,6 +25,8 @@ class SeenEffects:
         Source to target of each SWA half that was moved.
     callbacks : list of Effect
         What was called back, in order.
+    states : list of int
+        Track slots given back, in order.
     """
 
     calls: list[str] = field(default_factory=list)
@@ -32,6 +34,7 @@ class SeenEffects:
     halves: list[int] = field(default_factory=list)
     moves: dict[int, int] = field(default_factory=dict)
     callbacks: list[Effect] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)
 
 
 def sort_effects(effects: Iterable[Effect]) -> SeenEffects:
@@ -49,6 +52,8 @@ def sort_effects(effects: Iterable[Effect]) -> SeenEffects:
             seen.freed += effect.slots
         elif effect.call == "free_swa":
             seen.halves += effect.slots
+        elif effect.call == "free_state":
+            seen.states += effect.slots
         elif effect.call == "callback":
             seen.callbacks.append(effect)
         elif effect.call == "move_swa" and len(effect.slots) == len(effect.target):

@@ -25,17 +25,20 @@ class SeenVictims:
         Pages that went, and pages that lost their SWA halves only.
     full, swa : int or None
         Tokens, as of `pymllm.oracle.outcomes.Evicted`.
+    states : frozenset of Path
+        Whose states were taken.
     """
 
     removed: frozenset[Path] | None
     tombstoned: frozenset[Path] | None
     full: int | None = None
     swa: int | None = None
+    states: frozenset[Path] = frozenset()
 
     def fits(self, taken: Taken) -> bool:
         """Tell whether everything that was seen is as it would be had this been taken."""
-        would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa)
-        seen = (self.removed, self.tombstoned, self.full, self.swa)
+        would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
+        seen = (self.removed, self.tombstoned, self.full, self.swa, self.states)
         return all(one is None or one == two for one, two in zip(seen, would_be, strict=True))
 
 

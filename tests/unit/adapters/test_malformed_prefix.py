@@ -6,10 +6,13 @@ import pytest
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed_prefix import MALFORMED_CALLS, call_malformed
+from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.adapters.own_tree import OwnTree
 from pymllm.oracle.operations import Alloc, Insert, Key, Lock, Malformed, Span
 from pymllm.oracle.outcomes import Failed, Unsupported
 
+STATES = {wrong for _, wrong in MALFORMED_CALLS if "state" in wrong}
 REFUSALS = {"TypeError", "ValueError", "IndexError", "LockError", "StaleNodeError"}
 
 
@@ -18,8 +21,11 @@ def adapter(window: int | None = 4, pool: str = "swa", page_size: int = 4) -> Wi
     return WindowedRadix("radix", config)
 
 
-def with_a_hold() -> WindowedRadix:
-    made = adapter()
+def hybrid() -> Mamba:
+    return Mamba("mamba", {"page_size": 4, "window": None, "pool": "token", "slots": 24, "track_slots": 3})
+
+
+def with_a_hold(made: OwnTree) -> OwnTree:
     made.apply(1, Alloc(8))
     made.apply(2, Insert(Key((7,) * 8), (Span(1, 0, 8),)))
     made.apply(3, Lock(2))
@@ -29,7 +35,7 @@ def with_a_hold() -> WindowedRadix:
 @pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
 def test_each_is_refused_and_changes_nothing(call: str, wrong: str) -> None:
     """X1: with everything that the call needs at hand, it raises what malformed arguments raise."""
-    target = with_a_hold()
+    target = with_a_hold(hybrid() if wrong in STATES else adapter())
     before = target.sizes()
     outcome = target.apply(4, Malformed(call, wrong))
     assert isinstance(outcome.result, Failed)
@@ -46,10 +52,12 @@ def test_each_is_refused_and_changes_nothing(call: str, wrong: str) -> None:
         (adapter(window=None), "insert", "a float prev_prefix_len"),
         (adapter(pool="none"), "build", "a pool of other pages"),
         (adapter(), "match", "a bad temper"),
+        (adapter(), "insert", "two states"),
+        (hybrid(), "build", "a window of no token"),
     ],
 )
-def test_what_cannot_be_made_is_unsupported(target: WindowedRadix, call: str, wrong: str) -> None:
-    """X1: without a hold, a window or a pool there is nothing to spoil."""
+def test_what_cannot_be_made_is_unsupported(target: OwnTree, call: str, wrong: str) -> None:
+    """X1: without a hold, a window, a pool or states there is nothing to spoil."""
     with pytest.raises(UnsupportedError):
         call_malformed(target, call, wrong)
     assert isinstance(target.apply(1, Malformed(call, wrong)).result, Unsupported)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pymllm.adapters.tree_view import ASTRAY, path_length, view_tree
+from pymllm.adapters.tree_view import ASTRAY, path_length, view_hybrid_node, view_node, view_tree
 from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.oracle.operations import Key
 
@@ -26,7 +27,7 @@ def test_every_attribute_is_shown(cache: RadixCache) -> None:
     cache.compute_node_hash(node)
     cache.match_prefix(RadixKey([1, 2, 5, 6], "a"))
     cache.evict(0, 2)
-    upper, lower, other = view_tree(cache.root_node)
+    upper, lower, other = view_tree(cache.root_node, view_node)
     assert (upper.parent, upper.tokens, upper.slots, upper.is_alive) == (None, (1, 2), (11, 12), False)
     assert (lower.id, lower.parent, lower.tokens, lower.extra_key) == (node.id, upper.id, (3, 4), "a")
     assert (lower.lock_ref, lower.swa_lock_ref, lower.boundary, lower.hit_count) == (1, 1, token, 1)
@@ -37,9 +38,30 @@ def test_every_attribute_is_shown(cache: RadixCache) -> None:
     assert {view.kept_bytes for view in (upper, lower, other)} == {16}
 
 
+def test_every_attribute_of_a_hybrid_node_is_shown() -> None:
+    """M3, M4: states and their locks are read off the node, where it has them."""
+    cache = MambaRadixCache()
+    lower = cache.insert(
+        RadixKey([1, 2, 3]), torch.tensor([11, 12, 13]), mamba_value=torch.tensor([5])
+    ).last_node
+    cache.inc_lock_ref(lower)
+    cache.compute_node_hash(lower)
+    cache.insert(RadixKey([1, 2]))
+    views = view_tree(cache.root_node, view_hybrid_node)
+    assert [(view.tokens, view.slots, view.state) for view in views] == [
+        ((1, 2), (11, 12), None),
+        ((3,), (13,), 5),
+    ]
+    assert [(view.lock_ref, view.state_lock_ref, view.hit_count) for view in views] == [(1, 0, 0), (1, 1, 0)]
+    assert [view.swa_lock_ref for view in views] == [None, None]
+    assert [len(view.page_hashes or ()) for view in views] == [2, 1]
+    assert [view.kept_bytes for view in views] == [16, 8]
+    assert views[0].last_access == views[1].last_access + 1
+
+
 def test_parents_come_before_their_children(cache: RadixCache) -> None:
     """R9: a reader can spell every path while reading."""
-    views = view_tree(cache.root_node)
+    views = view_tree(cache.root_node, view_node)
     ids = [view.id for view in views]
     assert all(view.parent is None or view.parent in ids[:at] for at, view in enumerate(views))
 

@@ -11,10 +11,12 @@ from pymllm.conformance.acting import acts_of, drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.oracle.operations import (
     Alloc,
+    AllocTrack,
     Evict,
     Fault,
     Free,
     FreeSWA,
+    FreeTrack,
     Hash,
     Insert,
     Inspect,
@@ -45,18 +47,24 @@ def modest_machine() -> Any:
 
 def test_every_act_is_there() -> None:
     """Each way of using a cache, and of misusing one, is an act."""
-    assert len(acts_of(PrefixMachine)) == 29
+    assert len(acts_of(PrefixMachine)) == 38
 
 
 @pytest.mark.parametrize(
     ("adapter", "changes"),
-    [("radix", {"window": None}), ("radix-window", {}), ("chunk", {"window": None, "retains": False})],
+    [
+        ("radix", {"window": None}),
+        ("radix-window", {}),
+        ("mamba", {"window": None, "pool": "token", "track_slots": 3}),
+        ("chunk", {"window": None, "retains": False}),
+    ],
 )
 def test_runs_use_every_operation_that_is_carried_out(adapter: str, changes: dict[str, Any]) -> None:
     """No act is idle: what an adapter can do is asked of it, and nothing else."""
     machine = make_machine(PrefixMachine, adapter, {**CONFIG, **changes})
     steps = drive(machine, seed=3, steps=400).examiner.history.steps
-    expected = {Match, Insert, Evict, Lock, Unlock, Reset, Alloc, Free, FreeSWA, ReadHalves}
+    expected = {Match, Insert, Evict, Lock, Unlock, Reset, Alloc, Free}
+    expected |= {AllocTrack, FreeTrack} if adapter == "mamba" else {FreeSWA, ReadHalves}
     if adapter != "chunk":
         expected |= {Hash, Inspect, Fault, Malformed}
     assert {type(step.operation) for step in steps} == expected

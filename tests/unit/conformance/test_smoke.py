@@ -43,7 +43,7 @@ def test_a_sane_adapter_passes(tiny: str) -> None:
         ("ClaimsByChance", "differ in kind, configuration or claims"),
         ("Raises", "apply raised ZeroDivisionError: no way"),
         ("AnswersNone", "answered None, which is no Outcome"),
-        ("AnswersMatched", "'int64'); it must be Table"),
+        ("AnswersMatched", "branching=None); it must be Table"),
         ("Forgets", "is unsupported (read_rows), although everything that it needs is claimed"),
         ("Refuses", "the simplest legal call failed with TypeError: takes a list"),
         ("SizesAreFloats", "the size 'size' is 3.0; sizes are integers by name"),

@@ -22,7 +22,13 @@ def test_a_sample_speaks_the_language_of_its_kind(kind: str) -> None:
 def test_what_is_not_claimed_is_asked_for_all_the_same() -> None:
     """It must be answered as unsupported; a cache without a pool stores the tokens themselves."""
     steps = make_sample("prefix", {"page_size": 1}, frozenset()).values()
-    assert {step.needs for step in steps if not step.is_claimed} == {"pool", "hashes", "inspect", "faults"}
+    assert {step.needs for step in steps if not step.is_claimed} == {
+        "pool",
+        "hashes",
+        "inspect",
+        "faults",
+        "mamba",
+    }
     assert [step.operation.slots for step in steps if isinstance(step.operation, Insert)] == [None]
 
 

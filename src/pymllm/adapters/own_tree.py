@@ -1,0 +1,116 @@
+"""What the adapters of our own radix trees share: holds, hashes, nodes to look at, and bad arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.malformed_prefix import call_malformed
+from pymllm.adapters.own_prefix import OwnPrefixCache
+from pymllm.adapters.tree_view import path_length, view_node, view_tree
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.oracle.operations import Hash, Inspect, Key, Lock, Malformed, Reset, Unlock
+from pymllm.oracle.outcomes import Done, Hashes, Inspected, Locked, NodeView, Result
+
+__all__ = ["OwnTree"]
+
+
+class OwnTree(OwnPrefixCache):
+    """A prefix cache of ours that is a tree of nodes.
+
+    Attributes
+    ----------
+    foreign_node : object
+        A node of another cache.
+    """
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self._held: list[tuple[Any, Any]] = []
+        page_size = self._size("page_size")
+        self.foreign_node = self.build(page_size).insert(RadixKey([1] * page_size)).last_node
+
+    def build(self, page_size: int, pool: Any = None) -> Any:
+        """Build another cache of the same class."""
+        raise NotImplementedError
+
+    def claim(self) -> frozenset[str]:
+        """Claim what every tree of ours can; what is about slots only over a pool."""
+        claimed = {
+            "extra_key",
+            "bigrams",
+            "hashes",
+            "exact_lru",
+            "refusals",
+            "faults",
+            "callbacks",
+            "call_order",
+            "inspect",
+        }
+        return frozenset(claimed | {"pool"} if self.config["pool"] != "none" else claimed)
+
+    def node_length(self, node: Any, key: Key) -> int:
+        """Climb from a node to the root."""
+        return path_length(self.cache.root_node, node, key)
+
+    # -- holds and hashes ------------------------------------------------------------------------------
+
+    def do_lock(self, step: int, operation: Lock) -> Result:
+        """Take a hold; the root is named by ``None`` now and then, which must not matter (R6)."""
+        node = self.node_of(operation.of)
+        is_named_none = node is self.cache.root_node and step % 2
+        token = self.cache.inc_lock_ref(None if is_named_none else node)
+        self.keep_hold(step, node, token)
+        if node.parent is not None:  # no root, old or new, is held
+            self._held.append((node, token))
+        return Locked(token)
+
+    def do_unlock(self, step: int, operation: Unlock) -> Result:
+        """Release a hold."""
+        released = super().do_unlock(step, operation)
+        node, token = self.named_by(operation)
+        if (node, token) in self._held:
+            self._held.remove((node, token))
+        return released
+
+    def some_held_node(self) -> Any:
+        """Return the node of the last hold that is outstanding.
+
+        Raises
+        ------
+        UnsupportedError
+            Nothing is held.
+        """
+        if not self._held:
+            raise UnsupportedError("nothing is held")
+        return self._held[-1][0]
+
+    def do_hash(self, step: int, operation: Hash) -> Result:
+        """Hash a node and then its ancestors, which must not matter (H2)."""
+        node = self.node_of(operation.of)
+        digests: list[str] = []
+        while node is not None and node is not self.cache.root_node:
+            digests = [*self.cache.compute_node_hash(node), *digests]
+            node = node.parent
+        return Hashes(tuple(digests))
+
+    def do_reset(self, step: int, operation: Reset) -> Result:
+        """Empty the cache."""
+        self._held.clear()
+        return super().do_reset(step, operation)
+
+    # -- looking inside --------------------------------------------------------------------------------
+
+    def view(self, node: Any, parent: int | None) -> NodeView:
+        """Tell what a node looks like, whose parent has this id."""
+        return view_node(node, parent)
+
+    def do_inspect(self, step: int, operation: Inspect) -> Result:
+        """Show every node."""
+        return Inspected(view_tree(self.cache.root_node, self.view))
+
+    def do_malformed(self, step: int, operation: Malformed) -> Result:
+        """Pass an argument that must be refused."""
+        call_malformed(self, operation.call, operation.wrong)
+        return Done()

@@ -1,0 +1,100 @@
+"""Situations that a search through hybrid caches must reach, and how they are noticed."""
+
+from __future__ import annotations
+
+from pymllm.oracle.history import Header
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_pages import Found, Path
+from pymllm.oracle.prefix_victims import Taken
+from pymllm.oracle.state_ends import StateEnds
+
+__all__ = ["expected_state_situations", "note_state_eviction", "note_state_insert", "note_state_match"]
+
+_ALWAYS = frozenset(
+    {
+        "KV is found without a state",
+        "a state arrives at its place",
+        "a state arrives under a hold",
+        "an insert finds a state there already",
+        "track slots run out",
+        "track slots run out between match and insert",
+        "a node keeps its KV without its state",
+        "a state goes while its KV is held",
+        "phase 2 removes a leaf",
+        "every state is locked and an eviction is asked for",
+        "an eviction spares a locked state",
+        "a reset with states held",
+    }
+)
+_SEVERAL = frozenset(
+    {
+        "a match ends at an earlier state",
+        "a state above does not count",
+        "several states lie on one path",
+        "a state is left for an older one",
+    }
+)
+_INSPECTED = frozenset(
+    {"a stateless parent goes with its last child", "a split of a held node leaves its state"}
+)
+_FAULTY = frozenset({"the state pool refuses an eviction", "the state pool refuses a reset"})
+
+
+def expected_state_situations(header: Header) -> frozenset[str]:
+    """Return what a long run of a configuration with these capabilities must have met, of states."""
+    claims, track_slots = frozenset(header.capabilities), header.config.get("track_slots")
+    if "mamba" not in claims:
+        return frozenset()
+    several = isinstance(track_slots, int) and track_slots > 1
+    groups: tuple[tuple[bool, frozenset[str]], ...] = (
+        (True, _ALWAYS),
+        (several, _SEVERAL),
+        ("inspect" in claims, _INSPECTED),
+        ("refusals" in claims, frozenset({"a state without a whole key is refused"})),
+        ("faults" in claims, _FAULTY),
+        (several and "faults" in claims, frozenset({"the state pool refuses an eviction half-way"})),
+    )
+    return frozenset().union(*(names for applies, names in groups if applies))
+
+
+def note_state_match(books: PrefixBooks, found: Found) -> None:
+    """Say what a match met that is about to be committed to the model."""
+    is_longer = found.stored > len(found.slots)
+    books.evidence.meet("a match ends at an earlier state", is_longer and found.slots)
+    books.evidence.meet("KV is found without a state", is_longer and not found.slots)
+
+
+def note_state_insert(books: PrefixBooks, ends: StateEnds, path: Path) -> None:
+    """Say what a state met that is about to be handed over at the end of a cached path."""
+    above = [end for end in books.model.page_ends(path)[:-1] if end in ends]
+    is_new = path not in ends
+    met = {
+        "a state arrives at its place": is_new,
+        "an insert finds a state there already": not is_new,
+        "a state arrives under a hold": is_new
+        and any(hold.path == path for hold in books.model.holds.values()),
+        "a state above does not count": is_new and above,
+        "several states lie on one path": is_new and len(above) > 1,
+    }
+    for situation, truth in met.items():
+        books.evidence.meet(situation, truth)
+
+
+def note_state_eviction(books: PrefixBooks, ends: StateEnds, taken: Taken, wanted: int) -> None:
+    """Say what an eviction met that is about to be committed to the model."""
+    model, alone = books.model, taken.states.difference(taken.removed)
+    stay = [path for path in ends.slots if path not in taken.states]
+    locked = [path for path in stay if ends.locks(path, model.holds)]
+    all_locked = bool(ends.slots) and not model.sizes()["mamba_evictable_size"]
+    met = {
+        "a node keeps its KV without its state": alone,
+        "a state goes while its KV is held": any(model.locks(path) for path in alone),
+        "a stateless parent goes with its last child": any(books.nodes.cut(path) for path in taken.cascaded),
+        "every state is locked and an eviction is asked for": wanted > 0 and all_locked,
+        "an eviction spares a locked state": taken.states and locked,
+        "a state is left for an older one": wanted > 0 and taken.states and len(stay) > len(locked),
+    }
+    for situation, truth in met.items():
+        books.evidence.meet(situation, truth)
+    books.count("M4", met["an eviction spares a locked state"] or met["a state goes while its KV is held"])
+    books.count("R8", met["a state is left for an older one"])
