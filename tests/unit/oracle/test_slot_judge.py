@@ -109,9 +109,7 @@ TOKEN_CASES = {
     "slots where there is no room": Case(
         "A2", (TOOK_1,), (Alloc(4), NoRoom(), 3), slots(2, 3, 4, 1), counts=False
     ),
-    "a slot where there is no room": Case(
-        "A2", (TOOK_ALL,), (Alloc(1), NoRoom(), 0), slots(3), counts=False
-    ),
+    "a slot where there is no room": Case("A2", (TOOK_ALL,), (Alloc(1), NoRoom(), 0), slots(3), counts=False),
     "a pending slot is handed out": Case(
         "A2", (TOOK_1, OPENED, (GAVE_1[0], Done(), 3)), (Alloc(1), slots(2), 2), slots(1)
     ),
@@ -192,9 +190,7 @@ WINDOW_CASES = {
     "padding as a half": Case("A7", (), TOOK_12, slots(1, 2, swa=(1, 0))),
     "a half for two": Case("A7", (), TOOK_12, slots(1, 2, swa=(1, 1))),
     "a half too many": Case("A7", (), TOOK_12, slots(1, 2, swa=(1, 2, 3))),
-    "a half that is held": Case(
-        "A7", (TOOK_12,), (Alloc(1), slots(3, swa=(3,)), (1, 0)), slots(3, swa=(2,))
-    ),
+    "a half that is held": Case("A7", (TOOK_12,), (Alloc(1), slots(3, swa=(3,)), (1, 0)), slots(3, swa=(2,))),
     "a half beyond the end": Case("A7", (), TOOK_12, slots(1, 2, swa=(1, 4))),
     "slots without room for their halves": Case(
         "A7",
