@@ -177,7 +177,7 @@ class _SharesHalves(SWATokenToKVPoolAllocator):
         slots = super().alloc(need_size)
         if slots is not None and len(slots):
             pages, _ = self._full.locate(slots)
-            self._half_of[pages] = self._half_of[pages[0]]
+            self._half_of[pages] = int(self._half_of[pages[0]])
         return slots
 
 

@@ -22,7 +22,7 @@ __all__ = [
     "OneWindowMore",
     "ShortHolds",
     "StaleMatches",
-    "UnreleasedWindows",
+    "TwiceProtected",
 ]
 
 
@@ -96,16 +96,16 @@ class LowBoundaries(_Windowed):
     WINDOW = _LeavesIdsBelow
 
 
-class _ReleasesNoWindow(SlidingWindow[TreeNode]):
-    def release(self, node: TreeNode) -> None:
-        self.tree.release(node)
+class _CountsHolds(RadixCache):
+    def swa_protected_size(self) -> int:
+        return sum(node._length * node.swa_lock_ref for node in self._tree.nodes())
 
 
-class UnreleasedWindows(_Windowed):
-    """Releases a hold and keeps its window protected."""
+class TwiceProtected(_Windowed):
+    """Counts a protected window once for each of its holds."""
 
     BREAKS = "S6"
-    WINDOW = _ReleasesNoWindow
+    CACHE = _CountsHolds
 
 
 # -- evictions and inserts -----------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ _FAULTY = {
         "StaleMatches": "does not make what it matches recent",
         "ShortHolds": "protects one page less than a hold's window needs",
         "LowBoundaries": "leaves a window's boundary with the lower half of a split",
-        "UnreleasedWindows": "releases a hold and keeps its window protected",
+        "TwiceProtected": "counts a protected window once for each of its holds",
         "DeadLeaves": "leaves tombstones behind as leaves",
         "LivingTombstones": "frees the SWA half of a node that it still takes for alive",
         "OneWindowMore": "frees one window token more than was asked for, and so now and then a node more",

@@ -26,7 +26,7 @@ class MachineEntry:
     place : str
         ``"module:Class"``, the module one of `pymllm.conformance`.
     weight : float
-        Share of the time, beside the other machines.
+        Share of the time for one configuration, beside the other machines.
     needs : frozenset of str
         Capabilities without which it cannot run.
     """
@@ -46,14 +46,14 @@ class MachineEntry:
 
 
 MACHINES: dict[str, tuple[MachineEntry, ...]] = {
-    "slots": (MachineEntry("pymllm.conformance.slot_machine:SlotMachine", 3.0),),
-    "rows": (MachineEntry("pymllm.conformance.row_machine:RowMachine", 2.0),),
-    "buffers": (MachineEntry("pymllm.conformance.buffer_machine:BufferMachine", 2.0),),
-    "states": (MachineEntry("pymllm.conformance.state_machine:StateMachine", 2.0),),
+    "slots": (MachineEntry("pymllm.conformance.slot_machine:SlotMachine", 0.25),),
+    "rows": (MachineEntry("pymllm.conformance.row_machine:RowMachine", 1.0),),
+    "buffers": (MachineEntry("pymllm.conformance.buffer_machine:BufferMachine", 0.5),),
+    "states": (MachineEntry("pymllm.conformance.state_machine:StateMachine", 0.6),),
     "hashes": (MachineEntry("pymllm.conformance.hash_machine:HashMachine", 1.0),),
     "prefix": (
-        MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 6.0),
-        MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 4.0, _DRIVEN),
+        MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 0.75),
+        MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 0.75, _DRIVEN),
     ),
 }
 """The machines of each kind."""

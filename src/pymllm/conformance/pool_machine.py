@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
-from pymllm.conformance.twins import check_clears, check_refusals
+from pymllm.conformance.twins import check_twins
 from pymllm.oracle.operations import Malformed
 
 __all__ = ["INDEX_FORMS", "SEED", "PoolMachine", "index_form"]
@@ -52,5 +52,4 @@ class PoolMachine(ActingMachine):
     def end(self) -> None:
         """Run parts of the program on new adapters, now and then."""
         if self.is_replayed:
-            self._watched(lambda: check_refusals(self.examiner, self.make_adapter))
-            self._watched(lambda: check_clears(self.examiner, self.make_adapter))
+            self._watched(lambda: check_twins(self.examiner, self.make_adapter))

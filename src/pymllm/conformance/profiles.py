@@ -26,8 +26,8 @@ class Profile:
     examples : int
         Programs per machine and configuration where no clock decides: in tests.
     seconds : float
-        Processor seconds that `pymllm verify` may search per unit of a machine's weight
-        (`pymllm.conformance.machines`), over all configurations of one adapter.
+        Seconds that `pymllm verify` may search per unit of a machine's weight (`pymllm.conformance.machines`)
+        and configuration.
     shrinks : int
         Most programs to play while a found one is made smaller.
     seed : int or None

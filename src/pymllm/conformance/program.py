@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.twins import check_twins
 from pymllm.oracle.history import Config, History
 from pymllm.oracle.operations import Operation
 
@@ -50,7 +52,7 @@ def run_program(
 
 
 def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> None:
-    """Carry out steps, judge the end, and run the whole program on a new adapter again (X3).
+    """Carry out steps, judge the end, and run the program on new adapters again, in part and as a whole (X3).
 
     Raises
     ------
@@ -59,6 +61,11 @@ def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> No
     """
     for number, operation in steps:
         examiner.do(operation, number)
-    examiner.judge.check_end()
     header = examiner.history.header
-    examiner.check_replay(lambda: make_adapter(header.adapter, dict(header.config)))
+
+    def make() -> Adapter:
+        return make_adapter(header.adapter, dict(header.config))
+
+    check_twins(examiner, make)
+    examiner.judge.check_end()
+    examiner.check_replay(make)

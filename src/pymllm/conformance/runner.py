@@ -32,6 +32,7 @@ from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["VerifyPlan", "verify"]
 
+_FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
 _BURST_SECONDS = 2.0
 _BURST_PROGRAMS = 5
 _DIED = "the process that ran it died; run it alone with --jobs 1 to see how"
@@ -102,8 +103,8 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
 
     Notes
     -----
-    Time: about the profile's seconds times the weights of the machines of all adapters, shared by the
-    jobs; more where a violation is made smaller.
+    Time: about the profile's seconds times the weights of all machines and configurations, shared by the
+    jobs, with a cap for each adapter; more where a violation is made smaller.
     """
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())
@@ -150,10 +151,14 @@ def _plan_searches(smoke: SmokeReport, plan: VerifyPlan) -> list[_Task]:
             config,
             capabilities,
             machine,
-            _search_plan(plan, plan.profile.seconds * machine.weight / sharing[machine.name]),
+            _search_plan(plan, plan.profile.seconds * _share(machine, sharing[machine.name])),
         )
         for config, capabilities, machine in pairs
     ]
+
+
+def _share(machine: MachineEntry, configurations: int) -> float:
+    return machine.weight * min(1.0, _FULL_PRICE / configurations)
 
 
 def _about(smoke: SmokeReport, plan: VerifyPlan) -> list[Law]:

@@ -141,10 +141,11 @@ class _Watch:
 
     @property
     def is_late(self) -> bool:
-        """Whether it is enough: of shrinking, or else of looking."""
+        """Whether it is enough: of shrinking, or else of looking, where one more would end too late."""
         if self._failed_at is not None:
             return self._programs - self._failed_at >= self._plan.shrinks
-        return self._plan.examples is None and time.monotonic() > self._start + self._plan.seconds
+        spent = time.monotonic() - self._start
+        return self._plan.examples is None and spent + spent / max(self._programs, 1) > self._plan.seconds
 
     def begin(self) -> ActingMachine:
         """Make the machine of the next program; in time, or not at all."""
@@ -228,7 +229,8 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
             settings=_settings(plan.steps, programs),
         )
         with _plain_draws():
-            watch.watch(seed(f"{plan.seed}/{number}")(run))
+            # With the class's name, each configuration gets programs of its own.
+            watch.watch(seed(f"{plan.seed}/{machine.__name__}/{number}")(run))
         if watch.is_late:
             break
     return watch.result()

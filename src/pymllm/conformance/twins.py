@@ -11,7 +11,17 @@ from pymllm.oracle.history import Step
 from pymllm.oracle.operations import Clear
 from pymllm.oracle.outcomes import Failed, NoRoom, Outcome
 
-__all__ = ["check_clears", "check_refusals"]
+__all__ = ["check_clears", "check_refusals", "check_twins"]
+
+_TWINNED = ("rows", "buffers", "states", "hashes")
+"""Kinds of which every step that was refused or found no room must have changed nothing."""
+
+
+def check_twins(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Make both checks of this module, where the kind has them; what they take and raise."""
+    if examiner.adapter.kind in _TWINNED:
+        check_refusals(examiner, make)
+        check_clears(examiner, make)
 
 
 def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
@@ -28,14 +38,15 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     ------
     InvariantViolation
         The law of the last step left out before the difference: X4 if that found no room (it changed, for
-        instance, the order of what is handed out next), X1 if it was refused.
+        instance, the order of what is handed out next), X1 if it was refused; X3 if there is none.
     """
     laws = {step.number: law for step in examiner.history.steps if (law := _law_of_nothing(step, examiner))}
     if not laws:
         return
     different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
     if different is not None:
-        law = next(laws[number] for number in reversed(laws) if number < different[0].number)
+        # Where nothing was left out before it, the same program did something else.
+        law = next((laws[number] for number in reversed(laws) if number < different[0].number), "X3")
         _refuse(law, different, "without the refused steps before it")
     examiner.judge.evidence.count(*set(laws.values()))
 

@@ -19,7 +19,6 @@ from pymllm.oracle.operations import (
     Match,
     Operation,
     Span,
-    Unlock,
 )
 
 KEY = Key((1, 2, 3, 4, 5, 6))  # the window is 4 tokens
@@ -39,7 +38,7 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
     (faulty_windows.StaleMatches, (insert(2), match(1), Inspect())),
     (faulty_windows.ShortHolds, (insert(4), Lock(1))),
     (faulty_windows.LowBoundaries, (insert(6), Lock(1), match(3), Inspect())),
-    (faulty_windows.UnreleasedWindows, (insert(1), Lock(1), Unlock(2))),
+    (faulty_windows.TwiceProtected, (insert(1), Lock(1), Lock(1))),
     (
         faulty_windows.DeadLeaves,
         (Alloc(5), FreeSWA((Span(1, 0, 1),)), insert(5, 1, 0, evicted=1), Evict(1)),

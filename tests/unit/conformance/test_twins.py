@@ -6,8 +6,9 @@ import pytest
 
 from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.twins import check_clears, check_refusals
+from pymllm.conformance.twins import check_clears, check_refusals, check_twins
 from pymllm.errors import InvariantViolation, OwnershipError
+from pymllm.oracle.history import Config
 from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, Span
 from pymllm.oracle.outcomes import Done, NoRoom, Slots
 
@@ -93,6 +94,32 @@ def test_the_last_step_left_out_is_blamed() -> None:
     """X1, X4: whichever came before the difference."""
     assert broken_law(SulkingRows, AllocRows(4), FreeRow(OUTSIDE), AllocRows(1)) == "X1"
     assert broken_law(TurningRows, FreeRow(OUTSIDE), AllocRows(4), AllocRows(1), AllocRows(3)) == "X4"
+
+
+class CountingRows(Rows):
+    """Hands out the other end first in every second pool that is made."""
+
+    made = 0
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        type(self).made += 1
+        if self.made % 2:
+            self.pool._free_rows.reverse()
+
+
+def test_a_difference_before_all_that_was_left_out_is_no_trace_of_it() -> None:
+    """X3: the same program did something else."""
+    assert broken_law(CountingRows, AllocRows(1), AllocRows(4)) == "X3"
+
+
+def test_only_kinds_whose_refusals_change_nothing_have_twins() -> None:
+    """X4: a prefix cache may be refused after it did something, as by a pool that fails on purpose."""
+    examiner = examine(TurningRows, AllocRows(4), AllocRows(1))
+    with pytest.raises(InvariantViolation, match="X4"):
+        check_twins(examiner, lambda: TurningRows("x", CONFIG))
+    examiner.adapter.kind = "prefix"
+    check_twins(examiner, lambda: TurningRows("x", CONFIG))
 
 
 def test_what_was_cleared_does_what_is_new() -> None:
