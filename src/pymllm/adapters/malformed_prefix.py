@@ -68,7 +68,7 @@ def _insert_bad_slots(spoil: Callable[[torch.Tensor], Any]) -> Callable[[Any], o
 
 def _insert_bad_length(name: str, wrong: Any) -> Callable[[Any], object]:
     def call(target: Any) -> None:
-        if not target.cache.supports_swa:
+        if not _has_window(target):
             raise UnsupportedError(f"{name} is ignored without a window")
         target.cache.insert(_some_key(target), _some_slots(target), **{name: wrong})
 
@@ -82,6 +82,10 @@ def _insert_bad_state(make: Callable[[int], Any]) -> Callable[[Any], object]:
         target.cache.insert(_some_key(target), _some_slots(target), mamba_value=make(FIRST_TRACK_SLOT))
 
     return call
+
+
+def _has_window(target: Any) -> bool:
+    return isinstance(target.cache, RadixCache) and target.cache.supports_swa
 
 
 def _some_key(target: Any) -> RadixKey:
@@ -121,7 +125,7 @@ def _with_node(method: str, choose: Callable[[Any], Any]) -> Callable[[Any], obj
 
 def _unlock_with(token: Any) -> Callable[[Any], object]:
     def call(target: Any) -> None:
-        if not target.cache.supports_swa:
+        if not _has_window(target):
             raise UnsupportedError("tokens are ignored without a window")
         target.cache.dec_lock_ref(target.some_held_node(), token)
 

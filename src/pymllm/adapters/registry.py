@@ -109,6 +109,16 @@ _FAULTY = {
         "OneWindowMore": "frees one window token more than was asked for, and so now and then a node more",
         "NoProtection": "ignores prev_prefix_len",
     },
+    "faulty_mamba": {
+        "InheritedStates": "tells that a state exists where only an ancestor has one",
+        "StatelessMatches": "matches KV beyond the last state",
+        "CopiedStates": "splits a node and leaves its state with both halves",
+        "StolenLocks": "releases a hold and with it the states that others hold above it",
+        "StatesAsTokens": "takes the number of states to evict for a number of tokens",
+        "TokensAsStates": "counts the tokens of nodes with a state instead of the states",
+        "FreedStates": "frees the track slot of a state that it has already, although it is the caller's",
+        "UntouchedLists": "leaves a node where it is in the list of all nodes when it is used again",
+    },
 }
 
 FAULTY: tuple[AdapterEntry, ...] = tuple(

@@ -109,7 +109,7 @@ _FOR_ALL = (
         "X5",
         "nothing of the caller's is kept, nothing of the tree's is handed out",
         "0",
-        "op",
+        "sop",
         "prefix",
         "inspect",
     ),
@@ -221,7 +221,7 @@ _WINDOW = (
     ),
 )
 _STATES = (
-    _law("M1", "a state belongs to the end of a key of whole pages", "7", "op", "prefix", "mamba"),
+    _law("M1", "a state belongs to the end of a key of whole pages", "7", "sop", "prefix", "mamba"),
     _law("M2", "a prefix is usable if it ends at a state", "7", "op", "prefix", "mamba"),
     _law("M3", "a split leaves the state with the lower half", "7", "op", "prefix", "mamba inspect"),
     _law("M4", "a state is locked by the holds at exactly its node", "7", "sop", "prefix", "mamba"),

@@ -66,10 +66,10 @@ class InsertJudge:
             return self._settle(plan, seen)
         result = books.answer(Inserted, books.law_of_error("R3"), "insert", outcome)
         self._compare(step, plan, key, result, any(bounds))
-        self._compare_effects(plan, slots, seen)
-        self._meet(plan, key, slots)
         if self.states is not None:
             self.states.judge_insert(operation, key, result, seen)
+        self._compare_effects(plan, slots, seen)
+        self._meet(plan, key, slots)
         self._commit(step, plan)
         return "R7"
 

@@ -61,3 +61,14 @@ def test_what_cannot_be_made_is_unsupported(target: OwnTree, call: str, wrong: s
     with pytest.raises(UnsupportedError):
         call_malformed(target, call, wrong)
     assert isinstance(target.apply(1, Malformed(call, wrong)).result, Unsupported)
+
+
+@pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
+def test_a_hybrid_cache_refuses_what_it_can_be_asked(call: str, wrong: str) -> None:
+    """X1: every call is refused, or cannot be made, and nothing changes."""
+    target = with_a_hold(hybrid())
+    before = target.sizes()
+    outcome = target.apply(4, Malformed(call, wrong))
+    assert isinstance(outcome.result, Failed | Unsupported)
+    assert getattr(outcome.result, "error", "TypeError") in REFUSALS
+    assert (outcome.effects, outcome.sizes) == ((), before)
