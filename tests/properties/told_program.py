@@ -10,10 +10,12 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Alloc, Insert, Key, Operation, Span
+from pymllm.oracle.operations import Alloc, AllocTrack, Insert, Key, Operation, Span
 from pymllm.oracle.outcomes import Effect, Outcome
 
 TINY = {"page_size": 1, "window": None, "pool": "swa", "slots": 12, "swa_slots": 12}
+HYBRID = {"pool": "token", "track_slots": 3}
+"""What differs for a cache that keeps states."""
 
 
 class ToldProgram:
@@ -42,14 +44,22 @@ class ToldProgram:
         self.steps.append(Step(number, operation, self.adapter.apply(number, operation)))
         return number
 
-    def put(self, *tokens: int, extra_key: str | int | None = None, **bounds: int) -> int:
+    def put(self, *tokens: int, extra_key: str | int | None = None, **options: Any) -> int:
         """Insert new slots for a key; return the number of the insert."""
         if self.adapter.config["pool"] == "none":
             first = 1000 * (len(self.steps) + 1)
             spans = (Span(0, first, first + len(tokens)),)
         else:
             spans = (Span(self(Alloc(len(tokens))), 0, len(tokens)),)
-        return self(Insert(Key(tokens, extra_key), spans, **bounds))
+        return self(Insert(Key(tokens, extra_key), spans, **options))
+
+    def snapshot(self) -> Span:
+        """Take a track slot; return what names it."""
+        return Span(self(AllocTrack()), 0, 1)
+
+    def put_state(self, *tokens: int) -> int:
+        """Insert new slots for a key and the state at its end; return the number of the insert."""
+        return self.put(*tokens, state=self.snapshot())
 
     def step(self, number: int) -> Step:
         """Return a step by its number."""

@@ -40,10 +40,10 @@ class Mamba(OwnTree):
 
     CACHE: ClassVar[type[MambaRadixCache]] = MambaRadixCache
     """Whose object it is; what is a variation of ours names itself here."""
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        config
-        for track_slots in (3, 1, 32)
-        for config in pool_configurations([None], ["token", "none"], track_slots=track_slots)
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["token", "none"], track_slots=3),
+        *pool_configurations([None], ["token"], track_slots=1),
+        *pool_configurations([None], ["token"], track_slots=32),
     )
 
     def claim(self) -> frozenset[str]:

@@ -64,8 +64,10 @@ class StateActs(PrefixCaller):
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
         """Hand over a state whose key is empty or not made of whole pages: an error (M1, X1)."""
         key = self.draw_key(pages, turn, turn, style)
-        if not self.is_refusing or (key.tokens and not len(key.tokens) % self.page_size):
+        if not self.is_refusing:
             return
+        if not len(key.tokens) % self.page_size:
+            key = Key((), key.extra_key, key.form)
         slots, state = self.allocate(len(key.tokens)), self.snapshot(is_evicting=False)
         if slots is not None and state is not None:
             self.insert(key, slots[: len(key.tokens)], style, state=state)
@@ -74,10 +76,12 @@ class StateActs(PrefixCaller):
 
     # -- track slots ---------------------------------------------------------------------------------------
 
-    @looked_at(needs="has_states")
-    def hoard_track_slot(self) -> None:
-        """Keep a track slot in the caller's hands, so that the pool is short."""
-        self.snapshot(is_evicting=False)
+    @looked_at(needs="has_states", quarters=(1, 4))
+    def hoard_track_slots(self, quarters: int) -> None:
+        """Keep free track slots in the caller's hands, some or all, so that the pool is short."""
+        tracks = self.judge.books.tracks
+        for _ in range(-(-tracks.room() * quarters // 4) if tracks is not None else 0):
+            self.snapshot(is_evicting=False)
 
     @looked_at(needs="has_states", weight=2)
     def give_hoarded_tracks_back(self) -> None:

@@ -15,14 +15,12 @@ _ALWAYS = frozenset(
         "KV is found without a state",
         "a state arrives at its place",
         "a state arrives under a hold",
-        "an insert finds a state there already",
         "track slots run out",
         "track slots run out between match and insert",
         "a node keeps its KV without its state",
         "a state goes while its KV is held",
         "phase 2 removes a leaf",
         "every state is locked and an eviction is asked for",
-        "an eviction spares a locked state",
         "a reset with states held",
     }
 )
@@ -30,6 +28,8 @@ _SEVERAL = frozenset(
     {
         "a match ends at an earlier state",
         "a state above does not count",
+        "an eviction spares a locked state",
+        "an insert finds a state there already",
         "several states lie on one path",
         "a state is left for an older one",
     }
