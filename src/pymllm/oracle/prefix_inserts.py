@@ -41,13 +41,13 @@ class InsertJudge:
         slots = None if operation.slots is None else books.ledger.resolve(operation.slots)
         if not books.retains:
             return self._judge_unretained(step, key, outcome)
-        wrong = self._misuse(key, slots)
+        wrong, wrong_state = self._misuse(key, slots), self._misused_state(operation, key)
         if wrong:
             books.evidence.meet("a bad insert is refused")
             return books.expect_refusal("R1", wrong, outcome, "ValueError")
-        wrong = self._misused_state(operation, key)
-        if wrong:
-            return books.expect_refusal("M1", wrong, outcome, "ValueError")
+        if wrong_state:
+            books.evidence.meet("a state without a whole key is refused")
+            return books.expect_refusal("M1", wrong_state, outcome, "ValueError")
         if slots is None:
             slots = [token for token in key.tokens if isinstance(token, int)]
         self._require_ownership(books.model.whole(key), slots)

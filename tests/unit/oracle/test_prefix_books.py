@@ -29,6 +29,9 @@ def books(*claims: str, **config: Any) -> PrefixBooks:
         ((), {"pool": "token", "slots": 4}, "pool is token"),
         (("pool",), {"pool": "token"}, "slots is None"),
         (("pool",), {"pool": "swa", "slots": 4}, "swa_slots is None"),
+        (("mamba",), {"track_slots": 0}, "track_slots is 0"),
+        (("mamba", "swa"), {"track_slots": 3, "window": 4}, "no window"),
+        (("mamba", "pool"), {"track_slots": 3, "pool": "swa", "slots": 4, "swa_slots": 4}, "no slots with"),
     ],
 )
 def test_a_configuration_that_cannot_be_judged_is_refused(
@@ -46,6 +49,13 @@ def test_keys_are_those_that_are_claimed() -> None:
     with pytest.raises(ProgramError, match="tuples"):
         books().path_of(Key(((1, 2),)))
     assert books("extra_key", "bigrams").path_of(Key(((1, 2),), "a")).space == ("a", 2)
+
+
+def test_sizes_are_those_of_cache_and_pools() -> None:
+    """R7, A2, M6, M7: of everything that there is."""
+    assert set(books("pool", pool="token", slots=4).sizes()) >= {"total_size", "available_size"}
+    hybrid = books("mamba", track_slots=3).sizes()
+    assert (hybrid["mamba_evictable_size"], hybrid["available_track_slots"]) == (0, 3)
 
 
 def test_a_law_that_is_not_claimed_is_never_tested() -> None:

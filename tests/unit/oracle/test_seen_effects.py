@@ -17,12 +17,13 @@ def test_effects_are_sorted_and_their_order_kept() -> None:
         Effect("free", (5,)),
         Effect("free", (6,)),
         Effect("free_swa", (7,)),
+        Effect("free_state", (8,)),
         callback,
     )
     seen = sort_effects(effects)
-    assert seen.calls == ["move_swa", "free", "free", "free_swa", "callback"]
+    assert seen.calls == ["move_swa", "free", "free", "free_swa", "free_state", "callback"]
     assert (seen.freed, seen.halves, seen.moves) == ([5, 6], [7], {1: 3, 2: 4})
-    assert seen.callbacks == [callback]
+    assert (seen.states, seen.callbacks) == ([8], [callback])
 
 
 @pytest.mark.parametrize("effect", [Effect("fry", (1,)), Effect("move_swa", (1, 2), (3,))])

@@ -1,0 +1,77 @@
+"""Wrong callbacks of an eviction are refused by the law that they break."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from told_program import HYBRID, ToldProgram
+
+from pymllm.oracle.operations import Evict, Fault, Inspect
+from pymllm.oracle.outcomes import Effect
+
+
+def evicted(*claims_left_out: str, **config: Any) -> tuple[ToldProgram, list[Effect], list[Effect]]:
+    """Evict two leaves; return the program, what went before the callbacks, and those."""
+    told = ToldProgram(without=claims_left_out, **config)
+    told.put(7)
+    told.put(8)
+    if "inspect" not in claims_left_out:
+        told(Inspect())
+    effects = told.effects(told(Evict(2)))
+    calls = [effect for effect in effects if effect.call != "callback"]
+    return told, calls, [effect for effect in effects if effect.call == "callback"]
+
+
+@pytest.mark.parametrize(
+    ("choose", "law"),
+    [
+        (lambda one, two: (one, two), None),
+        (lambda one, two: (two, one), "X2"),
+        (lambda one, two: (one,), "R5"),
+        (lambda one, two: (one, one), "R5"),
+        (lambda one, two: (one, dataclasses.replace(two, node=None)), "R5"),
+        (lambda one, two: (one, dataclasses.replace(two, sizes={"total_size": 1})), "X6"),
+    ],
+)
+def test_each_node_is_called_back_once_and_in_order(choose: Any, law: str | None) -> None:
+    """R5, X2, X6: on written books."""
+    told, calls, callbacks = evicted()
+    assert told.law(len(told.steps), effects=(*calls, *choose(*callbacks))) == law
+
+
+@pytest.mark.parametrize(("count", "law"), [(1, None), (2, None), (0, "R5"), (3, "R5")])
+def test_nodes_that_nobody_has_seen_are_counted(count: int, law: str | None) -> None:
+    """R5: one at least, and no more than there were pages."""
+    told, calls, callbacks = evicted("inspect", "call_order")
+    more = [*callbacks, dataclasses.replace(callbacks[0], node=99)]
+    assert told.law(len(told.steps), effects=(*calls, *more[:count])) == law
+
+
+def test_no_id_is_called_back_twice() -> None:
+    """X3: ids are never used again."""
+    told, calls, (one, _) = evicted("inspect", "call_order")
+    assert told.law(len(told.steps), effects=(*calls, one, one)) == "X3"
+
+
+def test_without_callbacks_nothing_is_said_of_them() -> None:
+    """R5: they are not claimed."""
+    told, calls, callbacks = evicted("callbacks", "call_order")
+    assert told.law(len(told.steps), effects=(*calls, *callbacks[:1])) is None
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_callbacks_that_fail_are_noticed(hybrid: bool) -> None:
+    """X2, X6: the error of the first is raised, a call from inside is refused."""
+    told = ToldProgram(*(["mamba"] if hybrid else []), **(HYBRID if hybrid else {}))
+    for call in ("callback", "reenter"):
+        told.put(7)
+        told(Fault(call))
+        told(Evict(1))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a callback raises"] == evidence.reached["a callback re-enters"] == 1
+    removal, callback = told.effects(len(told.steps))
+    effects = (removal, dataclasses.replace(callback, note=""))
+    assert told.law(len(told.steps), effects=effects) == "X6"
