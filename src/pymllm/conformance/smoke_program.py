@@ -177,13 +177,13 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
         ("pool", Alloc(page)),
         (None, Insert(key, slots)),
         (None, Match(key)),
-        (None, Lock(4)),
-        (None, Unlock(5)),
         ("hashes", Hash(4)),
         ("inspect", Inspect()),
         ("faults", Fault("free")),
         (None, Evict(0)),
-        (None, Evict(page)),
+        # A hold comes last: what it does to later calls is the implementation's affair.
+        (None, Lock(4)),
+        (None, Unlock(9)),
         (None, Reset()),
     ]
 
