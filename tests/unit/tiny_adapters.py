@@ -94,6 +94,17 @@ class KeepsEntriesAndBreaks(KeepsEntries):
         return super().do_free_row(step, operation)
 
 
+class FailsLate(TinyRows):
+    """Writes another value where three certain entries are written at once (P3)."""
+
+    def do_write_entries(self, step: int, operation: WriteEntries) -> Done:
+        done = super().do_write_entries(step, operation)
+        if sorted(operation.values) == [2, 3, 5]:
+            (row, *_) = self.numbers(operation.rows)
+            self.rows[row][operation.positions[0]] = 8
+        return done
+
+
 class Moody(TinyRows):
     """Hands out any free row (X3)."""
 

@@ -12,7 +12,8 @@ from pymllm.cli.progress import progress_bar
 from pymllm.cli.verify_plan import VerifyOptions
 from pymllm.conformance.profiles import PROFILES
 from pymllm.conformance.results import VerifyReport
-from pymllm.conformance.runner import VerifyPlan, verify
+from pymllm.conformance.runner import verify
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
 
 __all__ = ["run_options", "settle"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pymllm.conformance.acting import FoundViolation
@@ -10,7 +11,7 @@ from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.oracle.history import History
 from pymllm.oracle.judge import judge_steps
 
-__all__ = ["Finding", "make_finding"]
+__all__ = ["Finding", "make_finding", "pick_smallest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,14 @@ def make_finding(found: FoundViolation) -> Finding:
     return Finding(
         found.violation, found.history, _is_rerun(found.history, law), _is_judged(found.history, law)
     )
+
+
+def pick_smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Keep the smallest program for each law, the smallest of all first."""
+    kept: dict[str, Finding] = {}
+    for finding in sorted(findings, key=lambda finding: len(finding.history)):
+        kept.setdefault(finding.law, finding)
+    return tuple(kept.values())
 
 
 def _is_rerun(history: History, law: str) -> bool:

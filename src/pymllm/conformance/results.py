@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from pymllm.conformance.finding import Finding
+from pymllm.conformance.finding import Finding, pick_smallest
 from pymllm.conformance.machines import MachineEntry
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
@@ -185,7 +185,10 @@ class VerifyReport:
 
 
 def judge_adapter(
-    smoke: SmokeReport, searches: Sequence[SearchedConfiguration], wanted: Collection[Law] = ()
+    smoke: SmokeReport,
+    searches: Sequence[SearchedConfiguration],
+    wanted: Collection[Law] = (),
+    refined: Iterable[Finding] = (),
 ) -> AdapterResult:
     """Put together what the searches of one adapter came to.
 
@@ -197,8 +200,11 @@ def judge_adapter(
         All of this adapter.
     wanted : collection of Law, optional
         Rows to keep; broken laws are kept in any case.
+    refined : iterable of Finding, optional
+        Smaller programs for laws that a search found broken.
     """
-    findings = _smallest(finding for search in searches for finding in search.result.found)
+    found = [finding for search in searches for finding in search.result.found]
+    findings = pick_smallest([*refined, *found])
     broken = {finding.law for finding in findings}
     about = {law.id for law in laws_of(smoke.kind) if not wanted or law in wanted}
     laws = tuple(
@@ -230,14 +236,6 @@ def _judge_law(
     else:
         verdict = Verdict.UNKNOWN
     return LawResult(law, verdict, exercised, audited)
-
-
-def _smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Keep the smallest program for each law."""
-    kept: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda finding: len(finding.history)):
-        kept.setdefault(finding.law, finding)
-    return tuple(kept.values())
 
 
 def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineResult, ...]:

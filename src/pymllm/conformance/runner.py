@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import platform
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from pymllm import __version__
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
-from pymllm.conformance.profiles import Profile
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.machines import load_machine
+from pymllm.conformance.refining import plan_refining, refine
 from pymllm.conformance.results import (
     AdapterResult,
     SearchedConfiguration,
@@ -22,63 +22,18 @@ from pymllm.conformance.results import (
     judge_adapter,
     leave_unknown,
 )
-from pymllm.conformance.search import Crash, SearchPlan, SearchResult, burst, search
+from pymllm.conformance.search import Crash, SearchResult, burst, search
+from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
 from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
-from pymllm.oracle.history import Config
-from pymllm.oracle.laws import Law
-from pymllm.oracle.verdicts import Verdict
 
-__all__ = ["VerifyPlan", "verify"]
+__all__ = ["Progress", "verify"]
 
-_FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
-_BURST_SECONDS = 2.0
-_BURST_PROGRAMS = 5
 _DIED = "the process that ran it died; run it alone with --jobs 1 to see how"
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
 """Takes what is about to be done and how often; gives what to call with the number done."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyPlan:
-    """What to verify, and how thoroughly.
-
-    Parameters
-    ----------
-    adapters : tuple of AdapterEntry
-        In the order of the report.
-    laws : tuple of Law
-        Only what can test one of them, and only their rows; empty for all.
-    profile : Profile
-        Length of programs, time, and time to shrink.
-    seed : int
-        Of all choices.
-    examples : int or None
-        Programs per machine and configuration instead of the profile's time; the same on every machine.
-    jobs : int
-        Processes.
-    """
-
-    adapters: tuple[AdapterEntry, ...]
-    laws: tuple[Law, ...]
-    profile: Profile
-    seed: int
-    examples: int | None
-    jobs: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One machine on one configuration; with ``laws``, a burst until they were tested."""
-
-    adapter: str
-    config: Config
-    capabilities: frozenset[str]
-    machine: MachineEntry
-    plan: SearchPlan
-    laws: tuple[str, ...] = ()
 
 
 def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
@@ -103,8 +58,8 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
 
     Notes
     -----
-    Time: about the profile's seconds times the weights of all machines and configurations, shared by the
-    jobs, with a cap for each adapter; more where a violation is made smaller.
+    Time: the profile's, and some more to start processes, to make a violating program smaller, and to look
+    again for what was not tested.
     """
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())
@@ -112,17 +67,19 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         with show("smoke tests", len(plan.adapters)) as done:
             smokes = workers.map(try_adapter, plan.adapters, done)
         sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
-        tasks = [task for smoke in sane for task in _plan_searches(smoke, plan)]
+        tasks = plan_searches(sane, plan)
         if sane and not tasks:
             raise UsageError(f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}")
         with show("searches", len(tasks)) as done:
             searches = _search_all(tasks, workers, done)
-        bursts = _plan_bursts(sane, searches, plan)
+        bursts = plan_bursts(sane, searches, plan)
         if bursts:
             with show("laws not tested yet", len(bursts)) as done:
                 searches += _search_all(bursts, workers, done)
+        refined = _refine_all(searches, plan, workers, show)
     results = tuple(
-        _sum_up(entry, smoke, searches, plan) for entry, smoke in zip(plan.adapters, smokes, strict=True)
+        _sum_up(entry, smoke, searches, refined[entry.name], plan)
+        for entry, smoke in zip(plan.adapters, smokes, strict=True)
     )
     spent = time.monotonic() - start
     return VerifyReport(
@@ -137,66 +94,8 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
     )
 
 
-def _plan_searches(smoke: SmokeReport, plan: VerifyPlan) -> list[_Task]:
-    pairs = [
-        (config, capabilities, machine)
-        for config, capabilities in smoke.configurations
-        for machine in machines_for(smoke.kind, capabilities, plan.laws)
-        if not plan.laws or any(law.applies_to(config, capabilities) for law in _about(smoke, plan))
-    ]
-    sharing = Counter(machine.name for _, _, machine in pairs)
-    return [
-        _Task(
-            smoke.name,
-            config,
-            capabilities,
-            machine,
-            _search_plan(plan, plan.profile.seconds * _share(machine, sharing[machine.name])),
-        )
-        for config, capabilities, machine in pairs
-    ]
-
-
-def _share(machine: MachineEntry, configurations: int) -> float:
-    return machine.weight * min(1.0, _FULL_PRICE / configurations)
-
-
-def _about(smoke: SmokeReport, plan: VerifyPlan) -> list[Law]:
-    return [law for law in plan.laws if smoke.kind in law.kinds]
-
-
-def _search_plan(plan: VerifyPlan, seconds: float) -> SearchPlan:
-    return SearchPlan(plan.seed, plan.profile.steps, plan.examples, seconds, plan.profile.shrinks)
-
-
-def _plan_bursts(
-    smokes: Sequence[SmokeReport], searches: Sequence[SearchedConfiguration], plan: VerifyPlan
-) -> list[_Task]:
-    """Plan another search, on every configuration that can test them, for laws that nothing has tested."""
-    bursts = []
-    for smoke in smokes:
-        own = [found for found in searches if found.adapter == smoke.name]
-        result = judge_adapter(smoke, own, plan.laws)
-        if result.findings or result.problems:
-            continue
-        untested = [row.law for row in result.laws if row.verdict is Verdict.UNKNOWN]
-        able = [(found, [law.id for law in untested if found.could_test(law)]) for found in own]
-        able = [(found, laws) for found, laws in able if laws]
-        for found, laws in able:
-            search_plan = replace(
-                _search_plan(plan, _BURST_SECONDS / len(able)),
-                examples=None if plan.examples is None else _BURST_PROGRAMS,
-            )
-            bursts.append(
-                _Task(
-                    found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
-                )
-            )
-    return bursts
-
-
 def _search_all(
-    tasks: Sequence[_Task], workers: Workers, done: Callable[[int], None] | None
+    tasks: Sequence[SearchTask], workers: Workers, done: Callable[[int], None] | None
 ) -> list[SearchedConfiguration]:
     # The longest first, so that no process is left alone with one at the end.
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].plan.seconds)
@@ -210,7 +109,20 @@ def _search_all(
     ]
 
 
-def _run_task(task: _Task) -> SearchResult:
+def _refine_all(
+    searches: Sequence[SearchedConfiguration], plan: VerifyPlan, workers: Workers, show: Progress
+) -> dict[str, list[Finding]]:
+    """Make programs smaller; findings by adapter."""
+    refined: dict[str, list[Finding]] = defaultdict(list)
+    tasks = plan_refining(searches, plan)
+    if tasks:
+        with show("smaller programs", len(tasks)) as done:
+            for task, findings in zip(tasks, workers.map(refine, tasks, done), strict=True):
+                refined[task.adapter] += findings or ()
+    return refined
+
+
+def _run_task(task: SearchTask) -> SearchResult:
     machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
     if task.laws:
         return burst(machine, task.plan, task.laws)
@@ -225,10 +137,12 @@ def _sum_up(
     entry: AdapterEntry,
     smoke: SmokeReport | SmokeFailure | None,
     searches: Sequence[SearchedConfiguration],
+    refined: Sequence[Finding],
     plan: VerifyPlan,
 ) -> AdapterResult:
     if isinstance(smoke, SmokeReport):
-        return judge_adapter(smoke, [found for found in searches if found.adapter == entry.name], plan.laws)
+        own = [found for found in searches if found.adapter == entry.name]
+        return judge_adapter(smoke, own, plan.laws, refined)
     return leave_unknown(smoke or SmokeFailure(entry.name, None, _DIED), plan.laws)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -45,7 +46,11 @@ class SearchPlan:
         Looked at only without ``examples``.
     shrinks : int
         Most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
-        steps. Not a time: what is found must not depend on the machine.
+        steps. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is.
+    first_slice : int
+        Which run of Hypothesis is the first, and
+    slices : int or None
+        how many there are at most: what a search found in one can be found again without those before it.
     """
 
     seed: int
@@ -53,6 +58,8 @@ class SearchPlan:
     examples: int | None
     seconds: float
     shrinks: int = 300
+    first_slice: int = 0
+    slices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,8 @@ class SearchResult:
         The smallest program seen for each broken law, the smallest of all first.
     crash : Crash or None
         What ended the search early; ``None`` where a violation did.
+    failed_slice : int or None
+        The run of Hypothesis that found something, if one did.
     """
 
     programs: int
@@ -89,6 +98,7 @@ class SearchResult:
     reached: Counter[str]
     found: tuple[Finding, ...]
     crash: Crash | None
+    failed_slice: int | None = None
 
 
 @contextmanager
@@ -221,9 +231,9 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
     the result. Equal plans with ``examples`` give equal results, times aside.
     """
     watch = _Watch(machine, plan)
-    for number, programs in _slices(plan.examples):
-        if watch.is_over:
-            break
+    number = plan.first_slice
+    # An adapter that cannot even be made ends the search before it begins.
+    for number, programs in () if watch.is_over else _slices(plan):
         run = get_state_machine_test(
             watch.begin,  # type: ignore[arg-type]  # a factory will do, says its documentation
             settings=_settings(plan.steps, programs),
@@ -231,9 +241,10 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
         with _plain_draws():
             # With the class's name, each configuration gets programs of its own.
             watch.watch(seed(f"{plan.seed}/{machine.__name__}/{number}")(run))
-        if watch.is_late:
+        if watch.is_late or watch.is_over:
             break
-    return watch.result()
+    result = watch.result()
+    return dataclasses.replace(result, failed_slice=number) if result.found else result
 
 
 def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str]) -> SearchResult:
@@ -256,13 +267,14 @@ def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str])
     return watch.result()
 
 
-def _slices(examples: int | None) -> Iterator[tuple[int, int]]:
+def _slices(plan: SearchPlan) -> Iterator[tuple[int, int]]:
     """Yield the runs of Hypothesis: number, and how many programs."""
-    for number in itertools.count():
-        if examples is None:
+    slices = itertools.count() if plan.slices is None else range(plan.slices)
+    for number in (plan.first_slice + place for place in slices):
+        if plan.examples is None:
             yield number, _SLICE
-        elif number * _SLICE < examples:
-            yield number, min(_SLICE, examples - number * _SLICE)
+        elif number * _SLICE < plan.examples:
+            yield number, min(_SLICE, plan.examples - number * _SLICE)
         else:
             return
 

@@ -20,7 +20,7 @@ from pymllm.cli.schema import make_schema
 from pymllm.oracle.history import load_history
 from pymllm.oracle.judge import judge_steps
 
-FEW = ("--examples", "12", "--jobs", "1")
+FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")
 
 
 def verify(*arguments: str) -> Result:

@@ -7,10 +7,10 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import make_finding
+from pymllm.conformance.finding import Finding, make_finding, pick_smallest
 from pymllm.conformance.program import play_steps, run_program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History
+from pymllm.oracle.history import Header, History, Step
 from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
@@ -49,3 +49,19 @@ def test_what_needs_an_engine_is_not_seen_again(tiny: str) -> None:
     senseless = History(Header(f"{tiny}:TinyRows", "rows", {}), [])
     finding = make_finding(FoundViolation(senseless, violation))
     assert (finding.step, finding.is_rerun, finding.is_judged) == (0, False, False)
+
+
+def test_the_smallest_program_of_each_law_is_kept() -> None:
+    """Smallest first; of two as small the one that came first."""
+
+    def finding(law: str, steps: int, seed: int = 0) -> Finding:
+        history = History(
+            Header("tiny", "rows", seed=seed), [Step(1 + at, ReadRows()) for at in range(steps)]
+        )
+        return Finding(InvariantViolation(law, "looked"), history, True, True)
+
+    first = finding("P2", 3, seed=1)
+    kept = pick_smallest([finding("P1", 4), first, finding("P2", 3, seed=2), finding("P1", 5)])
+    assert [(it.law, len(it.history)) for it in kept] == [("P2", 3), ("P1", 4)]
+    assert kept[0] is first
+    assert pick_smallest([]) == ()

@@ -76,6 +76,13 @@ def test_a_violation_outweighs_everything() -> None:
     assert result.verdict.exit_status == 1
 
 
+def test_a_smaller_program_takes_the_place_of_the_one_that_was_found() -> None:
+    """It breaks the same law; one of another law is a finding of its own."""
+    result = judge_adapter(SMOKE, [searched({}, broken("P2", 9))], (), [broken("P2", 4), broken("P1", 3)])
+    assert [(finding.law, finding.step) for finding in result.findings] == [("P1", 3), ("P2", 4)]
+    assert verdicts_of(result)["P1"] is Verdict.VIOLATED
+
+
 def test_a_crash_leaves_unknown_what_was_not_broken() -> None:
     """A search that ended early might have found something."""
     crash = Crash("it died", None)

@@ -13,7 +13,8 @@ from pymllm.conformance import machines
 from pymllm.conformance.machines import MachineEntry
 from pymllm.conformance.profiles import DEV
 from pymllm.conformance.results import VerifyReport
-from pymllm.conformance.runner import VerifyPlan, verify
+from pymllm.conformance.runner import verify
+from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict

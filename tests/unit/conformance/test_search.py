@@ -66,6 +66,24 @@ def test_time_ends_a_search_without_a_number_of_programs(tiny: str) -> None:
     assert result.crash is None
 
 
+def test_what_was_found_is_found_again_without_what_was_played_before(tiny: str) -> None:
+    """X3: the run of Hypothesis that found it is enough, and may shrink this time."""
+    plan = dataclasses.replace(PLAN, examples=500, shrinks=0)
+    machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
+    first = search(machine, plan)
+    assert first.failed_slice is not None
+    assert first.failed_slice > 0
+    again = dataclasses.replace(plan, first_slice=first.failed_slice, slices=1)
+    machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
+    second = search(machine, again)
+    assert [it.history for it in second.found] == [it.history for it in first.found]
+    assert second.programs < first.programs
+    machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
+    small = search(machine, dataclasses.replace(again, shrinks=300))
+    assert len(small.found[0].history) < len(first.found[0].history)
+    assert search(machine_of(f"{tiny}:TinyRows"), PLAN).failed_slice is None
+
+
 def test_shrinking_ends(tiny: str) -> None:
     """What was found until then is kept."""
     result = search(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, shrinks=0))

@@ -1,0 +1,182 @@
+"""Prefix caches that are wrong in one way each, in what they match or insert."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from pymllm.adapters.faulty import configured
+from pymllm.adapters.faulty_radix import FaultyRadix
+from pymllm.adapters.own_radix import Radix
+from pymllm.mem_cache.base_prefix_cache import InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.tree_node import TreeNode
+
+__all__ = [
+    "BottomUpSlots",
+    "EarlyRefusal",
+    "EmptyNodes",
+    "FreedDuplicates",
+    "OverstatedAdoption",
+    "ShortMatches",
+    "ShortValues",
+    "SilentHits",
+    "SplitViews",
+    "ZeroPrefix",
+]
+
+
+# -- matches -------------------------------------------------------------------------------------------------
+
+
+class _LeavesATokenOut(RadixCache):
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        found = super().match_prefix(key)
+        is_whole = 0 < found.prefix_len == len(key)
+        return super().match_prefix(key[:-1]) if is_whole else found
+
+
+class ShortMatches(FaultyRadix):
+    """Never matches the last token of a key."""
+
+    BREAKS = "R2"
+    CACHE = _LeavesATokenOut
+
+
+class _GathersBottomUp(RadixCache):
+    def match_prefix(self, key: RadixKey) -> MatchResult:
+        found = super().match_prefix(key)
+        path = self._tree.path_to(found.last_node)
+        return dataclasses.replace(found, indices=self._tree.gather(path[::-1]))
+
+
+class BottomUpSlots(FaultyRadix):
+    """Gives the slots of a path node by node from its end to its start."""
+
+    BREAKS = "E1"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    CACHE = _GathersBottomUp
+
+
+class _ForgetsHits(RadixTree[TreeNode]):
+    def split(self, node: TreeNode, tokens: int) -> TreeNode:
+        upper = super().split(node, tokens)
+        upper.hit_count = 0
+        return upper
+
+
+class SilentHits(FaultyRadix):
+    """Begins to count the hits of the upper half of a split anew."""
+
+    BREAKS = "R10"
+    TREE = _ForgetsHits
+
+
+class _SplitsIntoViews(RadixTree[TreeNode]):
+    def split(self, node: TreeNode, tokens: int) -> TreeNode:
+        whole = node.value
+        upper = super().split(node, tokens)
+        assert whole is not None
+        upper.value, node.value = whole[:tokens], whole[tokens:]
+        return upper
+
+
+class SplitViews(FaultyRadix):
+    """Splits the slots of a node into views, each of which keeps the whole alive."""
+
+    BREAKS = "X5"
+    TREE = _SplitsIntoViews
+
+
+# -- inserts -------------------------------------------------------------------------------------------------
+
+
+class _FreesDuplicates(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        result = super().insert(key, value, **options)
+        own = self._tree.gather(self._tree.path_to(result.last_node))[: result.prefix_len]
+        if value is not None and len(duplicates := value[: len(own)][value[: len(own)] != own]):
+            self.pool.free(duplicates)
+        return result
+
+
+class FreedDuplicates(FaultyRadix):
+    """Frees the slots of what is cached already, although they are the caller's."""
+
+    BREAKS = "R4"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    CACHE = _FreesDuplicates
+
+
+class _AdoptsInWords(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        result = super().insert(key, value, **options)
+        adopted = tuple((0, end) for _, end in result.adopted)
+        return dataclasses.replace(result, adopted=adopted)
+
+
+class OverstatedAdoption(FaultyRadix):
+    """Tells that it adopted all of a key whose end was new."""
+
+    BREAKS = "R4"
+    CACHE = _AdoptsInWords
+
+
+class _SaysNothingWasThere(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        return dataclasses.replace(super().insert(key, value, **options), prefix_len=0)
+
+
+class ZeroPrefix(FaultyRadix):
+    """Tells that nothing of a key was cached before."""
+
+    BREAKS = "R3"
+    CACHE = _SaysNothingWasThere
+
+
+class _CutsToTheShorter(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        if isinstance(value, torch.Tensor):
+            length = min(len(key), len(value))
+            key, value = key[:length], value[:length]
+        return super().insert(key, value, **options)
+
+
+class ShortValues(FaultyRadix):
+    """Cuts a key and its slots to the shorter of the two instead of refusing them."""
+
+    BREAKS = "R1"
+    CACHE = _CutsToTheShorter
+
+
+class _RefusesTooLate(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        if isinstance(value, torch.Tensor) and len(value) < len(key):
+            super().insert(key[: len(value)], value, **options)
+        return super().insert(key, value, **options)
+
+
+class EarlyRefusal(FaultyRadix):
+    """Caches as much of a key as there are slots for, and only then refuses it."""
+
+    BREAKS = "X1"
+    CACHE = _RefusesTooLate
+
+
+class _AddsEmptyNodes(RadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **options: Any) -> InsertResult:
+        result = super().insert(key, value, **options)
+        if result.prefix_len and not result.adopted and not result.last_node.children:
+            nothing = torch.empty(0, dtype=torch.int64)
+            self._tree.append(result.last_node, PagedKey.of(key, self.page_size), nothing)
+        return result
+
+
+class EmptyNodes(FaultyRadix):
+    """Adds an empty node below a leaf that is cached again."""
+
+    BREAKS = "R9"
+    CACHE = _AddsEmptyNodes

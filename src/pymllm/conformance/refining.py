@@ -1,0 +1,89 @@
+"""What searches found, made small: for each adapter once, whatever number of configurations it fails in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pymllm.conformance.acting import FoundViolation, make_machine
+from pymllm.conformance.finding import Finding, make_finding, pick_smallest
+from pymllm.conformance.machines import MachineEntry, load_machine
+from pymllm.conformance.results import SearchedConfiguration
+from pymllm.conformance.search import SearchPlan, search
+from pymllm.conformance.search_tasks import VerifyPlan
+from pymllm.conformance.shortening import shorten
+from pymllm.oracle.history import Config
+
+__all__ = ["RefineTask", "plan_refining", "refine"]
+
+
+@dataclass(frozen=True, slots=True)
+class RefineTask:
+    """One finding to make smaller; with a plan, by the search that found it, too.
+
+    Parameters
+    ----------
+    adapter, config, machine
+        What it was found with.
+    finding : Finding
+        As it was found.
+    plays : int
+        Most programs to play while steps are dropped.
+    plan : SearchPlan or None
+        Finds it again and shrinks it; ``None`` drops steps only.
+    """
+
+    adapter: str
+    config: Config
+    machine: MachineEntry
+    finding: Finding
+    plays: int
+    plan: SearchPlan | None
+
+
+def plan_refining(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -> list[RefineTask]:
+    """Choose what to make smaller: for each adapter the smallest program of each law that it breaks.
+
+    Parameters
+    ----------
+    searches : sequence of SearchedConfiguration
+        Of all adapters.
+    plan : VerifyPlan
+        What was to be done.
+
+    Notes
+    -----
+    Hypothesis shrinks the smallest of all only, which is the one that is printed.
+    """
+    tasks: list[RefineTask] = []
+    for adapter in dict.fromkeys(done.adapter for done in searches):
+        sources = {id(finding): done for done in searches for finding in done.result.found}
+        found = [finding for done in searches if done.adapter == adapter for finding in done.result.found]
+        smallest = pick_smallest(found)
+        for finding in smallest:
+            source = sources[id(finding)]
+            again = _search_again(source, plan) if finding is smallest[0] else None
+            tasks.append(
+                RefineTask(adapter, source.config, source.machine, finding, plan.profile.shrinks, again)
+            )
+    return tasks
+
+
+def _search_again(source: SearchedConfiguration, plan: VerifyPlan) -> SearchPlan | None:
+    number = source.result.failed_slice
+    if number is None:  # found by a burst, which Hypothesis had no part in
+        return None
+    profile = plan.profile
+    again = SearchPlan(plan.seed, profile.steps, plan.examples, math.inf, profile.shrinks)
+    return replace(again, first_slice=number, slices=1)
+
+
+def refine(task: RefineTask) -> tuple[Finding, ...]:
+    """Make a finding smaller; other laws that smaller programs broke on the way come with it."""
+    found = FoundViolation(task.finding.history, task.finding.violation)
+    findings = [make_finding(shorten(found, task.plays))]
+    if task.plan is not None:
+        machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
+        findings += search(machine, task.plan).found
+    return pick_smallest(findings)

@@ -1,0 +1,142 @@
+"""What a verification has to search, and how long each search may take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.conformance.machines import MachineEntry, machines_for
+from pymllm.conformance.profiles import Profile
+from pymllm.conformance.results import SearchedConfiguration, judge_adapter
+from pymllm.conformance.search import SearchPlan
+from pymllm.conformance.smoke import SmokeReport
+from pymllm.oracle.history import Config
+from pymllm.oracle.laws import Law
+from pymllm.oracle.verdicts import Verdict
+
+__all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
+
+_FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
+_BURST_SECONDS = 2.0
+_BURST_PROGRAMS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPlan:
+    """What to verify, and how thoroughly.
+
+    Parameters
+    ----------
+    adapters : tuple of AdapterEntry
+        In the order of the report.
+    laws : tuple of Law
+        Only what can test one of them, and only their rows; empty for all.
+    profile : Profile
+        Length of programs, time, and how much to shrink.
+    seed : int
+        Of all choices.
+    examples : int or None
+        Programs per machine and configuration instead of the profile's time; the same on every machine.
+    jobs : int
+        Processes.
+    """
+
+    adapters: tuple[AdapterEntry, ...]
+    laws: tuple[Law, ...]
+    profile: Profile
+    seed: int
+    examples: int | None
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """One machine on one configuration; with ``laws``, a burst until they were tested."""
+
+    adapter: str
+    config: Config
+    capabilities: frozenset[str]
+    machine: MachineEntry
+    plan: SearchPlan
+    laws: tuple[str, ...] = ()
+
+
+def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
+    """Plan a search for every machine and configuration that can test a law asked for.
+
+    Parameters
+    ----------
+    smokes : sequence of SmokeReport
+        Adapters that can be examined.
+    plan : VerifyPlan
+        What to do.
+
+    Returns
+    -------
+    list of SearchTask
+        In the order of the adapters and their configurations, each with its part of the profile's time.
+    """
+    tasks = [task for smoke in smokes for task in _plan_adapter(smoke, plan)]
+    weights = _weigh(tasks)
+    profile = plan.profile
+    unit = min(profile.seconds_max, profile.seconds * plan.jobs / max(sum(weights), 1e-9))
+    return [
+        replace(task, plan=replace(task.plan, seconds=unit * weight))
+        for task, weight in zip(tasks, weights, strict=True)
+    ]
+
+
+def _plan_adapter(smoke: SmokeReport, plan: VerifyPlan) -> list[SearchTask]:
+    wanted = [law for law in plan.laws if smoke.kind in law.kinds]
+    return [
+        SearchTask(smoke.name, config, capabilities, machine, _search_plan(plan))
+        for config, capabilities in smoke.configurations
+        for machine in machines_for(smoke.kind, capabilities, plan.laws)
+        if not plan.laws or any(law.applies_to(config, capabilities) for law in wanted)
+    ]
+
+
+def _weigh(tasks: Sequence[SearchTask]) -> list[float]:
+    sharing = Counter((task.adapter, task.machine) for task in tasks)
+    return [
+        task.machine.weight * min(1.0, _FULL_PRICE / sharing[task.adapter, task.machine]) for task in tasks
+    ]
+
+
+def _search_plan(plan: VerifyPlan, seconds: float = 0.0) -> SearchPlan:
+    """Plan to find, and to leave it at that: `pymllm.conformance.refining` makes small what was found."""
+    return SearchPlan(plan.seed, plan.profile.steps, plan.examples, seconds, shrinks=0)
+
+
+def plan_bursts(
+    smokes: Sequence[SmokeReport], searches: Sequence[SearchedConfiguration], plan: VerifyPlan
+) -> list[SearchTask]:
+    """Plan another search, on every configuration that can test them, for laws that nothing has tested.
+
+    Parameters
+    ----------
+    smokes, plan
+        As of `plan_searches`.
+    searches : sequence of SearchedConfiguration
+        What these came to. An adapter that broke a law or met a problem is left alone.
+    """
+    bursts = []
+    for smoke in smokes:
+        own = [found for found in searches if found.adapter == smoke.name]
+        result = judge_adapter(smoke, own, plan.laws)
+        if result.findings or result.problems:
+            continue
+        untested = [row.law for row in result.laws if row.verdict is Verdict.UNKNOWN]
+        able = [(found, [law.id for law in untested if found.could_test(law)]) for found in own]
+        able = [(found, laws) for found, laws in able if laws]
+        examples = None if plan.examples is None else _BURST_PROGRAMS
+        search_plan = replace(_search_plan(plan, _BURST_SECONDS / max(len(able), 1)), examples=examples)
+        bursts += [
+            SearchTask(
+                found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
+            )
+            for found, laws in able
+        ]
+    return bursts

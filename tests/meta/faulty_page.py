@@ -1,0 +1,64 @@
+"""Write docs/faulty.md: ``python tests/meta/faulty_page.py``, with ``--measure`` after a change of machines.
+
+Measuring plays every search again, from a few seeds, and takes some minutes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from faulty_table import CAUGHT, Caught, class_of, look_for, save
+
+from pymllm.adapters.registry import FAULTY, AdapterEntry
+from pymllm.oracle.laws import find_law
+
+__all__ = ["PAGE", "render"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "faulty.md"
+
+_SEEDS = range(4)
+
+_HEAD = """\
+# Wrong implementations
+
+Each is one of our classes but for a few lines, and wrong in one way. `pymllm verify --adapter NAME` says
+which law it breaks and prints the smallest program that was found; `tests/meta/test_faulty.py` keeps law and
+length true, and plays every program on the sound class, too, which must not be accused.
+
+This page is written by `python tests/meta/faulty_page.py`.
+
+| adapter | it | breaks | which says that | operations |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def render(caught: dict[str, Caught]) -> str:
+    """Return the page as the table has it."""
+    return _HEAD + "".join(_row(entry, caught[entry.name]) for entry in FAULTY)
+
+
+def _row(entry: AdapterEntry, found: Caught) -> str:
+    sentence = find_law(found.law).sentence
+    return f"| `{entry.name}` | {entry.summary} | {found.law} | {sentence} | {found.operations} |\n"
+
+
+def _measure(name: str) -> Caught:
+    """Search from each seed; the smallest program counts, and among equals the quickest search."""
+    return min((_search(name, seed) for seed in _SEEDS), key=lambda one: (one[1].operations, one[0]))[1]
+
+
+def _search(name: str, seed: int) -> tuple[float, Caught]:
+    start = time.process_time()
+    found = {finding.law: len(finding.history) for finding in look_for(name, seed).found}
+    seconds = time.process_time() - start
+    law = class_of(name).BREAKS
+    also = sorted(found.keys() - {law})
+    return seconds, Caught(law, found.get(law, 999), also, seed)
+
+
+if __name__ == "__main__":
+    measured = {entry.name: _measure(entry.name) for entry in FAULTY} if "--measure" in sys.argv else CAUGHT
+    save(measured)
+    PAGE.write_text(render(measured), encoding="utf-8")

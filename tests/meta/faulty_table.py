@@ -1,0 +1,68 @@
+"""What becomes of each wrong implementation when Hypothesis plays programs on it, as measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymllm.adapters.faulty import Faulty
+from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.conformance.acting import make_machine
+from pymllm.conformance.machines import MACHINES, load_machine
+from pymllm.conformance.search import SearchPlan, SearchResult, search
+
+__all__ = ["CAUGHT", "Caught", "class_of", "look_for", "save"]
+
+_TABLE = Path(__file__).with_name("faulty_programs.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """How a wrong implementation is caught.
+
+    Parameters
+    ----------
+    law : str
+        Id of the law that its smallest program breaks.
+    operations : int
+        Operations of that program.
+    also : list of str
+        Laws that other programs break, none of them smaller.
+    seed : int
+        Of the search.
+    """
+
+    law: str
+    operations: int
+    also: list[str]
+    seed: int
+
+
+def class_of(name: str) -> type[Faulty]:
+    """Return the class of a wrong implementation."""
+    found = load_adapter(find_adapter(name))
+    assert issubclass(found, Faulty)
+    return found
+
+
+def look_for(name: str, seed: int) -> SearchResult:
+    """Let Hypothesis play short programs, with nobody looking inside, and shrink the first that fails."""
+    adapter = load_adapter(find_adapter(name))
+    machine = load_machine(MACHINES[adapter.KIND][0])
+    config = dict(adapter.CONFIGURATIONS[0])
+    made = make_machine(machine, name, config, seed=seed, audit=False)
+    return search(made, SearchPlan(seed=seed, steps=12, examples=300, seconds=0.0, shrinks=100))
+
+
+def save(caught: dict[str, Caught]) -> None:
+    """Write the table."""
+    lines = (f'"{name}": {json.dumps(dataclasses.asdict(found))}' for name, found in caught.items())
+    _TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+CAUGHT: dict[str, Caught] = {
+    name: Caught(**found) for name, found in json.loads(_TABLE.read_text(encoding="utf-8")).items()
+}
+"""Each wrong implementation of the registry, by its name."""

@@ -1,0 +1,112 @@
+"""Where the oracle and the walks through our own objects speak of the same thing, they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from faulty_table import class_of
+
+from pymllm.adapters.registry import FAULTY, OWN, find_adapter, load_adapter, make_adapter
+from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.machines import MACHINES, load_machine, machines_for
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Config, History
+from pymllm.oracle.laws import LAWS, Way
+
+INSIDE: dict[str, tuple[str, ...]] = {
+    "faulty-double-free": ("A1", "A2", "A5"),  # by what was given back: padding, a free page, a pending one
+    "faulty-forgotten-halves": ("A7",),
+    "faulty-shared-halves": ("A7",),
+    "faulty-dirty-rows": ("P2",),
+    "faulty-working-snapshots": ("P5",),
+    "faulty-locked-victims": ("R7",),  # the victim is gone, and its tokens were counted as protected
+    "faulty-lost-ancestors": ("R6",),
+    "faulty-empty-nodes": ("R9",),
+    "faulty-leaves-only": ("R7",),
+    "faulty-short-holds": ("S5",),
+    "faulty-low-boundaries": ("S5",),
+    "faulty-twice-protected": ("S6",),
+    "faulty-dead-leaves": ("S4",),
+    "faulty-living-tombstones": ("S6",),  # what seems alive is missing from the sizes
+}
+"""The laws that a walk names where a fault can be seen from inside; the others only show outside."""
+
+WALKED = {law.id for law in LAWS if Way.STRUCTURE in law.ways}
+"""What a walk may name."""
+
+
+def machines_of_own() -> Iterator[object]:
+    """Each configuration of each adapter of ours, with each machine that can run on it."""
+    for entry in OWN:
+        for place, config in enumerate(load_adapter(entry).CONFIGURATIONS):
+            adapter = make_adapter(entry.name, dict(config))
+            for machine in machines_for(adapter.kind, adapter.capabilities):
+                name = f"{entry.name}-{place}-{machine.name}"
+                yield pytest.param(entry.name, config, load_machine(machine), id=name)
+
+
+each_machine_of_own = pytest.mark.parametrize(("name", "config", "machine"), [*machines_of_own()])
+
+
+def some_failing_history(name: str) -> History:
+    """A driven program that breaks some law, which the oracle alone has seen."""
+    adapter = load_adapter(find_adapter(name))
+    machine = load_machine(MACHINES[adapter.KIND][0])
+    made = make_machine(machine, name, dict(adapter.CONFIGURATIONS[0]), audit=False)
+    for seed in range(20):
+        try:
+            drive(made, seed, steps=300)
+        except InvariantViolation:
+            break
+    assert made.found is not None
+    return made.found.history
+
+
+def law_seen_inside(name: str, history: History) -> str | None:
+    """The law that a walk after each step names first, with nobody judging the outcomes."""
+    sound = load_adapter(find_adapter(class_of(name).SOUND))
+    looked_into = type("LookedInto", (class_of(name),), {"audit": sound.audit})  # type: ignore[attr-defined]
+    adapter = looked_into(name, dict(history.header.config))
+    try:
+        for step in history.steps:
+            adapter.apply(step.number, step.operation)
+            adapter.audit()
+    except InvariantViolation as violation:
+        return violation.law
+    return None
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in FAULTY])
+def test_walks_see_what_can_be_seen_from_inside(name: str) -> None:
+    """The law that the oracle names, or the one recorded beside it; what is not recorded is not seen."""
+    law = law_seen_inside(name, some_failing_history(name))
+    if name in INSIDE:
+        assert law in INSIDE[name]
+    else:
+        assert law is None
+
+
+def test_what_walks_see_goes_by_one_name() -> None:
+    """All but two faults that both ways see have one law; a walk says of all of them what it may say."""
+    differ = {name for name, laws in INSIDE.items() if class_of(name).BREAKS not in laws}
+    assert differ == {"faulty-locked-victims", "faulty-living-tombstones"}
+    assert {law for laws in INSIDE.values() for law in laws} <= WALKED
+
+
+@each_machine_of_own
+def test_neither_accuses_our_own_classes(name: str, config: Config, machine: type[ActingMachine]) -> None:
+    """A driven run passes both ways, and what a walk checks has a law of the registry that says so."""
+    examiner = drive(make_machine(machine, name, config), seed=11, steps=60).examiner
+    assert set(examiner.audited) <= WALKED
+    assert +examiner.judge.evidence.exercised
+
+
+@pytest.mark.slow
+@each_machine_of_own
+def test_long_runs_never_accuse_our_own_classes(
+    name: str, config: Config, machine: type[ActingMachine]
+) -> None:
+    """A thousand acts, with a walk after each step or iteration."""
+    examiner = drive(make_machine(machine, name, config), seed=12, steps=1_000).examiner
+    assert len(examiner.history) > 500

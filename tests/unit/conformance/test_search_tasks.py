@@ -1,0 +1,119 @@
+"""What a verification has to search."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.machines import MACHINES
+from pymllm.conformance.profiles import CI, Profile
+from pymllm.conformance.results import SearchedConfiguration
+from pymllm.conformance.search import Crash, SearchResult
+from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches
+from pymllm.conformance.smoke import SmokeReport
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Header, History
+from pymllm.oracle.laws import find_law
+
+PLAN = VerifyPlan((), (), CI, 3, None, 2)
+POOL = frozenset({"pool"})
+ENGINE = frozenset({"pool", "engine"})
+ROWS = SmokeReport("rows", "rows", (({"n": 1}, POOL), ({"n": 2}, frozenset({"pool", "refusals"}))))
+CACHE = SmokeReport("cache", "prefix", (({"n": 1}, frozenset()), ({"n": 2}, ENGINE)))
+
+
+def names(tasks: list[SearchTask]) -> list[tuple[str, object, str]]:
+    return [(task.adapter, task.config["n"], task.machine.name) for task in tasks]
+
+
+def test_every_machine_searches_every_configuration_that_it_can() -> None:
+    """In the order of the adapters; without an engine no life cycle."""
+    assert names(plan_searches([ROWS, CACHE], PLAN)) == [
+        ("rows", 1, "RowMachine"),
+        ("rows", 2, "RowMachine"),
+        ("cache", 1, "PrefixMachine"),
+        ("cache", 2, "PrefixMachine"),
+        ("cache", 2, "LifecycleMachine"),
+    ]
+    assert plan_searches([], PLAN) == []
+
+
+def test_only_what_can_test_a_law_asked_for_is_searched() -> None:
+    """X1 needs refusals; E3 needs the engine; P1 is about rows."""
+    for law, expected in (
+        ("X1", [("rows", 2, "RowMachine")]),
+        ("E3", [("cache", 2, "LifecycleMachine")]),
+        ("P1", [("rows", 1, "RowMachine"), ("rows", 2, "RowMachine")]),
+        ("S4", []),
+    ):
+        assert (
+            names(plan_searches([ROWS, CACHE], dataclasses.replace(PLAN, laws=(find_law(law),)))) == expected
+        )
+
+
+def profile(seconds: float, seconds_max: float) -> Profile:
+    return dataclasses.replace(CI, seconds=seconds, seconds_max=seconds_max)
+
+
+def test_the_time_of_a_profile_is_shared_out_by_weight() -> None:
+    """All jobs together use what there is; nobody more than the most."""
+    plan = dataclasses.replace(PLAN, profile=profile(10.0, 100.0))
+    tasks = plan_searches([ROWS, CACHE], plan)
+    assert abs(sum(task.plan.seconds for task in tasks) - 10.0 * plan.jobs) < 1e-6
+    weights = {task.plan.seconds / task.machine.weight for task in tasks}
+    assert max(weights) - min(weights) < 1e-6
+    tasks = plan_searches([ROWS], dataclasses.replace(PLAN, profile=profile(10.0, 0.5)))
+    assert [task.plan.seconds for task in tasks] == [0.5 * task.machine.weight for task in tasks]
+
+
+def test_many_configurations_share_what_twelve_would_take() -> None:
+    """An adapter caps itself."""
+    plan = dataclasses.replace(PLAN, profile=profile(1e6, 1.0))
+    many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(48)))
+    (machine,) = MACHINES["rows"]
+    assert abs(sum(task.plan.seconds for task in plan_searches([many], plan)) - 12 * machine.weight) < 1e-6
+
+
+def test_a_number_of_programs_and_the_seed_are_passed_on() -> None:
+    """What is found is left as it is for now."""
+    (task, _) = plan_searches([ROWS], dataclasses.replace(PLAN, examples=7))
+    assert (task.plan.examples, task.plan.seed, task.plan.steps, task.plan.shrinks) == (7, 3, CI.steps, 0)
+
+
+def searched(smoke: SmokeReport, *found: Finding, crash: Crash | None = None, **exercised: int):
+    """Every search of an adapter with the same result."""
+    return [
+        SearchedConfiguration(
+            task.adapter,
+            task.config,
+            task.capabilities,
+            task.machine,
+            SearchResult(1, 1, 1.0, Counter(exercised), Counter(), Counter(), found, crash),
+        )
+        for task in plan_searches([smoke], PLAN)
+    ]
+
+
+ALL = dict.fromkeys(("X1", "X3", "X4", "X7", "P1", "P2", "P3", "E5"), 1)
+
+
+def test_what_nothing_has_tested_is_searched_again() -> None:
+    """On the configurations that can, for these laws only."""
+    assert plan_bursts([ROWS], searched(ROWS, **ALL), PLAN) == []
+    bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "P2": 0}), PLAN)
+    assert [(task.config["n"], task.laws) for task in bursts] == [(1, ("P2",)), (2, ("P2",))]
+    assert sum(task.plan.seconds for task in bursts) == 2.0
+    bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), PLAN)
+    assert [(task.config["n"], task.laws) for task in bursts] == [(2, ("X1",))]
+    (task,) = plan_bursts(
+        [ROWS], searched(ROWS, **{**ALL, "X1": 0}), dataclasses.replace(PLAN, examples=1000)
+    )
+    assert task.plan.examples == 5
+
+
+def test_an_adapter_that_failed_is_not_searched_again() -> None:
+    """It has told what there is to tell."""
+    finding = Finding(InvariantViolation("P1", "looked"), History(Header("rows", "rows")), True, True)
+    assert plan_bursts([ROWS], searched(ROWS, finding), PLAN) == []
+    assert plan_bursts([ROWS], searched(ROWS, crash=Crash("it died", None)), PLAN) == []
