@@ -29,6 +29,10 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-twice-protected": ("S6",),
     "faulty-dead-leaves": ("S4",),
     "faulty-living-tombstones": ("S6",),  # what seems alive is missing from the sizes
+    "faulty-copied-states": ("M6",),  # a state more than was counted
+    "faulty-stolen-locks": ("M4",),
+    "faulty-tokens-as-states": ("M6",),
+    "faulty-untouched-lists": ("M8",),
 }
 """The laws that a walk names where a fault can be seen from inside; the others only show outside."""
 
@@ -88,9 +92,9 @@ def test_walks_see_what_can_be_seen_from_inside(name: str) -> None:
 
 
 def test_what_walks_see_goes_by_one_name() -> None:
-    """All but two faults that both ways see have one law; a walk says of all of them what it may say."""
+    """All but three faults that both ways see have one law; a walk says of all of them what it may say."""
     differ = {name for name, laws in INSIDE.items() if class_of(name).BREAKS not in laws}
-    assert differ == {"faulty-locked-victims", "faulty-living-tombstones"}
+    assert differ == {"faulty-locked-victims", "faulty-living-tombstones", "faulty-copied-states"}
     assert {law for laws in INSIDE.values() for law in laws} <= WALKED
 
 

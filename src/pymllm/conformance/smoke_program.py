@@ -181,12 +181,12 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
         ("inspect", Inspect()),
         ("faults", Fault("free")),
         (None, Evict(0)),
+        ("mamba", AllocTrack()),
+        ("mamba", FreeTrack(Span(9, 0, 1))),
         # A hold comes last: what it does to later calls is the implementation's affair.
         (None, Lock(4)),
-        (None, Unlock(9)),
+        (None, Unlock(11)),
         (None, Reset()),
-        ("mamba", AllocTrack()),
-        ("mamba", FreeTrack(Span(13, 0, 1))),
     ]
 
 
