@@ -27,7 +27,7 @@ def machines_of(entry: AdapterEntry) -> list[type[ActingMachine]]:
 
 
 @functools.cache
-def tests_of(entry: AdapterEntry) -> Counter[str]:
+def evidence_of(entry: AdapterEntry) -> Counter[str]:
     """How often each law was tested by one driven program on each configuration."""
     tested: Counter[str] = Counter()
     for machine in machines_of(entry):
@@ -59,7 +59,7 @@ def test_the_invariant_holds_for_our_classes(name: str) -> None:
     tested: Counter[str] = Counter()
     for entry in OWN:
         if load_adapter(entry).KIND in kinds:
-            tested += tests_of(entry)
+            tested += evidence_of(entry)
     assert [law for law in laws if not tested[law]] == []
 
 

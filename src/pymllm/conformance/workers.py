@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -90,9 +93,27 @@ class Workers:
 
         calls = (delayed(_numbered)(place, function, item) for place, item in enumerate(items))
         try:
-            yield from self._parallel(calls)
+            with _deaf_children():
+                answers = self._parallel(calls)
+            yield from answers
         except BrokenProcessPool:
             return
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Let processes that are started meanwhile ignore Ctrl-C, which goes to all processes of a terminal.
+
+    It is for this process to end them; by themselves they would each print where they were.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _numbered(place: int, function: Callable[[Item], Answer], item: Item) -> tuple[int, Answer]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 
 import pytest
 
@@ -18,6 +20,11 @@ def work(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
 
+def heed(number: signal.Signals) -> object:
+    """Answer with what a signal does in the process that answers."""
+    return signal.getsignal(number)
+
+
 def test_one_job_is_done_here() -> None:
     """No process is started, and answers come in the order of the items."""
     seen: list[int] = []
@@ -27,7 +34,7 @@ def test_one_job_is_done_here() -> None:
     assert seen == [1, 2, 3]
 
 
-def test_two_jobs_are_done_beside(tmp_path: object) -> None:
+def test_two_jobs_are_done_beside() -> None:
     """The same answers in the same order, from processes that stay between two calls and then end."""
     seen: list[int] = []
     with Workers(2) as workers:
@@ -47,6 +54,29 @@ def test_a_process_that_dies_leaves_a_gap() -> None:
     with Workers(2) as workers:
         answers = workers.map(work, [1, -1])
     assert answers[1] is None
+
+
+def test_an_interrupt_is_for_this_process_alone() -> None:
+    """Ctrl-C reaches every process of a terminal; each would print where it was."""
+    before = signal.getsignal(signal.SIGINT)
+    with Workers(2) as workers:
+        assert set(workers.map(heed, [signal.SIGINT] * 4)) == {signal.SIG_IGN}
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_thread_may_ask_for_work_too() -> None:
+    """Where signals cannot be set they stay as they are."""
+    answers: list[object] = []
+
+    def ask() -> None:
+        with Workers(2) as workers:
+            answers.extend(workers.map(work, [1, 2]))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(60)
+    assert len(answers) == 2
+    assert None not in answers
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
