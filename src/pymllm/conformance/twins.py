@@ -13,7 +13,7 @@ from pymllm.oracle.outcomes import Failed, NoRoom, Outcome
 
 __all__ = ["check_clears", "check_refusals", "check_twins"]
 
-_TWINNED = ("rows", "buffers", "states", "hashes")
+_TWINNED = ("slots", "rows", "buffers", "states", "hashes")
 """Kinds of which every step that was refused or found no room must have changed nothing."""
 
 
