@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.oracle.history import Config, Header
-from pymllm.oracle.operations import OPERATIONS_OF, Operation, Span
+from pymllm.oracle.operations import OPERATIONS_OF, SPAN_LIMIT, Operation, Span
 from pymllm.oracle.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
 from pymllm.oracle.records import name_of
 
@@ -161,6 +161,8 @@ class BaseAdapter:
         """
         found: list[int] = []
         for span in spans:
+            if span.stop - span.start > SPAN_LIMIT:
+                raise ProgramError(f"{span} stands for more than {SPAN_LIMIT:,} numbers")
             if span.step == 0:
                 found += range(span.start, span.stop)
                 continue

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from pymllm.adapters.base import Adapter, header_of
-from pymllm.errors import InvariantViolation
+from pymllm.conformance.answers import find_wrong_answer
+from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import History, Step
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.operations import Operation
@@ -67,13 +68,24 @@ class Examiner:
         ------
         InvariantViolation
             It broke a law; the history ends with it.
+        AdapterError
+            What came back is no answer (`pymllm.conformance.answers`); the step has no outcome then.
         """
         number = self.next_step if step is None else step
         try:
             outcome = self.adapter.apply(number, operation)
+        except SystemExit as error:
+            self.history.steps.append(Step(number, operation))
+            raise AdapterError(
+                self.adapter.name, f"step {number}, {operation}: tried to end the process, {error!r}"
+            ) from error
         except Exception:
             self.history.steps.append(Step(number, operation))  # what the adapter could not do
             raise
+        wrong = find_wrong_answer(operation, outcome)
+        if wrong is not None:
+            self.history.steps.append(Step(number, operation))
+            raise AdapterError(self.adapter.name, f"step {number}, {operation}: {wrong}")
         self.history.steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
         if self.audits_steps:
@@ -97,12 +109,18 @@ class Examiner:
             for step in self.history.steps:
                 again = twin.apply(step.number, step.operation)
                 if again != step.outcome:
+                    expected, observed = _difference(step.outcome, again)
                     raise InvariantViolation(
-                        "X3",
-                        f"step {step.number}, run again",
-                        expected=repr(step.outcome),
-                        observed=repr(again),
+                        "X3", f"step {step.number}, run again", expected=expected, observed=observed
                     )
         finally:
             twin.close()
         self.judge.evidence.count("X3")
+
+
+def _difference(once: Outcome | None, again: Outcome) -> tuple[str, str]:
+    """Show of two outcomes only the parts that differ."""
+    assert once is not None  # whatever is run again was run before
+    parts = [name for name in ("result", "effects", "sizes") if getattr(once, name) != getattr(again, name)]
+    shown = [", ".join(f"{name} {getattr(one, name)}" for name in parts) for one in (once, again)]
+    return shown[0], shown[1]

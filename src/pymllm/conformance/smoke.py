@@ -141,12 +141,12 @@ def _check_header(name: str, adapter: Adapter) -> None:
 
 
 def _check_step(name: str, adapter: Adapter, number: int, step: SampleStep) -> None:
-    def fail(what: str, cause: Exception | None = None) -> AdapterError:
+    def fail(what: str) -> AdapterError:
         return AdapterError(name, f"{adapter.config}: step {number}, {step.operation}: {what}")
 
     try:
         outcome = adapter.apply(number, step.operation)
-    except Exception as error:  # a stranger's code may raise anything
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise fail(f"apply raised {type(error).__name__}: {error}") from error
     problem = _find_fault(outcome, step)
     if problem is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Span
+from pymllm.oracle.operations import SPAN_LIMIT, Span
 
 __all__ = ["GivenNumbers"]
 
@@ -32,6 +32,8 @@ class GivenNumbers:
         """
         found: list[int] = []
         for span in spans:
+            if span.stop - span.start > SPAN_LIMIT:
+                raise ProgramError(f"{span} stands for more than {SPAN_LIMIT:,} numbers")
             if span.step == 0:
                 found += range(span.start, span.stop)
                 continue

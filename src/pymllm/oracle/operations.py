@@ -18,6 +18,7 @@ __all__ = [
     "KINDS",
     "OPERATIONS",
     "OPERATIONS_OF",
+    "SPAN_LIMIT",
     "Alloc",
     "AllocRows",
     "AllocTrack",
@@ -63,6 +64,9 @@ __all__ = [
     "operation_from_plain",
     "operation_to_plain",
 ]
+
+SPAN_LIMIT = 1_000_000
+"""Most numbers that one `Span` may stand for; a program that needs more is written by a broken hand."""
 
 Token = int | tuple[int, ...]
 """One element of a key: a token id, or a tuple of them (bigrams)."""

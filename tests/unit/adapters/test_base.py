@@ -66,6 +66,12 @@ def test_a_name_that_stands_for_nothing_is_refused(adapter: Counter, span: Span)
         adapter.apply(2, Free((span,)))
 
 
+def test_a_span_without_end_is_refused(adapter: Counter) -> None:
+    """X1: a spoiled file takes no memory."""
+    with pytest.raises(ProgramError, match="stands for more than 1,000,000 numbers"):
+        adapter.apply(1, Free((Span(0, 0, 10**12),)))
+
+
 def test_effects_are_those_of_one_operation(adapter: Counter) -> None:
     """What an earlier operation did is not told again."""
     adapter.apply(1, Free((Span(0, 1, 2),)))

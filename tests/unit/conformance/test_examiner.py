@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Alloc, Free, Operation, Span
 from pymllm.oracle.outcomes import Outcome, Slots
@@ -51,7 +52,10 @@ class Wrong:
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         outcome = self.inner.apply(step, operation)
-        return Outcome(Slots((0,)), (), outcome.sizes) if step == self.step else outcome
+        return self.spoil(outcome) if step == self.step else outcome
+
+    def spoil(self, outcome: Outcome) -> Any:
+        return Outcome(Slots((0,)), (), outcome.sizes)
 
     def audit(self) -> Sequence[str]:
         return self.inner.audit()
@@ -85,7 +89,10 @@ def test_a_program_that_does_something_else_again_is_refused() -> None:
     examiner = Examiner(token_slots())
     examiner.do(Alloc(2))
     examiner.do(Alloc(1))
-    with pytest.raises(InvariantViolation, match="step 2, run again: expected Outcome") as caught:
+    with pytest.raises(
+        InvariantViolation,
+        match=r"again: expected result Slots\(slots=\(3,\).*, observed result Slots\(slots=\(0,\)",
+    ) as caught:
         examiner.check_replay(lambda: Wrong(token_slots(), 2))
     assert caught.value.law == "X3"
 
@@ -96,3 +103,32 @@ def test_a_step_that_the_adapter_could_not_do_is_written_down_without_an_outcome
     with pytest.raises(ProgramError, match="step 1 gave 0"):
         examiner.do(Free((Span(1, 0, 1),)))
     assert [(step.number, step.outcome) for step in examiner.history.steps] == [(1, None)]
+
+
+class Speechless(Wrong):
+    """Answers with what is no outcome."""
+
+    def spoil(self, outcome: Outcome) -> Any:
+        return 7
+
+
+def test_what_is_no_answer_is_the_adapters_fault() -> None:
+    """Also late in a program: no law is said to be broken, and the step stands without an outcome."""
+    examiner = Examiner(Speechless(token_slots(), 2))
+    examiner.do(Alloc(1))
+    with pytest.raises(AdapterError, match=r"token-slots: step 2, Alloc\(tokens=1\): answered 7"):
+        examiner.do(Alloc(1))
+    assert examiner.history.steps[-1].outcome is None
+
+
+class Leaving(Wrong):
+    """Ends the process instead of an answer."""
+
+    def spoil(self, outcome: Outcome) -> Any:
+        raise SystemExit(0)
+
+
+def test_an_adapter_cannot_end_the_run() -> None:
+    """What it leaves of other adapters is examined all the same."""
+    with pytest.raises(AdapterError, match=r"step 1, Alloc\(tokens=1\): tried to end the process"):
+        Examiner(Leaving(token_slots(), 1)).do(Alloc(1))

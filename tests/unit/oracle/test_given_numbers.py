@@ -46,3 +46,9 @@ def test_names_are_as_few_spans_as_possible(given: GivenNumbers) -> None:
 def test_the_origin_is_the_step_that_gave_a_number_last(given: GivenNumbers) -> None:
     """0 stands for none."""
     assert [given.origin(number) for number in (5, 6, 40)] == [1, 3, 0]
+
+
+def test_a_span_without_end_is_refused() -> None:
+    """X1: a spoiled file takes no memory."""
+    with pytest.raises(ProgramError, match="stands for more than 1,000,000 numbers"):
+        GivenNumbers().resolve([Span(0, 0, 10**12)])

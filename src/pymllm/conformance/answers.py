@@ -1,0 +1,52 @@
+"""Whether what an adapter answers is an answer: looked at after every step, before anything is judged.
+
+What is no answer is the adapter's fault, however late it comes, and never booked as the implementation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import cast
+
+from pymllm.conformance.smoke_program import LEGAL_RESULTS
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import RESULTS, Effect, Failed, NoRoom, Outcome, Unsupported
+from pymllm.oracle.records import fits, name_of
+
+__all__ = ["find_wrong_answer"]
+
+_ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
+_fits_effects = fits(tuple[Effect, ...])
+_fits_sizes = fits(dict[str, int])
+
+
+def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
+    """Say what is wrong with the form of an outcome.
+
+    Parameters
+    ----------
+    operation : Operation
+        What was asked.
+    outcome : Outcome
+        What came back, which may be anything.
+
+    Returns
+    -------
+    str or None
+        ``None`` where it can be judged. Its content is not looked at.
+    """
+    if type(outcome) is not Outcome:
+        return f"answered {outcome!r}, which is no Outcome"
+    result = outcome.result
+    if type(result) not in RESULTS:
+        return f"answered {result!r}, which is no result"
+    if not fits(cast(Hashable, type(result)))(result):
+        return f"answered {result!r}; {name_of(type(result))} has a field of another type than documented"
+    legal = LEGAL_RESULTS.get(type(operation))
+    if legal is not None and not isinstance(result, (*legal, *_ALWAYS_LEGAL)):
+        return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
+    if not _fits_effects(outcome.effects):
+        return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
+    if not _fits_sizes(outcome.sizes):
+        return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
+    return None
