@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import engine_plants
+import hybrid_plants
 import pool_plants
 import radix_plants
 from plant import Plant
@@ -23,7 +24,7 @@ def number_of(entry: str) -> int:
 
 PLANTS: tuple[Plant, ...] = tuple(
     sorted(
-        (*radix_plants.PLANTS, *pool_plants.PLANTS, *engine_plants.PLANTS),
+        (*radix_plants.PLANTS, *pool_plants.PLANTS, *engine_plants.PLANTS, *hybrid_plants.PLANTS),
         key=lambda plant: number_of(plant.id),
     )
 )

@@ -13,7 +13,7 @@ from unplanted import UNPLANTED
 
 from pymllm.errors import InvariantViolation
 
-LAW = re.compile(r"\b(?:[XAPKHRSE]\d+|section \d)\b")
+LAW = re.compile(r"\b(?:[XAPKHRSME]\d+|section \d)\b")
 
 each_plant = pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.id)
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 __all__ = ["UNPLANTED"]
 
-_MAMBA = "waits for MambaRadixCache"
 _BLOCKS = "waits for KVBlockAllocator"
 _STATES = "waits for MambaSlotAllocator"
 _NO_TIER = "no host tier: KV lives in one place and nothing is copied out or back"
 
 UNPLANTED = {
-    "B11": _MAMBA,
-    "B22": _MAMBA,
     "B28": f"{_BLOCKS}; nothing can be pinned in the classes that exist",
-    "B59": _MAMBA,
-    "B70": _MAMBA,
-    "B71": _MAMBA,
-    "B73": _MAMBA,
-    "B74": _MAMBA,
     "B76": _STATES,
     "B80": _STATES,
     "B82": _STATES,
@@ -25,7 +17,6 @@ UNPLANTED = {
     "B85": f"{_STATES} and KVBlockAllocator",
     "B86": f"{_STATES}; no class that exists computes a state's index from a length",
     "B88": _STATES,
-    "B89": _MAMBA,
     "B118": _BLOCKS,
     "B119": _BLOCKS,
     "B122": _BLOCKS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def replay(device: torch.device, **sizes: int) -> EngineReport:
+def replay(device: torch.device, **sizes: Any) -> EngineReport:
     """Run the trace with contents compared and all invariants walked after every cache operation."""
     config = EngineConfig(content_check=True, check_every=1, device=str(device), **sizes)
     report = Engine(config, TraceSource(read_trace(TRACE, requests=40))).run()
@@ -54,3 +55,15 @@ def test_a_window_gives_its_halves_back(device: torch.device) -> None:
     report = replay(device, page_size=64, capacity=200_000, swa_capacity=100_000, sliding_window_size=4096)
     assert report.finished == 40
     assert report.evicted_swa_tokens > report.evicted_tokens
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_states_are_few_and_every_one_is_right(page_size: int, device: torch.device) -> None:
+    """E1, E3, M2: track slots run out all the time, and what is restored is what a cold run has."""
+    report = replay(device, cache="mamba", page_size=page_size, capacity=200_000, track_slots=3)
+    assert report.finished == 40
+    assert (report.peak_states_held, report.evicted_tokens > 0) == (3, True)
+    assert report.evicted_states is not None
+    assert report.skipped_snapshots is not None
+    assert min(report.evicted_states, report.skipped_snapshots) > 0
+    assert 0 < report.hit_tokens < report.ceiling_tokens

@@ -17,7 +17,15 @@ from pymllm.cli.values import MILLISECONDS, TOKENS
 __all__ = ["replay_command"]
 
 # Options that a serial replay, which has no engine, cannot heed.
-_ENGINE_ONLY = ("window", "swa_capacity", "max_running", "chunk", "iteration_ms", "content_check")
+_ENGINE_ONLY = (
+    "window",
+    "swa_capacity",
+    "track_slots",
+    "max_running",
+    "chunk",
+    "iteration_ms",
+    "content_check",
+)
 _TRACE_ONLY = ("block_tokens",)
 
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
@@ -26,6 +34,7 @@ _TOKENS = click.IntRange(1, 2**31 - 1)
 _PAGE = click.IntRange(1, 2**30 - 1)
 _CHECKS = click.IntRange(0, 2**31 - 1)
 _ROWS = click.IntRange(1, 65_536)
+_STATES = click.IntRange(0, 1_048_576)
 _REQUESTS = click.IntRange(1, 1_000_000)
 
 
@@ -38,7 +47,7 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     multiple=True,
     default=("radix",),
     show_default="radix",
-    help="radix or chunk; give it twice to compare.",
+    help="radix, chunk or mamba; give it twice to compare.",
 )
 @click.option(
     "--mode",
@@ -89,6 +98,13 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     metavar="TOKENS",
     show_default="as --capacity",
     help="Slots of the window half.",
+)
+@click.option(
+    "--track-slots",
+    type=_STATES,
+    metavar="N",
+    show_default="4 per running request",
+    help="States that --cache mamba may keep.",
 )
 @click.option(
     "--max-running",

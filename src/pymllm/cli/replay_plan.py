@@ -44,6 +44,8 @@ class ReplayPlan:
         KV slots in tokens; a million for a trace, a named workload's own.
     swa_capacity : int or None
         Slots of the window half in tokens; as many as ``capacity``.
+    track_slots : int or None
+        States that a cache of states may keep; four per running request.
     max_running : int
         Most requests at one time.
     chunk : int
@@ -66,6 +68,7 @@ class ReplayPlan:
     window: int | None
     capacity: int | None
     swa_capacity: int | None
+    track_slots: int | None
     max_running: int
     chunk: int
     iteration_ms: float
@@ -76,6 +79,11 @@ class ReplayPlan:
     def is_named(self) -> bool:
         """Whether the workload is one of ours; ``./chat`` names a file of that name."""
         return self.workload in NAMED_WORKLOADS
+
+    @property
+    def has_states(self) -> bool:
+        """Whether one of the caches keeps states beside KV."""
+        return "mamba" in self.caches
 
     def check(self) -> None:
         """Refuse what does not fit together, naming the options.
@@ -89,6 +97,7 @@ class ReplayPlan:
             raise click.UsageError(_no_such_workload(self.workload))
         if self.swa_capacity is not None and self.window is None:
             raise click.UsageError("--swa-capacity is the window half's; give --window too.")
+        self._check_states()
         for option, slots in (("--capacity", self.capacity), ("--swa-capacity", self.swa_capacity)):
             if slots is not None and slots < self.page_size:
                 raise click.UsageError(
@@ -104,6 +113,19 @@ class ReplayPlan:
             raise click.UsageError(
                 f"--capacity {self.capacity} is too much for adversarial, whose prompts are as long as the "
                 f"pool; give at most {_ADVERSARIAL_MAX}."
+            )
+
+    def _check_states(self) -> None:
+        if self.track_slots is not None and not self.has_states:
+            raise click.UsageError("--track-slots is for states; give --cache mamba too.")
+        if self.mode == "serial" and self.has_states:
+            raise click.UsageError(
+                "--cache mamba caches the states of an engine, and a serial replay has none; "
+                "give --mode engine, or another --cache."
+            )
+        if self.window is not None and self.has_states:
+            raise click.UsageError(
+                "--cache mamba has no window; leave --window out, or give another --cache."
             )
 
 

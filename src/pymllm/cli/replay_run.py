@@ -17,6 +17,7 @@ from pymllm.cli.replay_plan import ReplayPlan, pick_name
 from pymllm.cli.replay_result import ReplayResult, Violation
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
+from pymllm.workloads.engine_config import CACHES_OF_STATES
 from pymllm.workloads.engine_pools import CACHE_MAKERS
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
@@ -43,7 +44,8 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     Returns
     -------
     ReplayPlan
-        Only ``window``, ``swa_capacity`` and, for a whole trace, ``requests`` may still be ``None``.
+        Only ``window``, ``swa_capacity``, ``track_slots`` and, for a whole trace, ``requests`` may still be
+        ``None``.
 
     Raises
     ------
@@ -139,6 +141,7 @@ def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> Eng
         sliding_window_size=plan.window,
         capacity=plan.capacity,
         swa_capacity=plan.swa_capacity,
+        track_slots=plan.track_slots if cache in CACHES_OF_STATES else None,
         max_running=plan.max_running,
         max_context=_longest_that_fits(requests, plan.capacity // plan.page_size * plan.page_size),
         chunk_tokens=plan.chunk,

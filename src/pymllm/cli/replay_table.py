@@ -89,17 +89,19 @@ def _engine_sections(report: EngineReport, plan: ReplayPlan) -> _Sections:
     ]
     lost = report.dead_window_tokens
     hits = [*_hits(report), ("hits lost to dead windows", "no window" if lost is None else _tokens(lost))]
+    if plan.has_states:
+        hits.append(("hits lost for want of a state", _of_states(report.stateless_tokens, "token")))
     return [
         ("requests", requests),
         ("hits", hits),
-        ("memory", _engine_memory(report)),
+        ("memory", _engine_memory(report, plan)),
         (_TIMES_TITLE, _cache_times(report)),
         ("run", _engine_run(report)),
         ("configuration", _engine_configuration(report.config, plan)),
     ]
 
 
-def _engine_memory(report: EngineReport) -> _Rows:
+def _engine_memory(report: EngineReport, plan: ReplayPlan) -> _Rows:
     rows = [
         *_evictions(report),
         ("peak tokens held", _tokens(report.peak_tokens_held)),
@@ -107,6 +109,12 @@ def _engine_memory(report: EngineReport) -> _Rows:
     ]
     if report.config.sliding_window_size is not None:
         rows.insert(2, ("evicted window halves", _tokens(report.evicted_swa_tokens)))
+    if plan.has_states:
+        rows += [
+            ("peak states held", _of_states(report.peak_states_held, "state")),
+            ("evicted states", _of_states(report.evicted_states, "state")),
+            ("states left out, as no slot was free", _of_states(report.skipped_snapshots, "state")),
+        ]
     return rows
 
 
@@ -134,6 +142,8 @@ def _engine_configuration(config: EngineConfig, plan: ReplayPlan) -> _Rows:
     if config.swa_capacity is not None:
         asked = plan.capacity if plan.swa_capacity is None else plan.swa_capacity
         rows.insert(3, ("capacity of the window half", _rounded(config.swa_capacity, asked)))
+    if plan.has_states:
+        rows.insert(3, ("capacity for states", _of_states(config.track_slots, "state")))
     return rows
 
 
@@ -200,7 +210,16 @@ def _cache_times(report: EngineReport | SerialReport) -> _Rows:
 
 
 def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count:,} tokens"
+    return _counted(count, "token")
+
+
+def _of_states(count: int | None, thing: str) -> str:
+    """Say what a column of a cache without states has in a row about them."""
+    return "no states" if count is None else _counted(count, thing)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def _mebibytes(count: int | None) -> str:

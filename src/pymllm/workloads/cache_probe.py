@@ -48,6 +48,7 @@ class CacheProbe:
         self.evict_calls = 0
         self.evicted_tokens = 0
         self.evicted_swa_tokens = 0
+        self.evicted_states = 0
         self._check = check
         self._check_every = check_every
 
@@ -59,10 +60,10 @@ class CacheProbe:
         self._count()
         return result
 
-    def insert(self, key: RadixKey, value: torch.Tensor, times: CacheTimes, **window: int) -> InsertResult:
-        """Insert ``key``; ``window`` is passed on (``prev_prefix_len``, ``swa_evicted_seqlen``)."""
+    def insert(self, key: RadixKey, value: torch.Tensor, times: CacheTimes, **options: Any) -> InsertResult:
+        """Insert ``key``; ``options`` are passed on, such as ``swa_evicted_seqlen`` or ``mamba_value``."""
         start = perf_counter_ns()
-        result = self.cache.insert(key, value, **window)
+        result = self.cache.insert(key, value, **options)
         times.insert_ns += perf_counter_ns() - start
         self._count()
         return result
@@ -82,16 +83,20 @@ class CacheProbe:
         times.lock_ns += perf_counter_ns() - start
         self._count()
 
-    def evict(self, tokens: int, swa_tokens: int, payers: Sequence[CacheTimes]) -> None:
-        """Evict what several requests are short of together; the time is shared among them evenly."""
+    def evict(self, tokens: int, secondary: int, payers: Sequence[CacheTimes]) -> None:
+        """Evict what several requests are short of together; the time is shared among them evenly.
+
+        Of ``secondary`` there are SWA halves or states, whichever the cache has.
+        """
         start = perf_counter_ns()
-        result = self.cache.evict(tokens, swa_tokens)
+        result = self.cache.evict(tokens, secondary)
         share = (perf_counter_ns() - start) // len(payers)
         for times in payers:
             times.evict_ns += share
         self.evict_calls += 1
         self.evicted_tokens += result.full_evicted
         self.evicted_swa_tokens += result.swa_evicted
+        self.evicted_states += result.mamba_evicted
         self._count()
 
     def _count(self) -> None:

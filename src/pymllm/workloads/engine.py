@@ -284,6 +284,8 @@ class Engine:
             self.watch.forward.write(
                 torch.from_numpy(new), np.array([live.fingerprints[at] for live, at in pairs])
             )
+        if self.watch.recurrent is not None:
+            self.watch.recurrent.decode(batch.requests, batch.rows, positions)
         self.memory.release_windows(batch)
         self._finish_those_done()
 
@@ -329,9 +331,20 @@ class Engine:
         limit = self._source.chunk_limit(live.request_id, most)
         if not 1 <= limit <= most:
             raise UsageError(f"chunk_limit gave {limit} tokens; it must be in 1..{most}")
+        computed, end = 0, live.length + limit
+        while computed < limit:
+            piece = min(end, self.memory.next_stop(live)) - live.length
+            done = self._compute(live, piece)
+            computed += done
+            if done < piece:
+                break
+        return computed
+
+    def _compute(self, live: LiveRequest, piece: int) -> int:
+        """Compute a piece of a chunk and share it; returns how many tokens, as `_prefill_chunk`."""
         slots = None
         while slots is None:
-            slots = self.memory.extend(live, limit)
+            slots = self.memory.extend(live, piece)
             if slots is None:
                 self._retract()
                 if not live.row:
@@ -340,7 +353,9 @@ class Engine:
         self._tally.computed_tokens += len(slots)
         if self.watch.forward is not None:
             self.watch.forward.write(slots, live.fingerprints[start : live.length])
-            self.watch.check_row(live)
+        if self.watch.recurrent is not None:
+            self.watch.recurrent.prefill(live, start)
+        self.watch.check_row(live)
         self.memory.share(live)
         if live.length == live.prompt_length:
             self._end_prefill(live)

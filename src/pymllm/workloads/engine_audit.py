@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.live_request import LiveRequest
 
-__all__ = ["check_emptied", "check_fresh_row", "check_ownership", "check_quiescent"]
+__all__ = ["check_emptied", "check_fresh_row", "check_ownership", "check_quiescent", "check_track_slots"]
 
 
 def check_ownership(
@@ -73,6 +75,42 @@ def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor,
         raise InvariantViolation("E2", "two full pages have the same SWA page behind them")
     available = pools.swa_allocator.swa_available_size()
     _check_total("SWA", config.swa_capacity, available, counted + len(alive) * config.page_size)
+
+
+def check_track_slots(pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
+    """Check that every track slot has one owner: it is free, or some node's, or a live request's.
+
+    Parameters
+    ----------
+    pools : EnginePools
+        Between two iterations; without states there is nothing to check.
+    lives : sequence of LiveRequest
+        All requests that own a row.
+
+    Raises
+    ------
+    InvariantViolation
+        E2: two owners of one track slot. E3: a track slot without an owner.
+
+    Notes
+    -----
+    Cost: O(states).
+    """
+    pool = pools.kind.state_pool
+    if pool is None:
+        return
+    owned = Counter(pools.kind.cached_states())
+    owned.update(live.track_slot for live in lives if live.track_slot)
+    slot, owners = max(owned.items(), key=itemgetter(1), default=(0, 0))
+    if owners > 1:
+        raise InvariantViolation("E2", f"track slot {slot} has {owners} owners")
+    free = pool.available_track_slots()
+    if free + len(owned) != pool.max_track_slots:
+        raise InvariantViolation(
+            "E3",
+            f"track slots: {free} are free and {len(owned)} are cached or owned by live requests, "
+            f"{free + len(owned)} of {pool.max_track_slots}",
+        )
 
 
 def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -144,7 +182,8 @@ def check_quiescent(config: EngineConfig, pools: EnginePools) -> None:
     Raises
     ------
     InvariantViolation
-        E3: a slot, an SWA half, a hold or a row was not given back. E2: a free row is not empty.
+        E3: a slot, an SWA half, a track slot, a hold or a row was not given back. E2: a free row is not
+        empty.
 
     Notes
     -----
@@ -155,6 +194,7 @@ def check_quiescent(config: EngineConfig, pools: EnginePools) -> None:
     if pools.swa_allocator is not None and config.swa_capacity is not None:
         alive = cache.swa_evictable_size() + cache.swa_protected_size()
         _check_total("SWA", config.swa_capacity, pools.swa_allocator.swa_available_size(), alive)
+    check_track_slots(pools, ())
     if cache.protected_size() or cache.swa_protected_size():
         raise InvariantViolation(
             "E3",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["EngineConfig"]
+__all__ = ["CACHES_OF_STATES", "EngineConfig"]
+
+CACHES_OF_STATES = frozenset({"mamba"})
+"""Names of caches that keep recurrent states beside KV."""
+
+_TRACK_SLOTS_PER_REQUEST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +19,8 @@ class EngineConfig:
     Parameters
     ----------
     cache : str
-        Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`: ``"radix"`` or ``"chunk"``.
+        Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`: ``"radix"``,
+        ``"chunk"`` or ``"mamba"``.
     page_size : int
         Tokens per page.
     sliding_window_size : int or None
@@ -24,6 +30,9 @@ class EngineConfig:
     swa_capacity : int or None
         Slots of the sliding-window half, cut down likewise; ``None`` takes ``capacity``.
         Only with a window.
+    track_slots : int or None
+        States that a cache of states may keep; ``None`` takes four per running request. Only with
+        ``"mamba"``, which has no window.
     max_running : int
         Most requests that own a row at one time.
     max_context : int
@@ -52,7 +61,8 @@ class EngineConfig:
     Raises
     ------
     ValueError
-        A size is zero or negative, or ``swa_capacity`` comes without a window.
+        A size is zero or negative, ``swa_capacity`` comes without a window, or ``track_slots`` without a
+        cache of states; or a cache of states with a window.
     """
 
     cache: str = "radix"
@@ -60,6 +70,7 @@ class EngineConfig:
     sliding_window_size: int | None = None
     capacity: int = 1_000_000
     swa_capacity: int | None = None
+    track_slots: int | None = None
     max_running: int = 256
     max_context: int = 131_072
     chunk_tokens: int = 8192
@@ -82,12 +93,25 @@ class EngineConfig:
         for name in ("decode_headroom", "check_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.track_slots is not None and self.track_slots < 0:
+            raise ValueError(f"track_slots is {self.track_slots}; it must be 0 or more, or None")
+        if self.track_slots is not None and not self.has_states:
+            raise ValueError(f"track_slots is for cache 'mamba'; cache {self.cache!r} keeps no states")
+        if self.has_states and self.sliding_window_size is not None:
+            raise ValueError(
+                f"sliding_window_size is {self.sliding_window_size}; cache 'mamba' has no window"
+            )
         if self.swa_capacity is not None and self.sliding_window_size is None:
             raise ValueError("swa_capacity is for a sliding window; give sliding_window_size too")
         for name in ("capacity", "swa_capacity"):
             value = getattr(self, name)
             if value is not None and value < self.page_size:
                 raise ValueError(f"{name} is {value}; it must hold at least one page of {self.page_size}")
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the cache keeps recurrent states beside KV."""
+        return self.cache in CACHES_OF_STATES
 
     def rounded(self) -> EngineConfig:
         """Cut capacities down to whole pages and fill in what follows from the rest.
@@ -101,6 +125,13 @@ class EngineConfig:
         swa_capacity = self.swa_capacity
         if self.sliding_window_size is not None:
             swa_capacity = (swa_capacity or capacity) // self.page_size * self.page_size
+        track_slots = self.track_slots
+        if self.has_states and track_slots is None:
+            track_slots = _TRACK_SLOTS_PER_REQUEST * self.max_running
         return replace(
-            self, capacity=capacity, swa_capacity=swa_capacity, max_context=min(self.max_context, capacity)
+            self,
+            capacity=capacity,
+            swa_capacity=swa_capacity,
+            max_context=min(self.max_context, capacity),
+            track_slots=track_slots,
         )

@@ -19,6 +19,7 @@ from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_decode import DecodeBatch
 from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.engine_states import EngineStates
 from pymllm.workloads.engine_watch import EngineWatch, Event
 from pymllm.workloads.live_request import LiveRequest
 
@@ -44,6 +45,8 @@ class EngineMemory:
     ----------
     probe : CacheProbe
         All cache operations go through it.
+    states : EngineStates or None
+        What requests do with states, where the cache keeps any.
     dead_window_tokens : int
         Cached tokens that requests computed again because their window was dead.
     changes : int
@@ -54,6 +57,9 @@ class EngineMemory:
         self.pools = pools
         self._watch = watch
         self.probe = CacheProbe(pools.kind.cache, pools.kind.check, config.check_every)
+        self.states: EngineStates | None = None
+        if pools.kind.state_pool is not None:
+            self.states = EngineStates(pools.kind.state_pool, pools.kind, self.probe, watch, config.page_size)
         self.dead_window_tokens = 0
         self.changes = 0
         self.page_size = config.page_size
@@ -115,10 +121,11 @@ class EngineMemory:
         live.lock_token = self.probe.lock(match.last_node, live.times)
         live.held_node = match.last_node
         live.length = live.held_length = live.released_length = match.prefix_len
+        live.branching_length = match.mamba_branching_seqlen or 0
         return match.indices
 
     def take_row(self, live: LiveRequest, prefix: torch.Tensor) -> bool:
-        """Give a request that holds its prefix a row, and write the prefix into it.
+        """Give a request that holds its prefix a row, and write the prefix into it; likewise its state.
 
         Returns
         -------
@@ -131,6 +138,8 @@ class EngineMemory:
         live.row = rows[0]
         self.pools.rows.write((live.row, slice(0, live.held_length)), prefix)
         live.is_recomputing = self._swa_allocator is not None and not live.was_admitted
+        if self.states is not None:
+            self.states.begin(live)
         return True
 
     def allocate(self, tokens: int, payers: Sequence[CacheTimes]) -> torch.Tensor | None:
@@ -162,6 +171,10 @@ class EngineMemory:
             slots = self.pools.allocator.alloc(tokens)
         return slots
 
+    def next_stop(self, live: LiveRequest) -> int:
+        """Tell how far the next piece of a prompt may go: to its end, or to where a state is due."""
+        return live.prompt_length if self.states is None else self.states.next_stop(live)
+
     def extend(self, live: LiveRequest, limit: int) -> torch.Tensor | None:
         """Give a request slots for its next tokens and write them into its row.
 
@@ -181,6 +194,8 @@ class EngineMemory:
             Slots, shape ``(tokens,)``, at least one; ``None`` when memory is short, and nothing has
             changed then but what was evicted.
         """
+        if self.states is not None:
+            self.states.reserve(live, live.length + limit)
         in_page = -live.length % self.page_size
         tokens = limit if self._swa_allocator is None else min(limit, in_page + self.room()[1])
         new = self.allocate(self.pages_up(max(0, tokens - in_page)), [live.times]) if tokens else None
@@ -205,9 +220,12 @@ class EngineMemory:
         Notes
         -----
         The new hold is taken before the old one is released, and the row is rewritten before duplicates
-        are given back, so that the row never names a slot that is neither owned nor held.
-        Laws: R4, S7, E2.
+        are given back, so that the row never names a slot that is neither owned nor held. A cache of
+        states is given nothing but with a state: without one its match could not say whose slots it has.
+        Laws: R4, S7, M2, E2.
         """
+        if self.states is not None and not self.states.is_due(live):
+            return
         if self._releases_early:
             self.release_window(live)
         aligned = self.whole_pages(live.length)
@@ -218,10 +236,14 @@ class EngineMemory:
         self.release_window(live)
 
     def _insert(self, live: LiveRequest, aligned: int) -> InsertResult:
-        window = {}
+        options: dict[str, Any] = {}
         if self._swa_allocator is not None:
-            window = {"prev_prefix_len": live.held_length, "swa_evicted_seqlen": live.released_length}
-        result = self.probe.insert(live.key(aligned), self._table[live.row, :aligned], live.times, **window)
+            options = {"prev_prefix_len": live.held_length, "swa_evicted_seqlen": live.released_length}
+        if self.states is not None and live.track_slot:
+            options["mamba_value"] = self.states.save(live)
+        result = self.probe.insert(live.key(aligned), self._table[live.row, :aligned], live.times, **options)
+        if self.states is not None and live.track_slot:
+            self.states.hand_over(live, result.mamba_exist)
         if live.is_recomputing:
             known = min(result.prefix_len, live.queried_length)
             self.dead_window_tokens += max(0, known - live.held_length)
@@ -235,6 +257,12 @@ class EngineMemory:
             self._move_hold(live, result.last_node, aligned)
             return
         match = self.probe.match(live.key(aligned), live.times)
+        if self.states is not None and match.prefix_len < aligned:
+            raise InvariantViolation(
+                "M2",
+                f"request {live.request_id}: a state was cached after {aligned} tokens, but only "
+                f"{match.prefix_len} of them match",
+            )
         if match.prefix_len <= held:
             self._refuse_adopted(live, result)
             self._watch.notice(Event.UNCACHED, live)
@@ -313,6 +341,8 @@ class EngineMemory:
             if own is not None:
                 self.pools.allocator.free(own)
             self.pools.rows.free(live.row)
+        if self.states is not None:
+            self.states.give_back(live)
         self.probe.unlock(live.held_node, live.lock_token, live.times)
         live.forget_memory()
         self.changes += 1

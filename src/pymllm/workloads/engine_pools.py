@@ -8,12 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
+from pymllm.invariants.gdn_pool import check_gdn_pool
+from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
 from pymllm.invariants.radix_cache import check_radix_cache
 from pymllm.invariants.swa_allocator import check_swa_allocator
 from pymllm.invariants.token_allocator import check_token_allocator
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache
 from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.memory_pool import (
+    GDNPool,
     ReqToTokenPool,
     SWATokenToKVPoolAllocator,
     TokenToKVPoolAllocator,
@@ -26,6 +30,7 @@ __all__ = [
     "CacheKind",
     "EnginePools",
     "SlotAllocator",
+    "StatePool",
     "WindowAllocator",
     "check_allocator",
     "make_engine_pools",
@@ -68,6 +73,45 @@ class WindowAllocator(SlotAllocator, Protocol):
         """Count the free tokens of the SWA half."""
 
 
+class StatePool(Protocol):
+    """What an engine asks of a pool of states, as documented of `GDNPool`."""
+
+    @property
+    def max_track_slots(self) -> int:
+        """States that can be kept besides the working ones."""
+
+    @property
+    def recurrent_state(self) -> torch.Tensor:
+        """States of all layers and rows, layers first; written by the simulated model only."""
+
+    @property
+    def conv_state(self) -> torch.Tensor:
+        """The same of the convolutions."""
+
+    def copy_states(self, src_index: int, dst_index: int) -> None:
+        """Copy a row to another."""
+
+    def reset_states(self, req_pool_indices: int) -> None:
+        """Fill a row with zeros."""
+
+    def alloc_track_slot(self) -> int | None:
+        """Hand out a row for a snapshot, or ``None``."""
+
+    def free_track_slot(self, slot: int) -> None:
+        """Take it back."""
+
+    def available_track_slots(self) -> int:
+        """Count those that `alloc_track_slot` can still hand out."""
+
+
+def _has_no_states() -> list[int]:
+    return []
+
+
+def _has_no_state(node: Any) -> None:
+    """Answer for any node of a cache without states."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheKind:
     """A prefix cache and how to look inside it.
@@ -82,12 +126,21 @@ class CacheKind:
         Full slots of every node, a list of 1-D integer tensors in whole pages.
     path_slots : callable
         Takes a node; full slots of its path from the root, as above.
+    state_pool : StatePool or None
+        Working states and track slots, where the cache keeps states.
+    cached_states : callable
+        Track slots of all nodes.
+    state_of : callable
+        Takes a node; its track slot, or ``None``.
     """
 
     cache: BasePrefixCache
     check: Callable[[], None]
     cached_slots: Callable[[], list[torch.Tensor]]
     path_slots: Callable[[Any], list[torch.Tensor]]
+    state_pool: StatePool | None = None
+    cached_states: Callable[[], list[int]] = _has_no_states
+    state_of: Callable[[Any], int | None] = _has_no_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +234,40 @@ def _make_chunk(config: EngineConfig, allocator: object) -> CacheKind:
     return CacheKind(cache, lambda: None, list, lambda node: [])
 
 
-def _tree_slots(root: TreeNode) -> list[torch.Tensor]:
-    found, ahead = [], list(root.children.values())
+def _make_mamba(config: EngineConfig, allocator: object) -> CacheKind:
+    assert config.track_slots is not None  # of a rounded configuration
+    # The smallest pool that has every dimension: two layers, and heads and channels of more than one element.
+    pool = GDNPool(
+        config.max_running,
+        num_gdn_layers=2,
+        num_v_heads=1,
+        head_k_dim=2,
+        head_v_dim=2,
+        conv_dim=2,
+        conv_kernel_size=2,
+        device=config.device,
+        max_track_slots=config.track_slots,
+    )
+    cache = MambaRadixCache(config.page_size, allocator, pool)
+
+    def check() -> None:
+        check_mamba_radix_cache(cache)
+        check_gdn_pool(pool)
+
+    return CacheKind(
+        cache,
+        check,
+        lambda: _tree_slots(cache.root_node),
+        _path_slots,
+        pool,
+        lambda: [int(node.mamba_value) for node in cache.mamba_lru if node.mamba_value is not None],
+        lambda node: None if node.mamba_value is None else int(node.mamba_value),
+    )
+
+
+def _tree_slots(root: TreeNode | MambaTreeNode) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    ahead: list[Any] = list(root.children.values())
     while ahead:
         node = ahead.pop()
         ahead.extend(node.children.values())
@@ -191,7 +276,7 @@ def _tree_slots(root: TreeNode) -> list[torch.Tensor]:
     return found
 
 
-def _path_slots(node: TreeNode) -> list[torch.Tensor]:
+def _path_slots(node: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     while node.parent is not None and node.value is not None:
         found.append(node.value)
@@ -201,5 +286,6 @@ def _path_slots(node: TreeNode) -> list[torch.Tensor]:
 
 CACHE_MAKERS: dict[str, Callable[[EngineConfig, object], CacheKind]] = {
     "chunk": _make_chunk,
+    "mamba": _make_mamba,
     "radix": _make_radix,
 }

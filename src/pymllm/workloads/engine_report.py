@@ -52,6 +52,15 @@ class EngineReport:
     dead_window_tokens : int or None
         Tokens whose KV was cached when a request was admitted but lay behind a dead window, so that they
         were computed again; ``None`` without a window.
+    stateless_tokens : int or None
+        Tokens whose KV was cached when a request was first admitted but lay beyond the last state, so that
+        they were computed again; ``None`` without states.
+    peak_states_held : int or None
+        Most track slots at one time that were not free, or ``None``.
+    evicted_states : int or None
+        States that evictions gave back, or ``None``.
+    skipped_snapshots : int or None
+        States that were not cached because no track slot could be had, or ``None``.
     match, insert, evict, lock : CacheTime
         Per finished request; ``lock`` covers locking and unlocking. An eviction that several
         requests need together is shared among them evenly.
@@ -93,6 +102,10 @@ class EngineReport:
     evicted_tokens: int
     evicted_swa_tokens: int
     dead_window_tokens: int | None
+    stateless_tokens: int | None
+    peak_states_held: int | None
+    evicted_states: int | None
+    skipped_snapshots: int | None
     match: CacheTime
     insert: CacheTime
     evict: CacheTime

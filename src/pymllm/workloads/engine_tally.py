@@ -28,10 +28,12 @@ class EngineTally:
     prompt_tokens: int = 0
     hit_tokens: int = 0
     ceiling_tokens: int = 0
+    stateless_tokens: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
     peak_tokens_held: int = 0
     peak_tokens_stored: int = 0
+    peak_states_held: int = 0
     iterations: int = 0
     virtual_ms: float = 0.0
     wall_seconds: float = 0.0
@@ -49,6 +51,7 @@ class EngineTally:
             self.prompt_tokens += live.request.prompt_length
             self.hit_tokens += live.held_length
             self.ceiling_tokens += live.ceiling_tokens
+            self.stateless_tokens += max(0, live.branching_length - live.held_length)
 
     def count_finish(self, live: LiveRequest) -> None:
         """Count a finished request and keep its times."""
@@ -62,10 +65,12 @@ class EngineTally:
         self.peak_tokens_stored = max(self.peak_tokens_stored, stored)
         held = stored - memory.probe.cache.evictable_size()
         self.peak_tokens_held = max(self.peak_tokens_held, held)
+        if memory.states is not None:
+            self.peak_states_held = max(self.peak_states_held, memory.states.held())
 
     def report(self, config: EngineConfig, memory: EngineMemory, content_tokens: int) -> EngineReport:
         """Make the report of everything counted so far."""
-        probe = memory.probe
+        probe, states = memory.probe, memory.states
         return EngineReport(
             config=config,
             requests=self.requests,
@@ -84,6 +89,10 @@ class EngineTally:
             evicted_tokens=probe.evicted_tokens,
             evicted_swa_tokens=probe.evicted_swa_tokens,
             dead_window_tokens=None if config.sliding_window_size is None else memory.dead_window_tokens,
+            stateless_tokens=None if states is None else self.stateless_tokens,
+            peak_states_held=None if states is None else self.peak_states_held,
+            evicted_states=None if states is None else probe.evicted_states,
+            skipped_snapshots=None if states is None else states.skipped,
             match=_cache_time([times.match_ns for times in self.times]),
             insert=_cache_time([times.insert_ns for times in self.times]),
             evict=_cache_time([times.evict_ns for times in self.times]),

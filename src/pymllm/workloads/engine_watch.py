@@ -11,6 +11,7 @@ from pymllm.workloads import engine_audit
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward
 from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.engine_recurrent import SimulatedRecurrent
 from pymllm.workloads.live_request import LiveRequest
 
 __all__ = ["EngineWatch", "Event", "Onlooker"]
@@ -29,6 +30,10 @@ class Event(enum.Enum):
     """Others have cached meanwhile what it computed; its duplicates are about to be given back."""
     UNCACHED = "uncached"
     """The cache took nothing of what it computed, and has nothing of it: the window would be dead."""
+    SNAPSHOT_SKIPPED = "snapshot skipped"
+    """A state was due to be cached, but no track slot could be had."""
+    STATE_DUPLICATED = "state duplicated"
+    """Others have cached meanwhile the state that it has saved; its track slot is about to be given back."""
     RETRACTED = "retracted"
     """It goes back into the queue, because memory ran out."""
     ABORTED = "aborted"
@@ -59,6 +64,8 @@ class EngineWatch:
     ----------
     forward : SimulatedForward or None
         Writes and compares content, where the configuration asks for it.
+    recurrent : SimulatedRecurrent or None
+        The same for states, where the cache keeps any.
     tested : Counter of str
         How often each law was tested and held, by its id; a test that could not have failed is not counted.
     """
@@ -67,6 +74,9 @@ class EngineWatch:
         self.forward: SimulatedForward | None = None
         if config.content_check:
             self.forward = SimulatedForward(config, pools.swa_allocator, pools.allocator.size)
+        self.recurrent: SimulatedRecurrent | None = None
+        if config.content_check and pools.kind.state_pool is not None:
+            self.recurrent = SimulatedRecurrent(pools.kind.state_pool, config.seed)
         self.tested: Counter[str] = Counter()
         self._config = config
         self._pools = pools
@@ -80,12 +90,24 @@ class EngineWatch:
         if self._onlooker is not None:
             self._onlooker(event, live)
 
+    def note_copy(self, source: int, destination: int) -> None:
+        """Take note that a state was copied from row to row."""
+        if self.recurrent is not None:
+            self.recurrent.note_copy(source, destination)
+
+    def note_reset(self, row: int) -> None:
+        """Take note that a working state was reset."""
+        if self.recurrent is not None:
+            self.recurrent.note_reset(row)
+
     def check_row(self, live: LiveRequest) -> None:
-        """Read a request's row and window back, where content is checked (laws E1, S1)."""
+        """Read a request's row, window and state back, where content is checked (laws E1, S1)."""
         if self.forward is not None and live.length:
             row = self._pools.rows.req_to_token[live.row, : live.length]
             self.forward.check_row(live.request_id, row, live.fingerprints[: live.length])
             self.tested["E1"] += 1
+        if self.recurrent is not None:
+            self.recurrent.check(live)
 
     def check_fresh_row(self, live: LiveRequest) -> None:
         """Check that a request's new row carries nothing over (law E2), where books are checked."""
@@ -104,6 +126,9 @@ class EngineWatch:
             Cache operations so far: nodes are looked at only if there were any since the last check.
         """
         self._pools.check_allocator()
+        if self.recurrent is not None:
+            self.recurrent.check_untouched()
+        engine_audit.check_track_slots(self._pools, lives)
         with_cache = operations != self._audited_operations
         engine_audit.check_ownership(self._config, self._pools, lives, with_cache=with_cache)
         self._audited_operations = operations
@@ -137,6 +162,8 @@ class EngineWatch:
         if self.forward is not None:
             self.tested["E5"] += self.forward.unchecked_writes > 0
             self.forward.check_untouched()
+        if self.recurrent is not None:
+            self.recurrent.check_untouched()
 
     def check_emptied(self) -> None:
         """Check that the pools own everything after evicting everything (law E3)."""

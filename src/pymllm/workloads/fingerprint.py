@@ -13,7 +13,7 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["KVPart", "kv_fingerprints", "prefix_fingerprints"]
+__all__ = ["KVPart", "kv_fingerprints", "prefix_fingerprints", "scatter", "token_fingerprints"]
 
 # Constants of the splitmix64 generator (Steele, Lea, Flood 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -53,10 +53,37 @@ def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) 
     Laws: E1. Source: our choice: a running sum of values that each mix a token with its position.
     """
     positions = np.arange(len(tokens), dtype=np.uint64)
-    mixed = _scatter(tokens.astype(np.uint64) * _TOKEN + positions * _STEP)
-    seed = hashlib.sha256(f"{type(namespace).__name__}:{namespace}".encode()).digest()
-    sums: np.ndarray = np.cumsum(mixed, dtype=np.uint64) + np.frombuffer(seed, dtype="<u8", count=1)
+    mixed = scatter(tokens.astype(np.uint64) * _TOKEN + positions * _STEP)
+    sums: np.ndarray = np.cumsum(mixed, dtype=np.uint64) + _seed(namespace)
     return sums
+
+
+def token_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
+    """Fingerprint each token of a sequence by itself.
+
+    Parameters
+    ----------
+    tokens : numpy.ndarray
+        Shape ``(n,)``, unsigned or non-negative integers below ``2**32``.
+    namespace : str or int or None
+        ``1`` and ``"1"`` differ.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(n,)``, uint64; entry i depends on the namespace and token i, wherever it stands.
+
+    Notes
+    -----
+    Cost: O(n). Laws: E1.
+    """
+    return scatter(tokens.astype(np.uint64) * _TOKEN + _seed(namespace))
+
+
+@functools.cache
+def _seed(namespace: str | int | None) -> np.uint64:
+    digest = hashlib.sha256(f"{type(namespace).__name__}:{namespace}".encode()).digest()
+    return np.uint64(int.from_bytes(digest[:8], "little"))
 
 
 def kv_fingerprints(prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarray:
@@ -80,7 +107,7 @@ def kv_fingerprints(prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarra
     -----
     Cost: O(n). Laws: E1.
     """
-    return _scatter(prefixes ^ _salt(layer, part)).view(np.int64)
+    return scatter(prefixes ^ _salt(layer, part)).view(np.int64)
 
 
 @functools.cache
@@ -88,8 +115,23 @@ def _salt(layer: int, part: KVPart) -> np.uint64:
     return np.uint64((layer * _PARTS_PER_LAYER + part + 1) * int(_STEP) % (1 << 64))
 
 
-def _scatter(values: np.ndarray) -> np.ndarray:
-    """Mix 64-bit values so that each input bit moves every output bit; a bijection."""
+def scatter(values: np.ndarray) -> np.ndarray:
+    """Mix 64-bit values so that each input bit moves every output bit; a bijection.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        uint64, any shape.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint64, the same shape.
+
+    Notes
+    -----
+    Cost: a dozen passes in NumPy.
+    """
     mixed: np.ndarray = (values ^ (values >> np.uint64(30))) * _MIX_1
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
     mixed ^= mixed >> np.uint64(31)

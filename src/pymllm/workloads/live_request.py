@@ -53,6 +53,10 @@ class LiveRequest:
     #: Tokens of the last cache query, and whether all that was computed since was cached already.
     queried_length: int = 0
     is_recomputing: bool = False
+    #: With states: tokens whose KV was cached beyond the prefix that could be used; 0 if none.
+    branching_length: int = 0
+    #: With states: own track slot for the next snapshot; 0 without one.
+    track_slot: int = 0
     was_admitted: bool = False
     times: CacheTimes = field(default_factory=CacheTimes)
     _tokens: np.ndarray | None = None
@@ -95,4 +99,5 @@ class LiveRequest:
     def forget_memory(self) -> None:
         """Own nothing any more; the caller has given everything back."""
         self.length = self.row = self.last_slot = self.held_length = self.released_length = 0
+        self.branching_length = 0
         self.held_node = self.lock_token = None

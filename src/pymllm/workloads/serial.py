@@ -24,7 +24,7 @@ from pymllm.mem_cache.base_prefix_cache import MatchResult, RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
-from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
 from pymllm.workloads.engine_report import CacheTime
 from pymllm.workloads.engine_tally import peak_rss_bytes
@@ -150,7 +150,7 @@ def replay_serially(
     InvariantViolation
         A law is broken: by a check during the run, or by what is left at the end (E3, E4).
     ValueError
-        A size is below 1, or no cache has that name.
+        A size is below 1, no cache has that name, or it is one that keeps states.
 
     Notes
     -----
@@ -192,8 +192,11 @@ class _SerialReplay:
     """One cache, one allocator, and the books."""
 
     def __init__(self, config: SerialConfig) -> None:
-        if config.cache not in CACHE_MAKERS:
-            raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(CACHE_MAKERS))}")
+        if config.cache in CACHES_OF_STATES:
+            raise ValueError(f"cache {config.cache!r} needs an engine, whose states it keeps")
+        known = CACHE_MAKERS.keys() - CACHES_OF_STATES
+        if config.cache not in known:
+            raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(known))}")
         sizes = EngineConfig(
             config.cache, config.page_size, capacity=config.capacity, check_every=config.check_every
         ).rounded()

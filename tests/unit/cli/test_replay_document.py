@@ -27,6 +27,7 @@ PLAN = ReplayPlan(
     window=64,
     capacity=5000,
     swa_capacity=None,
+    track_slots=None,
     max_running=4,
     chunk=512,
     iteration_ms=50.0,

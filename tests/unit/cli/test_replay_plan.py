@@ -23,6 +23,7 @@ PLAN = ReplayPlan(
     window=None,
     capacity=None,
     swa_capacity=None,
+    track_slots=None,
     max_running=4,
     chunk=64,
     iteration_ms=50.0,
@@ -51,6 +52,9 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
         ({"workload": "chatt"}, r"'chatt' is no file and no workload \(did you mean chat\?\); give a trace"),
         ({"workload": "zzz"}, "'zzz' is no file and no workload; give a trace file or one of chat, agent"),
         ({"swa_capacity": 64}, "--swa-capacity is the window half's; give --window too"),
+        ({"track_slots": 8}, "--track-slots is for states; give --cache mamba too"),
+        ({"caches": ("chunk", "mamba"), "mode": "serial"}, "--cache mamba caches the states of an engine"),
+        ({"caches": ("mamba",), "window": 64}, "--cache mamba has no window"),
         ({"capacity": 15}, "--capacity 15 holds no page of 16 tokens; give at least 16"),
         ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--swa-capacity 15 holds no page"),
         (

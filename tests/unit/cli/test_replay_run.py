@@ -30,6 +30,7 @@ PLAN = ReplayPlan(
     window=None,
     capacity=5000,
     swa_capacity=None,
+    track_slots=None,
     max_running=4,
     chunk=64,
     iteration_ms=20.0,

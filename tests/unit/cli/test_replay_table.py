@@ -24,6 +24,7 @@ PLAN = ReplayPlan(
     window=64,
     capacity=5000,
     swa_capacity=None,
+    track_slots=None,
     max_running=4,
     chunk=512,
     iteration_ms=50.0,
@@ -106,6 +107,26 @@ def test_a_window_halfs_own_capacity_is_shown() -> None:
     """What was asked for it stands beside what it got."""
     text = make_text(run_plan(replace(PLAN, swa_capacity=3000), "off"))
     assert value_of(text, "capacity of the window half") == "2,992 tokens (3,000 asked)"
+
+
+def test_states_have_their_rows_and_other_caches_none() -> None:
+    """Hits lost, states held, evicted and left out stand beside a cache that has no states."""
+    plan = replace(PLAN, window=None, caches=("radix", "mamba"), track_slots=2)
+    result = run_plan(plan, "off")
+    text = make_text(result)
+    report = result.runs[1]
+    assert isinstance(report, EngineReport)
+    expected = {
+        "hits lost for want of a state": f"{report.stateless_tokens:,} tokens",
+        "peak states held": "2 states",
+        "evicted states": f"{report.evicted_states} states",
+        "states left out, as no slot was free": f"{report.skipped_snapshots} states",
+        "capacity for states": "2 states",
+    }
+    for label, value in expected.items():
+        assert value_of(text, label).split() == ["no", "states", *value.split()]
+    assert report.hit_tokens > 0
+    assert "state" not in make_text(replace(result, plan=PLAN, runs=result.runs[:1]))
 
 
 def test_memory_that_cannot_be_read_is_unknown(windowed: ReplayResult) -> None:

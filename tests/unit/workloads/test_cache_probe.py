@@ -7,6 +7,7 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 
@@ -38,6 +39,15 @@ def test_common_eviction_is_shared_evenly() -> None:
     probe.evict(2, 0, payers)
     assert payers[0].evict_ns == payers[1].evict_ns > 0
     assert (probe.evict_calls, probe.evicted_tokens, probe.evicted_swa_tokens) == (1, 3, 3)
+
+
+def test_states_pass_through() -> None:
+    """M1, M5: options of an insert reach the cache, and what an eviction says of states is added up."""
+    probe, times = CacheProbe(MambaRadixCache(), lambda: None, 0), CacheTimes()
+    for token in (1, 2, 3):
+        probe.insert(RadixKey([token]), torch.tensor([token]), times, mamba_value=torch.tensor([token]))
+    probe.evict(0, 2, [times])
+    assert (probe.evict_calls, probe.evicted_tokens, probe.evicted_states) == (1, 2, 2)
 
 
 @pytest.mark.parametrize(("check_every", "expected"), [(0, 0), (1, 7), (3, 2)])

@@ -28,6 +28,8 @@ KINDS = [
     {"cache": "radix", "page_size": 4, "sliding_window_size": 6, "release_window_early": True},
     {"cache": "chunk", "page_size": 4},
     {"cache": "chunk", "page_size": 4, "sliding_window_size": 6},
+    {"cache": "mamba", "page_size": 1},
+    {"cache": "mamba", "page_size": 4, "track_slots": 3},
 ]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
 

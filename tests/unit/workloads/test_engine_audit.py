@@ -9,7 +9,13 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine import Engine
-from pymllm.workloads.engine_audit import check_emptied, check_fresh_row, check_ownership, check_quiescent
+from pymllm.workloads.engine_audit import (
+    check_emptied,
+    check_fresh_row,
+    check_ownership,
+    check_quiescent,
+    check_track_slots,
+)
 from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
@@ -182,3 +188,48 @@ def test_lost_window_half_is_noticed(engine: Engine) -> None:
         check(engine)
     with pytest.raises(InvariantViolation, match="E3: SWA slots"):
         check_quiescent(engine.config, drained(engine))
+
+
+@pytest.fixture
+def hybrid(engine_of: Callable[..., Engine], ask: Callable[..., Request]) -> Engine:
+    """Make an engine with three states: a finished prompt's, and those of two requests in decode."""
+    requests = [ask(0, 13), ask(1, 15, 30), ask(2, 11, 30)]
+    engine = engine_of(requests, cache="mamba", page_size=4, chunk_tokens=64, track_slots=5)
+    engine.step()
+    return engine
+
+
+def test_every_track_slot_has_one_owner(hybrid: Engine) -> None:
+    """M7, E3: free, cached, or in the hands of a live request."""
+    pools, lives = hybrid.memory.pools, hybrid.decoding.requests
+    assert pools.kind.state_pool is not None
+    check_track_slots(pools, lives)
+    live = lives[0]
+    live.track_slot = pools.kind.state_pool.alloc_track_slot() or 0
+    check_track_slots(pools, lives)
+    with pytest.raises(InvariantViolation, match="E3: track slots: 1 are free and 3 are cached or owned"):
+        check_track_slots(pools, ())
+    with pytest.raises(InvariantViolation, match="E3: track slots"):
+        hybrid.watch.check_books([], hybrid.memory.probe.operations)
+    lives[1].track_slot = live.track_slot
+    with pytest.raises(InvariantViolation, match=f"E2: track slot {live.track_slot} has 2 owners"):
+        check_track_slots(pools, lives)
+
+
+def test_track_slot_of_request_and_cache_is_noticed(hybrid: Engine) -> None:
+    """M1, E2: a request that goes on with what it has handed over."""
+    pools, live = hybrid.memory.pools, hybrid.decoding.requests[0]
+    live.track_slot = pools.kind.cached_states()[0]
+    with pytest.raises(InvariantViolation, match=f"E2: track slot {live.track_slot} has 2 owners"):
+        check_track_slots(pools, [live])
+
+
+def test_lost_track_slot_is_noticed_at_rest(hybrid: Engine) -> None:
+    """E3: nobody has it, and it is not free."""
+    pools = hybrid.memory.pools
+    hybrid.drain()
+    hybrid.check_quiescent()
+    assert pools.kind.state_pool is not None
+    pools.kind.state_pool.alloc_track_slot()
+    with pytest.raises(InvariantViolation, match="E3: track slots: 1 are free and 3 are cached"):
+        check_quiescent(hybrid.config, pools)

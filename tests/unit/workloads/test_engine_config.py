@@ -20,6 +20,23 @@ def test_window_half_is_as_large_as_the_other_by_default() -> None:
     assert EngineConfig().rounded().swa_capacity is None
 
 
+def test_states_are_four_per_running_request_by_default() -> None:
+    """Only a cache of states has track slots, and none of them is a number that may be asked for."""
+    assert EngineConfig(cache="mamba", max_running=8).rounded().track_slots == 32
+    assert EngineConfig(cache="mamba", track_slots=0).rounded().track_slots == 0
+    assert EngineConfig().rounded().track_slots is None
+
+
+def test_cache_of_states_has_no_window() -> None:
+    """X1: nor have the other caches any states."""
+    with pytest.raises(ValueError, match="sliding_window_size is 8; cache 'mamba' has no window"):
+        EngineConfig(cache="mamba", sliding_window_size=8)
+    with pytest.raises(ValueError, match="track_slots is for cache 'mamba'; cache 'radix' keeps no states"):
+        EngineConfig(track_slots=8)
+    with pytest.raises(ValueError, match="track_slots is -1"):
+        EngineConfig(cache="mamba", track_slots=-1)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -8,7 +8,8 @@ import torch
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.memory_pool import GDNPool, SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import check_allocator, make_engine_pools
@@ -37,9 +38,40 @@ def test_window_makes_both_halves() -> None:
     assert (pools.full_available_size(), pools.allocator.available_size()) == (16, 8)
 
 
+def test_cache_of_states_comes_with_a_pool_of_them() -> None:
+    """P1, M7: one working state per row, track slots behind them, and nodes that say which they have."""
+    pools = make_engine_pools(
+        EngineConfig(cache="mamba", capacity=8, max_context=8, max_running=3, track_slots=2).rounded()
+    )
+    kind, states = pools.kind, pools.kind.state_pool
+    assert isinstance(kind.cache, MambaRadixCache)
+    assert isinstance(states, GDNPool)
+    assert kind.cache.mamba_pool is states
+    assert (states.max_reqs, states.max_track_slots) == (pools.rows.size, 2) == (3, 2)
+    slots, track_slot = pools.allocator.alloc(3), states.alloc_track_slot()
+    assert slots is not None
+    assert track_slot == 4
+    last = kind.cache.insert(RadixKey([1, 2, 3]), slots, mamba_value=torch.tensor([track_slot])).last_node
+    upper = kind.cache.insert(RadixKey([1, 2]), slots[:2]).last_node
+    assert kind.cached_states() == [kind.state_of(last)] == [4]
+    assert kind.state_of(upper) is None
+    assert torch.cat(kind.path_slots(last)).tolist() == slots.tolist()
+    assert sorted(torch.cat(kind.cached_slots()).tolist()) == sorted(slots.tolist())
+    kind.check()
+    states._held_track_slots.clear()
+    with pytest.raises(InvariantViolation):
+        kind.check()
+
+
+def test_other_caches_keep_no_states() -> None:
+    """A cache without states needs no pool of them."""
+    kind = make_engine_pools(EngineConfig(capacity=8, max_context=8).rounded()).kind
+    assert (kind.state_pool, kind.cached_states(), kind.state_of(kind.cache)) == (None, [], None)
+
+
 def test_unknown_cache_is_refused_with_the_known_names() -> None:
     """X1: the message says what to choose from."""
-    with pytest.raises(ValueError, match="'lru'; choose one of chunk, radix"):
+    with pytest.raises(ValueError, match="'lru'; choose one of chunk, mamba, radix"):
         make_engine_pools(EngineConfig(cache="lru"))
 
 

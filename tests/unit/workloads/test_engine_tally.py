@@ -53,6 +53,27 @@ def test_peaks_only_rise(engine_of: Callable[..., Engine], ask: Callable[..., Re
     assert (tally.peak_tokens_held, tally.peak_tokens_stored) == (5, 7)
 
 
+def test_hits_lost_for_want_of_a_state_are_counted(ask: Callable[..., Request]) -> None:
+    """M2: the KV beyond the usable prefix, at a request's first admission."""
+    tally = EngineTally()
+    for branching in (0, 9):
+        live = LiveRequest(ask(0, 10), place=1)
+        live.held_length, live.branching_length = 4, branching
+        tally.count_admission(live)
+    assert tally.stateless_tokens == 5
+
+
+def test_states_are_unknown_to_a_cache_without_any(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """Null and not zero; with states the peak only rises."""
+    plain = engine_of([]).run()
+    assert plain.peak_states_held is plain.evicted_states is plain.stateless_tokens is None
+    assert plain.skipped_snapshots is None
+    report = engine_of([ask(0, 12, 2), ask(1, 12, 2)], cache="mamba").run()
+    assert (report.peak_states_held, report.evicted_states, report.skipped_snapshots) == (2, 0, 0)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no resource module")
 def test_peak_memory_has_the_unit_of_its_platform() -> None:
     """Linux counts kilobytes, macOS bytes."""

@@ -129,3 +129,33 @@ def test_room_that_was_not_made_is_noticed() -> None:
 def make_watch() -> EngineWatch:
     """Give the watch of an engine that has nothing to do."""
     return watched(TraceSource([]))[0].watch
+
+
+def test_states_are_read_where_content_is_checked(ask: Ask) -> None:
+    """E1: a working state is compared after each restore, each piece of a prompt, and at the end."""
+    requests = [ask(n, 20, 4, tokens=range(100, 118), arrival_ms=9_000.0 * n) for n in range(2)]
+    engine, _ = watched(TraceSource(requests), cache="mamba")
+    engine.run()
+    assert engine.watch.recurrent is not None
+    # Each is admitted and finishes; the second stops where the prompts part. Chunks are of 16 tokens.
+    assert engine.watch.recurrent.checked_states == 2 * 2 + 2 + 3
+    blind, _ = watched(TraceSource(requests), cache="mamba", content_check=False)
+    assert blind.watch.recurrent is None
+    assert blind.run().hit_tokens == engine.report().hit_tokens
+
+
+def test_skipped_snapshot_is_told_of(ask: Ask) -> None:
+    """B77: no track slot is no reason to stop."""
+    engine, diary = watched(TraceSource([ask(0, 20, 4)]), cache="mamba", track_slots=0)
+    engine.run()
+    assert diary.entries == [(Event.ADMITTED, 0), (Event.SNAPSHOT_SKIPPED, 0), (Event.FINISHED, 0)]
+
+
+def test_state_that_changes_between_two_iterations_is_noticed(ask: Ask) -> None:
+    """E5: what nobody wrote is looked for after every iteration, free rows and track slots included."""
+    engine, _ = watched(TraceSource([ask(0, 20, 9)]), cache="mamba")
+    engine.step()
+    assert engine.memory.pools.kind.state_pool is not None
+    engine.memory.pools.kind.state_pool.recurrent_state[0, -1] = 1
+    with pytest.raises(InvariantViolation, match="E5: recurrent_state of row 15"):
+        engine.step()

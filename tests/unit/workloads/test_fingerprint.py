@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pymllm.workloads.fingerprint import KVPart, kv_fingerprints, prefix_fingerprints
+from pymllm.workloads.fingerprint import KVPart, kv_fingerprints, prefix_fingerprints, token_fingerprints
 
 TOKENS = np.array([5, 6, 5, 7, 0, 0, 4_294_967_295], dtype=np.uint32)
 
@@ -43,3 +43,12 @@ def test_layers_and_parts_hold_different_values() -> None:
     values = [kv_fingerprints(prefixes, layer, part) for layer in range(3) for part in KVPart]
     assert all(value.dtype == np.int64 for value in values)
     assert len(np.unique(np.concatenate(values))) == len(values) * len(TOKENS)
+
+
+def test_token_has_one_fingerprint_wherever_it_stands() -> None:
+    """E1: it depends on token and namespace alone."""
+    values = token_fingerprints(TOKENS, "a")
+    equal = TOKENS[:, None] == TOKENS
+    assert np.array_equal(values[:, None] == values, equal)
+    assert not (values == token_fingerprints(TOKENS, "b")).any()
+    assert not (token_fingerprints(TOKENS, 1) == token_fingerprints(TOKENS, "1")).any()

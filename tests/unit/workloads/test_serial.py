@@ -194,6 +194,7 @@ def test_progress_counts_every_request() -> None:
         ({"page_size": 0}, "page_size is 0"),
         ({"capacity": 0}, "capacity is 0"),
         ({"capacity": 15, "page_size": 16}, "capacity is 15; it must hold at least one page of 16"),
+        ({"cache": "mamba"}, "cache 'mamba' needs an engine"),
         ({"check_every": -1}, "check_every is -1"),
     ],
 )

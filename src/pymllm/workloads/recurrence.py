@@ -1,0 +1,121 @@
+"""A recurrent model in whole numbers: the state after n tokens is exact and depends on all of them.
+
+A state element takes in a token by ``x <- (decay * x + input(token)) mod prime``. Such steps compose, so a
+chunk is taken in at once, and however a sequence is cut, the state at its end is the same number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pymllm.workloads.fingerprint import scatter, token_fingerprints
+
+__all__ = ["Recurrence"]
+
+
+class Recurrence:
+    """The states of one kind, over all layers, as a row of independent elements.
+
+    Parameters
+    ----------
+    elements : int
+        Elements of a state; each has a decay and an input of its own.
+    prime : int
+        States are in ``0 .. prime - 1``; below 2^31, so that a product fits into int64.
+    salt : int
+        Recurrences of different salts take the same token in differently.
+
+    Notes
+    -----
+    Laws: E1. Source: our choice. A state is 0 before the first token, as a reset leaves it, and the namespace
+    enters with every token.
+    """
+
+    def __init__(self, elements: int, prime: int, salt: int) -> None:
+        self._prime = np.int64(prime)
+        self._salts = scatter(np.arange(elements, dtype=np.uint64) + (np.uint64(salt) << np.uint64(32)))
+        # 0 would forget everything, and 1 the order of the tokens.
+        self._decay = (scatter(self._salts) % np.uint64(prime - 2)).astype(np.int64) + 2
+        self.elements = elements
+
+    def inputs(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
+        """Say what each token adds to each element.
+
+        Parameters
+        ----------
+        tokens : numpy.ndarray
+            Shape ``(n,)``, integers in ``0 .. 2**32 - 1``.
+        namespace : str or int or None
+            Of the sequence.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(n, elements)``, int64, in ``0 .. prime - 1``.
+        """
+        mixed = scatter(token_fingerprints(tokens, namespace)[:, None] ^ self._salts)
+        return (mixed % np.uint64(self._prime)).astype(np.int64)
+
+    def step(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """Let each of several states take in one token of its own.
+
+        Parameters
+        ----------
+        states, inputs : numpy.ndarray
+            Shape ``(n, elements)``, int64.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(n, elements)``, int64.
+        """
+        stepped: np.ndarray = (self._decay * states + inputs) % self._prime
+        return stepped
+
+    def advance(self, state: np.ndarray, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
+        """Let one state take in a chunk of tokens.
+
+        Parameters
+        ----------
+        state : numpy.ndarray
+            Shape ``(elements,)``, int64.
+        tokens : numpy.ndarray
+            Shape ``(n,)``.
+        namespace : str or int or None
+            Of the sequence.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(elements,)``, int64: what n calls of `step` come to.
+
+        Notes
+        -----
+        Cost: O(n * elements) in NumPy. Neighbours are joined pairwise, ``(x, y) -> decay * x + y``, and then
+        the pairs, with the square of the decay; the state before counts as the input before the first.
+        """
+        values, decay = np.concatenate([state[None], self.inputs(tokens, namespace)]), self._decay
+        while len(values) > 1:
+            if len(values) % 2:  # nothing comes of a zero in front of all
+                values = np.concatenate([np.zeros_like(values[:1]), values])
+            values = (decay * values[0::2] + values[1::2]) % self._prime
+            decay = decay * decay % self._prime
+        last: np.ndarray = values[0]
+        return last
+
+    def cold(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
+        """Compute the state after a whole sequence, from nothing.
+
+        Parameters
+        ----------
+        tokens : numpy.ndarray
+            Shape ``(n,)``.
+        namespace : str or int or None
+            Of the sequence.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(elements,)``, int64.
+        """
+        return self.advance(np.zeros(self.elements, dtype=np.int64), tokens, namespace)
