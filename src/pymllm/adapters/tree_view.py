@@ -14,24 +14,6 @@ ASTRAY = -1
 """Length of a path that spells no prefix of its key, or leads to another root."""
 
 
-def view_tree(root: Any, view: Callable[[Any, int | None], NodeView]) -> tuple[NodeView, ...]:
-    """Return every node below a root, parents before their children.
-
-    Parameters
-    ----------
-    root : object
-        Left out itself.
-    view : callable
-        `view_node` or `view_hybrid_node`.
-    """
-    views: list[NodeView] = []
-    pending: list[tuple[Any, int | None]] = [(child, None) for child in root.children.values()]
-    for node, parent in pending:
-        views.append(view(node, parent))
-        pending += [(child, node.id) for child in node.children.values()]
-    return tuple(views)
-
-
 def view_node(node: Any, parent: int | None) -> NodeView:
     """Tell what a `TreeNode` looks like; ``parent`` is its parent's id, ``None`` for a root."""
     hashes = node.hash_values
@@ -69,6 +51,24 @@ def view_hybrid_node(node: Any, parent: int | None) -> NodeView:
         state=None if state is None else int(state),
         state_lock_ref=node.mamba_lock_ref,
     )
+
+
+def view_tree(root: Any, view: Callable[[Any, int | None], NodeView] = view_node) -> tuple[NodeView, ...]:
+    """Return every node below a root, parents before their children.
+
+    Parameters
+    ----------
+    root : object
+        Left out itself.
+    view : callable
+        `view_node` or `view_hybrid_node`.
+    """
+    views: list[NodeView] = []
+    pending: list[tuple[Any, int | None]] = [(child, None) for child in root.children.values()]
+    for node, parent in pending:
+        views.append(view(node, parent))
+        pending += [(child, node.id) for child in node.children.values()]
+    return tuple(views)
 
 
 def path_length(root: Any, node: Any, key: Key) -> int:

@@ -229,7 +229,7 @@ def _judge_law(
     audited = sum(search.result.audited[law.id] for search in searches)
     if is_broken:
         verdict = Verdict.VIOLATED
-    elif not any(law.applies_to(config, claims) for config, claims in smoke.configurations):
+    elif not any(law.applies_to(config, claims, smoke.kind) for config, claims in smoke.configurations):
         verdict = Verdict.NOT_CLAIMED
     elif exercised and not any(search.result.crash for search in able):
         verdict = Verdict.HOLDS

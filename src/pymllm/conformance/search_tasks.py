@@ -94,7 +94,7 @@ def _plan_adapter(smoke: SmokeReport, plan: VerifyPlan) -> list[SearchTask]:
         SearchTask(smoke.name, config, capabilities, machine, _search_plan(plan))
         for config, capabilities in smoke.configurations
         for machine in machines_for(smoke.kind, capabilities, plan.laws)
-        if not plan.laws or any(law.applies_to(config, capabilities) for law in wanted)
+        if not plan.laws or any(law.applies_to(config, capabilities, smoke.kind) for law in wanted)
     ]
 
 

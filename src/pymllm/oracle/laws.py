@@ -45,6 +45,8 @@ class Law:
         Capabilities without which it is not claimed.
     is_of_content : bool
         Whether it says nothing of a cache that keeps nothing (``retains`` is false in its configuration).
+    driven_kinds : frozenset of str
+        Kinds of which it says something only where an engine drives them (capability ``engine``).
     """
 
     id: str
@@ -54,15 +56,19 @@ class Law:
     kinds: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     is_of_content: bool = False
+    driven_kinds: frozenset[str] = frozenset()
 
-    def is_claimed_by(self, capabilities: Collection[str]) -> bool:
-        """Tell whether an adapter with these capabilities is judged by it."""
-        return self.needs <= set(capabilities)
+    def is_claimed_by(self, capabilities: Collection[str], kind: str | None = None) -> bool:
+        """Tell whether an adapter with these capabilities, and perhaps of this kind, is judged by it."""
+        needs = self.needs | {"engine"} if kind in self.driven_kinds else self.needs
+        return needs <= set(capabilities)
 
-    def applies_to(self, config: Mapping[str, object], capabilities: Collection[str]) -> bool:
+    def applies_to(
+        self, config: Mapping[str, object], capabilities: Collection[str], kind: str | None = None
+    ) -> bool:
         """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
         is_empty = self.is_of_content and config.get("retains") is False
-        return self.is_claimed_by(capabilities) and not is_empty
+        return self.is_claimed_by(capabilities, kind) and not is_empty
 
 
 def _law(
@@ -73,6 +79,7 @@ def _law(
     kinds: str,
     needs: str = "",
     is_of_content: bool = False,
+    driven_kinds: str = "",
 ) -> Law:
     chosen = {"s": Way.STRUCTURE, "o": Way.ORACLE, "p": Way.PLANT}
     return Law(
@@ -83,6 +90,7 @@ def _law(
         KINDS if kinds == "all" else tuple(kinds.split()),
         frozenset(needs.split()),
         is_of_content,
+        frozenset(driven_kinds.split()),
     )
 
 
@@ -242,7 +250,14 @@ _ENGINE = (
     _law("E2", "a live request's row names only what it owns or holds", "9", "sp", "prefix", "engine"),
     _law("E3", "every exit gives everything back", "9", "sp", "prefix", "engine"),
     _law("E4", "admission succeeds whenever free and evictable suffice", "9", "sp", "prefix", "engine"),
-    _law("E5", "padding lands in slot 0 and row 0, and nowhere else", "9", "sop", "rows buffers prefix"),
+    _law(
+        "E5",
+        "padding lands in slot 0 and row 0, and nowhere else",
+        "9",
+        "sop",
+        "rows buffers prefix",
+        driven_kinds="prefix",
+    ),
 )
 
 LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_STATES, *_ENGINE)

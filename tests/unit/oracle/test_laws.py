@@ -72,3 +72,11 @@ def test_every_invariant_is_made_of_laws() -> None:
         *("S1", "S4", "S5"),
         "M4",
     ]
+
+
+def test_a_law_of_the_engine_is_claimed_with_an_engine() -> None:
+    """E5: of a prefix cache that no engine drives nothing is said, of rows and buffers it always is."""
+    padding = find_law("E5")
+    assert padding.is_claimed_by((), "rows")
+    assert padding.is_claimed_by({"engine"}, "prefix")
+    assert not padding.applies_to({}, {"pool"}, "prefix")
