@@ -67,7 +67,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         with show("smoke tests", len(plan.adapters)) as done:
             smokes = workers.map(try_adapter, plan.adapters, done)
         sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
-        tasks = plan_searches(sane, plan)
+        tasks = plan_searches(sane, plan, time.monotonic() - start)
         if sane and not tasks:
             raise UsageError(f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}")
         with show("searches", len(tasks)) as done:
