@@ -151,6 +151,15 @@ class Bare(BaseAdapter):
     KIND = "hashes"
 
 
+class DiesLate(TinyRows):
+    """Takes its process along where more than one row is asked for, which no smoke test does."""
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        if operation.count > 1:
+            os._exit(7)
+        return super().do_alloc_rows(step, operation)
+
+
 # -- not fit to examine anything ---------------------------------------------------------------------------
 
 

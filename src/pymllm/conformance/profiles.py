@@ -26,8 +26,9 @@ class Profile:
     examples : int
         Programs per machine and configuration where no clock decides: in tests.
     seconds : float
-        Seconds that `pymllm verify` may search in all, shared out by the weights of machines
-        (`pymllm.conformance.machines`) over their configurations.
+        Seconds after which `pymllm verify` is to have searched. What loading and smoke tests leave of them,
+        half at least, is shared out by the weights of machines (`pymllm.conformance.machines`) over their
+        configurations.
     seconds_max : float
         Most seconds for a weight of 1: a single small adapter is not searched for as long as all.
     shrinks : int
@@ -46,8 +47,8 @@ class Profile:
     seed: int | None
 
 
-DEV = Profile("dev", "a few seconds", 30, 30, 3.0, 0.5, 100, 0)
-CI = Profile("ci", "half a minute on two cores, from a fixed seed", 40, 60, 20.0, 4.0, 300, 0)
+DEV = Profile("dev", "a few seconds", 30, 30, 5.0, 0.5, 100, 0)
+CI = Profile("ci", "half a minute on two cores, from a fixed seed", 40, 60, 23.0, 4.0, 300, 0)
 DEEP = Profile("deep", "hours, another seed each time", 100, 1000, 7200.0, 1800.0, 10_000, None)
 
 PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEV, CI, DEEP)}

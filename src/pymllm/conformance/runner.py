@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from pymllm import __version__
 from pymllm.adapters.registry import AdapterEntry
@@ -67,7 +67,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         with show("smoke tests", len(plan.adapters)) as done:
             smokes = workers.map(try_adapter, plan.adapters, done)
         sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
-        tasks = plan_searches(sane, plan)
+        tasks = plan_searches(sane, plan, time.monotonic() - start)
         if sane and not tasks:
             raise UsageError(f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}")
         with show("searches", len(tasks)) as done:
@@ -147,10 +147,6 @@ def _sum_up(
 
 
 def _versions() -> dict[str, str]:
-    found = {"pymllm": __version__, "python": platform.python_version()}
-    for package in ("hypothesis", "torch", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = ("hypothesis", "torch", "numpy")
+    own = {"pymllm": __version__, "python": platform.python_version()}
+    return {**own, **{package: version(package) for package in packages}}

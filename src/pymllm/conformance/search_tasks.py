@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from pymllm.oracle.verdicts import Verdict
 __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
-_BURST_SECONDS = 2.0
+_BURST_SECONDS = 1.0
 _BURST_PROGRAMS = 5
 
 
@@ -63,7 +63,7 @@ class SearchTask:
     laws: tuple[str, ...] = ()
 
 
-def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
+def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan, spent: float = 0.0) -> list[SearchTask]:
     """Plan a search for every machine and configuration that can test a law asked for.
 
     Parameters
@@ -72,6 +72,8 @@ def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[Searc
         Adapters that can be examined.
     plan : VerifyPlan
         What to do.
+    spent : float
+        Seconds since the start.
 
     Returns
     -------
@@ -81,7 +83,8 @@ def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[Searc
     tasks = [task for smoke in smokes for task in _plan_adapter(smoke, plan)]
     weights = _weigh(tasks)
     profile = plan.profile
-    unit = min(profile.seconds_max, profile.seconds * plan.jobs / max(sum(weights), 1e-9))
+    left = max(profile.seconds - spent, profile.seconds / 2)
+    unit = min(profile.seconds_max, left * plan.jobs / max(sum(weights), 1e-9))
     return [
         replace(task, plan=replace(task.plan, seconds=unit * weight))
         for task, weight in zip(tasks, weights, strict=True)
@@ -113,7 +116,7 @@ def _search_plan(plan: VerifyPlan, seconds: float = 0.0) -> SearchPlan:
 def plan_bursts(
     smokes: Sequence[SmokeReport], searches: Sequence[SearchedConfiguration], plan: VerifyPlan
 ) -> list[SearchTask]:
-    """Plan another search, on every configuration that can test them, for laws that nothing has tested.
+    """Plan another search for laws that nothing has tested, on the first and the last configuration that can.
 
     Parameters
     ----------
@@ -128,15 +131,18 @@ def plan_bursts(
         result = judge_adapter(smoke, own, plan.laws)
         if result.findings or result.problems:
             continue
-        untested = [row.law for row in result.laws if row.verdict is Verdict.UNKNOWN]
-        able = [(found, [law.id for law in untested if found.could_test(law)]) for found in own]
-        able = [(found, laws) for found, laws in able if laws]
-        examples = None if plan.examples is None else _BURST_PROGRAMS
-        search_plan = replace(_search_plan(plan, _BURST_SECONDS / max(len(able), 1)), examples=examples)
-        bursts += [
-            SearchTask(
-                found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
-            )
-            for found, laws in able
-        ]
+        laws_of_place: dict[int, list[str]] = defaultdict(list)
+        for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
+            able = [place for place, found in enumerate(own) if found.could_test(law)]
+            for place in {*able[:1], *able[-1:]}:
+                laws_of_place[place].append(law.id)
+        bursts += [_burst(own[place], laws, plan) for place, laws in sorted(laws_of_place.items())]
     return bursts
+
+
+def _burst(found: SearchedConfiguration, laws: Sequence[str], plan: VerifyPlan) -> SearchTask:
+    examples = None if plan.examples is None else _BURST_PROGRAMS
+    search_plan = replace(_search_plan(plan, _BURST_SECONDS), examples=examples)
+    return SearchTask(
+        found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
+    )

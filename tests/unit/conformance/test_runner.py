@@ -103,10 +103,12 @@ def test_an_adapter_that_gives_up_leaves_its_laws_unknown(tiny: str) -> None:
     assert "lost the connection" in {problem.message for problem in adapter.problems}
 
 
-def test_a_process_that_dies_is_said_to_have_died(tiny: str) -> None:
-    """The others' results are not made up."""
-    report = verify(plan_of(f"{tiny}:Dies", jobs=2))
+@pytest.mark.parametrize(("name", "kind"), [("Dies", None), ("DiesLate", "rows")])
+def test_a_process_that_dies_is_said_to_have_died(tiny: str, name: str, kind: str | None) -> None:
+    """The others' results are not made up, whether it died in its smoke test or in a search."""
+    report = verify(plan_of(f"{tiny}:{name}", jobs=2))
     (adapter,) = report.adapters
+    assert adapter.kind == kind
     assert adapter.verdict is Verdict.UNKNOWN
     assert adapter.problems[0].message.startswith("the process that ran it died")
 

@@ -63,6 +63,9 @@ def test_the_time_of_a_profile_is_shared_out_by_weight() -> None:
     assert abs(sum(task.plan.seconds for task in tasks) - 10.0 * plan.jobs) < 1e-6
     weights = {task.plan.seconds / task.machine.weight for task in tasks}
     assert max(weights) - min(weights) < 1e-6
+    for spent, left in ((4.0, 6.0), (9.0, 5.0)):
+        tasks = plan_searches([ROWS], plan, spent)
+        assert abs(sum(task.plan.seconds for task in tasks) - left * plan.jobs) < 1e-6
     tasks = plan_searches([ROWS], dataclasses.replace(PLAN, profile=profile(10.0, 0.5)))
     assert [task.plan.seconds for task in tasks] == [0.5 * task.machine.weight for task in tasks]
 
@@ -99,11 +102,14 @@ ALL = dict.fromkeys(("X1", "X3", "X4", "X7", "P1", "P2", "P3", "E5"), 1)
 
 
 def test_what_nothing_has_tested_is_searched_again() -> None:
-    """On the configurations that can, for these laws only."""
+    """On the first and the last configuration that can, for these laws only."""
     assert plan_bursts([ROWS], searched(ROWS, **ALL), PLAN) == []
     bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "P2": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(1, ("P2",)), (2, ("P2",))]
-    assert sum(task.plan.seconds for task in bursts) == 2.0
+    assert [task.plan.seconds for task in bursts] == [1.0, 1.0]
+    many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(9)))
+    bursts = plan_bursts([many], searched(many, **{**ALL, "P2": 0, "P3": 0}), PLAN)
+    assert [(task.config["n"], task.laws) for task in bursts] == [(0, ("P2", "P3")), (8, ("P2", "P3"))]
     bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(2, ("X1",))]
     (task,) = plan_bursts(
