@@ -1,0 +1,10 @@
+"""Block contexts: who holds which KV block, which block has a cached state, and whole requests over both.
+
+Every name is also importable from its own module.
+"""
+
+from __future__ import annotations
+
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
+
+__all__ = ["KVBlockAllocator", "PrefixCachingEvictionPolicy"]
