@@ -55,7 +55,8 @@ def _check_places(allocator: KVBlockAllocator) -> None:
         f"blocks are not free, referenced or cached once each: free {sorted(free)}, taken {taken}",
     )
     marked = np.flatnonzero(allocator._is_free).tolist()
-    _check(marked == sorted(free), "C1", f"blocks {marked} are marked free, {sorted(free)} are")
+    free_and_dummy = [*sorted(free), allocator.dummy_block_idx]
+    _check(marked == free_and_dummy, "C1", f"blocks {marked} are marked free, {free_and_dummy} should be")
     if allocator.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.REF_ZERO:
         cached = np.flatnonzero((refs == 0) & (hashes != _NONE)).tolist()
         _check(not cached, "C1", f"under REF_ZERO blocks {cached} are cached without a reference")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from reprlib import repr as short_repr
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["host_array", "host_integers"]
+__all__ = ["check_as_many", "host_array", "host_integers"]
+
+_INT64: Final = np.dtype(np.int64)
+_UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 
 
 def host_array(values: Any) -> NDArray[Any]:
@@ -32,9 +35,9 @@ def host_array(values: Any) -> NDArray[Any]:
     another device.
     """
     if isinstance(values, torch.Tensor):
-        if values.device.type != "cpu":
+        if not values.is_cpu:
             values = values.cpu()  # pragma: needs cuda
-        array: NDArray[Any] = values.detach().numpy()
+        array: NDArray[Any] = values.numpy()
         return array
     return np.asarray(values)
 
@@ -73,17 +76,32 @@ def host_integers(
     -----
     Cost: O(n); a tensor of another device is copied once, which synchronises. Law: X1.
     """
-    if isinstance(values, (str, bytes)) or not isinstance(values, (torch.Tensor, np.ndarray, Sequence)):
+    if type(values) is list:
+        array = np.array(values)
+    elif isinstance(values, (str, bytes)) or not isinstance(values, (torch.Tensor, np.ndarray, Sequence)):
         raise TypeError(f"{name} must be a sequence or a tensor of ints, got {type(values).__name__}")
-    array = host_array(values)
-    if array.dtype != np.int64:
+    else:
+        array = host_array(values)
+    if array.dtype is not _INT64:
         if array.dtype.kind not in "iu" and array.size:
             raise TypeError(f"{name} must be integers, got {short_repr(values)}")
         array = array.astype(np.int64)
     if array.ndim != 1:
         array = array.reshape(-1)
     # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
-    if stop is not None and array.size and array.view(np.uint64).max() >= stop:
+    if stop is not None and array.size and _UNSIGNED_MAX(array.view(np.uint64)) >= stop:
         wrong = array[(array < 0) | (array >= stop)]
         raise IndexError(f"{name} has {wrong[0]}, outside 0..{stop - 1}")
     return array
+
+
+def check_as_many(name: str, values: NDArray[np.int64], count: int, of_what: str) -> None:
+    """Refuse values that are not as many as something else.
+
+    Raises
+    ------
+    ValueError
+        Naming both numbers.
+    """
+    if values.size != count:
+        raise ValueError(f"{values.size} {name} for {count} {of_what}; give one for each")

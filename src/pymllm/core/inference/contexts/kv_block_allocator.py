@@ -117,7 +117,7 @@ class KVBlockAllocator:
         # NumPy views of the same memory: a torch call costs ten times a small NumPy one.
         self._ref_counts = np.empty(self.pool_size, np.int32)
         self._timestamps = np.empty(self.pool_size, np.int64)
-        self._is_free = np.empty(self.pool_size, np.bool_)
+        self._is_free = np.empty(self.pool_size, np.bool_)  # the dummy, which nobody has, counts as free here
         self._free = np.empty(self.dummy_block_idx, np.int32)  # a stack: the last is handed out first
         self._forest = BlockForest(self._ref_counts, self._timestamps)
         self._known = BlockHashes(self.pool_size, self._forest)
@@ -358,7 +358,6 @@ class KVBlockAllocator:
         self._ref_counts[:] = 0
         self._timestamps[:] = 0
         self._is_free[:] = True
-        self._is_free[self.dummy_block_idx] = False
         self._free[:] = np.arange(self.dummy_block_idx - 1, -1, -1)
         self.pool_avail = self.dummy_block_idx
         self._known.clear()
@@ -389,9 +388,8 @@ class KVBlockAllocator:
         Cost: O(ids). Law: C6.
         """
         blocks = host_integers("ids", ids, self.pool_size)
-        is_empty = self._is_free[blocks] | (blocks == self.dummy_block_idx)
-        empty: list[int] = blocks[is_empty].tolist()
-        return empty
+        free: list[int] = blocks[self._is_free[blocks]].tolist()
+        return free
 
     def _evict_lru_blocks(self, count: int) -> None:
         """Free ``count`` evictable blocks, least recent first and children before parents."""
