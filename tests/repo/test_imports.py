@@ -17,7 +17,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "mem_cache": ({"errors"}, {"numpy", "torch"}),
-    "invariants": ({"errors", "mem_cache"}, {"numpy", "torch"}),
+    # From the caches, core takes how arguments are read, bits are viewed and tokens hashed.
+    "core": ({"errors", "mem_cache"}, {"numpy", "torch"}),
+    "invariants": ({"errors", "mem_cache", "core"}, {"numpy", "torch"}),
     "workloads": ({"errors", "mem_cache", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
     # The judge shares nothing with what it judges: that independence is what it is for.
     "oracle": ({"errors"}, set()),

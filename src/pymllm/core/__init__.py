@@ -1,0 +1,1 @@
+"""The core of an inference engine: what holds requests and their memory between forward passes."""

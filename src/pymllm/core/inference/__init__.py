@@ -1,0 +1,1 @@
+"""Inference: the contexts that the forward pass runs in."""

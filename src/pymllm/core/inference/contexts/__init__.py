@@ -1,0 +1,21 @@
+"""Block contexts: who holds which KV block, which block has a cached state, and whole requests over both.
+
+Every name is also importable from its own module.
+"""
+
+from __future__ import annotations
+
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.mamba_slot_allocator import (
+    MAX_INTERMEDIATE_OFFSETS_PER_REQUEST,
+    MambaSlotAllocator,
+    MambaSlotCapacityError,
+)
+
+__all__ = [
+    "MAX_INTERMEDIATE_OFFSETS_PER_REQUEST",
+    "KVBlockAllocator",
+    "MambaSlotAllocator",
+    "MambaSlotCapacityError",
+    "PrefixCachingEvictionPolicy",
+]

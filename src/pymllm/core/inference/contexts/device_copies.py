@@ -1,0 +1,74 @@
+"""Copies between rows of states, and from the host to their device, without waiting for the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.mem_cache.bit_view import bit_view
+
+__all__ = ["copy_rows", "row_index", "send"]
+
+
+def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
+    """Write host numbers into a tensor of the same dtype and size.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray
+        May be changed as soon as this returns.
+    target : torch.Tensor
+        Contiguous, on any device.
+
+    Notes
+    -----
+    Cost: one copy. No synchronisation: on CUDA it goes through pinned memory of its own, which torch keeps
+    until the copy is done.
+    """
+    source = torch.from_numpy(numbers)
+    if target.device.type != "cpu":
+        source = source.pin_memory()  # pragma: needs cuda
+    target.copy_(source, non_blocking=True)
+
+
+def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Bring row numbers to a device.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray
+        Shape ``(n,)``, int64.
+    device : torch.device
+        Where the rows are.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(n,)``, int64, memory of its own.
+
+    Notes
+    -----
+    Cost: one copy, as of `send`; no synchronisation.
+    """
+    index = torch.empty(numbers.shape, dtype=torch.int64, device=device)
+    send(numbers, index)
+    return index
+
+
+def copy_rows(source: torch.Tensor, read: torch.Tensor, target: torch.Tensor, write: torch.Tensor) -> None:
+    """Copy rows in every layer, bit for bit.
+
+    Parameters
+    ----------
+    source, target : torch.Tensor
+        ``[layers, rows, ...]``, equal but for the number of rows.
+    read, write : torch.Tensor
+        Shape ``(n,)``, int64, on their device: rows of ``source``, and as many distinct rows of ``target``.
+
+    Notes
+    -----
+    Cost: two kernels, however many rows and layers; no synchronisation.
+    Laws: C7 (bit-exact, the payload of a NaN included).
+    """
+    bit_view(target).index_copy_(1, write, bit_view(source).index_select(1, read))

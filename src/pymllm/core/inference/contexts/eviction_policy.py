@@ -1,0 +1,32 @@
+"""What becomes of blocks that nobody references."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["PrefixCachingEvictionPolicy", "is_lru"]
+
+
+class PrefixCachingEvictionPolicy(enum.StrEnum):
+    """What becomes of a registered block that nobody references."""
+
+    REF_ZERO = "ref_zero"
+    """It is deregistered at once and free."""
+    LRU = "lru"
+    """It stays cached until room is needed; the least recently used block goes first."""
+
+
+def is_lru(policy: object) -> bool:
+    """Tell whether a policy is LRU, be it ours, its value, or another engine's enumeration of the same names.
+
+    Parameters
+    ----------
+    policy : object
+        What a context offers as ``prefix_caching_eviction_policy``.
+
+    Returns
+    -------
+    bool
+        False for everything else.
+    """
+    return str(getattr(policy, "name", policy)).lower() == "lru"

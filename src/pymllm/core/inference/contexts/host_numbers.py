@@ -1,0 +1,107 @@
+"""Integers of any container, as an array that Python can read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from reprlib import repr as short_repr
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["check_as_many", "host_array", "host_integers"]
+
+_INT64: Final = np.dtype(np.int64)
+_UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
+
+
+def host_array(values: Any) -> NDArray[Any]:
+    """Read a table that a context offers, whatever keeps it.
+
+    Parameters
+    ----------
+    values : torch.Tensor, numpy.ndarray or sequence
+        Numbers, on any device.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same numbers; a view where they are in host memory.
+
+    Notes
+    -----
+    Cost: O(1) for CPU tensors and arrays, O(n) for sequences; one copy, which synchronises, for a tensor on
+    another device.
+    """
+    if isinstance(values, torch.Tensor):
+        if not values.is_cpu:
+            values = values.cpu()  # pragma: needs cuda
+        array: NDArray[Any] = values.numpy()
+        return array
+    return np.asarray(values)
+
+
+def host_integers(
+    name: str, values: Sequence[Any] | torch.Tensor | NDArray[np.integer], stop: int | None = None
+) -> NDArray[np.int64]:
+    """Read integers as one dimension of int64.
+
+    Parameters
+    ----------
+    name : str
+        What they are called in a message.
+    values : sequence of int, torch.Tensor or numpy.ndarray
+        Integers of any shape, on any device. Bools are none.
+    stop : int, optional
+        First value that is too large; negative values are refused with it.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(n,)``; it may share memory with ``values``.
+
+    Raises
+    ------
+    TypeError
+        Something is not an integer.
+    ValueError
+        A sequence whose elements differ in length.
+    OverflowError
+        An integer does not fit 64 bits.
+    IndexError
+        A value is outside ``0 .. stop - 1``; the message names the first.
+
+    Notes
+    -----
+    Cost: O(n); a tensor of another device is copied once, which synchronises. Law: X1.
+    """
+    if type(values) is list:
+        array = np.array(values)
+    elif isinstance(values, (str, bytes)) or not isinstance(values, (torch.Tensor, np.ndarray, Sequence)):
+        raise TypeError(f"{name} must be a sequence or a tensor of ints, got {type(values).__name__}")
+    else:
+        array = host_array(values)
+    if array.dtype is not _INT64:
+        if array.dtype.kind not in "iu" and array.size:
+            raise TypeError(f"{name} must be integers, got {short_repr(values)}")
+        array = array.astype(np.int64)
+    if array.ndim != 1:
+        array = array.reshape(-1)
+    # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
+    if stop is not None and array.size and _UNSIGNED_MAX(array.view(np.uint64)) >= stop:
+        wrong = array[(array < 0) | (array >= stop)]
+        raise IndexError(f"{name} has {wrong[0]}, outside 0..{stop - 1}")
+    return array
+
+
+def check_as_many(name: str, values: NDArray[np.int64], count: int, of_what: str) -> None:
+    """Refuse values that are not as many as something else.
+
+    Raises
+    ------
+    ValueError
+        Naming both numbers.
+    """
+    if values.size != count:
+        raise ValueError(f"{values.size} {name} for {count} {of_what}; give one for each")

@@ -1,0 +1,422 @@
+"""The allocator of KV blocks: who holds a block, and what content is known under which hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.core.inference.contexts.block_forest import BlockForest
+from pymllm.core.inference.contexts.block_hashes import NO_HASH, BlockHashes, as_hashes
+from pymllm.core.inference.contexts.block_observer import BlockObserver
+from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.host_numbers import host_integers
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache.arguments import as_size
+
+__all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
+
+BlockIds = Sequence[int] | torch.Tensor | NDArray[np.integer]
+
+
+class KVBlockAllocator:
+    """Hand out the blocks of a KV buffer, share them by reference, and remember what is in them.
+
+    Each block is free, referenced, or cached (registered under a hash and referenced by nobody). The last
+    block is a dummy that takes padded writes and belongs to nobody.
+
+    Parameters
+    ----------
+    context : object
+        Offers ``prefix_cache_lru_clock``, an int; read whenever a block is stamped.
+    pool_size : int
+        Blocks, the dummy included; at least 2.
+    paused_limit : int
+        The most blocks that paused requests may keep; the context sees to it.
+    enable_prefix_caching : bool
+        False: nothing is ever registered, so a block without references is free.
+    prefix_caching_eviction_policy : PrefixCachingEvictionPolicy
+        Or its value, ``"lru"`` or ``"ref_zero"``.
+
+    Attributes
+    ----------
+    pool_avail : int
+        Free blocks; cached ones do not count.
+    dummy_block_idx : int
+        ``pool_size - 1``.
+    block_ref_counts : torch.Tensor
+        ``[pool_size]`` int32, references.
+    block_hashes : torch.Tensor
+        ``[pool_size]`` int64, the hash under which a block is registered, -1 for none.
+    block_timestamps : torch.Tensor
+        ``[pool_size]`` int64, the context's clock when the block was last allocated or stamped.
+    block_parents : torch.Tensor
+        ``[pool_size]`` int32 (beyond the reference): the block before a registered block, -1 for a first one
+        and for blocks that are not registered.
+    kv_hash_to_block_id : dict of int to int
+        The registered block of each hash.
+    on_blocks_deregistered : callable or None
+        Called with (list of block ids, set of their hashes) once blocks were deregistered or became free; ids
+        without a hash are in the list, -1 is never in the set.
+
+    Raises
+    ------
+    TypeError
+        A size is not an int, or ``enable_prefix_caching`` not a bool.
+    ValueError
+        A size is too small, ``paused_limit`` exceeds the blocks there are, or the policy is unknown.
+
+    Notes
+    -----
+    All books are on the host, whatever device the KV is on; the tensors are for reading. Not thread-safe: one
+    scheduler thread owns an allocator. An observer runs on committed books and may read them; from inside
+    it, every call that would change something is a ``RuntimeError``, and an error that it raises reaches
+    the caller after the books are written.
+
+    Laws: C1, C3, C9, X1, X2, X3, X4, X6, X7.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> allocator = KVBlockAllocator(SimpleNamespace(prefix_cache_lru_clock=0), pool_size=4)
+    >>> blocks = allocator.allocate_memory_blocks(2)
+    >>> blocks.tolist()
+    [0, 1]
+    >>> allocator.register_kv_block_hashes(blocks, [11, 22])
+    >>> allocator.release_memory_blocks(blocks)
+    >>> allocator.pool_avail, allocator.evictable_blocks
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        pool_size: int,
+        paused_limit: int = 0,
+        enable_prefix_caching: bool = True,
+        prefix_caching_eviction_policy: PrefixCachingEvictionPolicy = PrefixCachingEvictionPolicy.LRU,
+    ) -> None:
+        self.context = context
+        self.pool_size = as_size("pool_size", pool_size, minimum=2)
+        self.paused_limit = as_size("paused_limit", paused_limit, minimum=0)
+        if self.paused_limit >= self.pool_size:
+            raise ValueError(
+                f"paused_limit is {paused_limit}, but only {self.pool_size - 1} blocks can be held"
+            )
+        if not isinstance(enable_prefix_caching, bool):
+            raise TypeError(f"enable_prefix_caching must be a bool, got {enable_prefix_caching!r}")
+        self.enable_prefix_caching = enable_prefix_caching
+        self.prefix_caching_eviction_policy = PrefixCachingEvictionPolicy(prefix_caching_eviction_policy)
+        self.dummy_block_idx = self.pool_size - 1
+        self.on_blocks_deregistered: Callable[[list[int], set[int]], None] | None = None
+        self._observer = BlockObserver()
+
+        # NumPy views of the same memory: a torch call costs ten times a small NumPy one.
+        self._ref_counts = np.empty(self.pool_size, np.int32)
+        self._timestamps = np.empty(self.pool_size, np.int64)
+        self._is_free = np.empty(self.pool_size, np.bool_)  # the dummy, which nobody has, counts as free here
+        self._free = np.empty(self.dummy_block_idx, np.int32)  # a stack: the last is handed out first
+        self._forest = BlockForest(self._ref_counts, self._timestamps)
+        self._known = BlockHashes(self.pool_size, self._forest)
+        self.block_ref_counts = torch.from_numpy(self._ref_counts)
+        self.block_hashes = torch.from_numpy(self._known.of_block)
+        self.block_timestamps = torch.from_numpy(self._timestamps)
+        self.block_parents = torch.from_numpy(self._forest.parents)
+        self.kv_hash_to_block_id = self._known.to_block
+        self.reset()
+
+    def __repr__(self) -> str:
+        """Name the pool's size and what is free and cached of it."""
+        return (
+            f"KVBlockAllocator(pool_size={self.pool_size}, "
+            f"policy={self.prefix_caching_eviction_policy.value!r}, pool_avail={self.pool_avail}, "
+            f"evictable={self.evictable_blocks})"
+        )
+
+    @property
+    def evictable_blocks(self) -> int:
+        """Count the cached blocks without a referenced registered descendant (beyond the reference).
+
+        Notes
+        -----
+        ``pool_avail + evictable_blocks`` is the largest n that `allocate_memory_blocks` can meet.
+        Cost: a counter. Law: C1.
+        """
+        return self._forest.evictable
+
+    def allocate_memory_blocks(self, n: int) -> torch.Tensor | None:
+        """Take blocks, each with one reference, evicting cached ones where too few are free.
+
+        Parameters
+        ----------
+        n : int
+            Blocks to take; 0 takes none.
+
+        Returns
+        -------
+        torch.Tensor or None
+            Shape ``(n,)``, int32, on the host, memory of its own; stamped with the clock. ``None`` if fewer
+            than n are free or evictable; nothing has changed then.
+
+        Raises
+        ------
+        TypeError
+            ``n`` is not an int.
+        ValueError
+            ``n`` is negative.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        Victims are the least recently used blocks without registered children, the lowest id among equals. If
+        the observer of their eviction raises, they are free and nothing was handed out.
+        Cost: O(n), O(log blocks) per victim. Laws: C1, X2, X4.
+        """
+        count = as_size("n", n, minimum=0)
+        clock = self.context.prefix_cache_lru_clock
+        self._observer.refuse("allocate_memory_blocks")
+        missing = count - self.pool_avail
+        if missing > 0:
+            if missing > self.evictable_blocks:
+                return None
+            self._evict_lru_blocks(missing)
+        blocks = self._free[self.pool_avail - count : self.pool_avail][::-1].copy()
+        self.pool_avail -= count
+        self._is_free[blocks] = False
+        self._ref_counts[blocks] = 1
+        self._timestamps[blocks] = clock
+        return torch.from_numpy(blocks)
+
+    def retain_memory_blocks(self, ids: BlockIds) -> None:
+        """Add one reference to blocks that are referenced or cached.
+
+        Parameters
+        ----------
+        ids : sequence of int or tensor of integers
+            Blocks; one that is named twice gets two references.
+
+        Raises
+        ------
+        OwnershipError
+            A block is free, the dummy, or outside the pool.
+        TypeError
+            Something is not an integer.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        Moves no stamp. On an error nothing has changed. Cost: O(ids). Laws: C1, X1.
+        """
+        self._observer.refuse("retain_memory_blocks")
+        blocks = self._as_occupied("retain", ids)
+        first = np.unique(blocks[self._ref_counts[blocks] == 0])
+        np.add.at(self._ref_counts, blocks, 1)
+        for block in first.tolist():
+            self._forest.activate(block)
+
+    def release_memory_blocks(self, blocks: BlockIds) -> None:
+        """Take one reference from blocks; at none left a block is cached if registered, else free.
+
+        Parameters
+        ----------
+        blocks : sequence of int or tensor of integers
+            Blocks; one that is named twice loses two references.
+
+        Raises
+        ------
+        OwnershipError
+            More is released than is held, or a block is the dummy or outside the pool.
+        TypeError
+            Something is not an integer.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        Under REF_ZERO a registered block without references is deregistered together with its registered
+        descendants, and free. The observer is told of all that was deregistered or became free. On an
+        ownership error nothing has changed. Cost: O(blocks), and O(descendants) under REF_ZERO.
+        Laws: C1, C6, X1, X2.
+        """
+        self._observer.refuse("release_memory_blocks")
+        given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
+        short = self._ref_counts[given] < times
+        if short.any():
+            first = int(np.argmax(short))
+            raise OwnershipError(
+                f"block {given[first]} has {self._ref_counts[given[first]]} references, "
+                f"{times[first]} are released; release each once"
+            )
+        self._ref_counts[given] -= times.astype(np.int32)
+        idle = given[self._ref_counts[given] == 0]
+        is_registered = self._known.of_block[idle] != NO_HASH
+        registered: list[int] = idle[is_registered].tolist()
+        for block in registered:
+            self._forest.deactivate(block)
+        gone: list[int] = idle[~is_registered].tolist()
+        if self.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.REF_ZERO:
+            for block in registered:
+                if block in self._forest:
+                    gone += self._forest.remove_subtree(block)
+        self._drop(gone)
+
+    def register_kv_block_hashes(
+        self, ids: BlockIds, hashes: Sequence[int] | torch.Tensor, parent_hashes: Any = None
+    ) -> None:
+        """Make the content of blocks known under hashes.
+
+        Parameters
+        ----------
+        ids : sequence of int or tensor of integers
+            Referenced blocks whose KV is written, each after its parent.
+        hashes : sequence of int or tensor of integers
+            One for each block, ``1 .. 2**63 - 1``.
+        parent_hashes : sequence of int or tensor of integers, optional
+            The hash of each block's parent, 0 for a first block. ``None``: the first entry is a first block
+            and each other follows the one before it.
+
+        Raises
+        ------
+        OwnershipError
+            A block is free, the dummy, or outside the pool.
+        UsageError
+            A block is registered under another hash already.
+        TypeError
+            Something is not an integer.
+        ValueError
+            Different lengths, or a hash out of range.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        The first registration of a hash wins: a block whose hash names another one stays as it is, and so
+        does every block whose very parent is not registered, be its parent's hash known or not. An entry
+        that is registered already is passed over. Without prefix caching nothing is registered.
+        On an error nothing has changed. Cost: O(ids). Laws: C3, X1.
+        """
+        self._observer.refuse("register_kv_block_hashes")
+        blocks = self._as_occupied("register", ids).tolist()
+        own = as_hashes("hashes", hashes, len(blocks), lowest=1)
+        above = None if parent_hashes is None else as_hashes("parent_hashes", parent_hashes, len(blocks), 0)
+        self._known.check(blocks, own)
+        if not self.enable_prefix_caching:
+            return
+        if above is None:
+            self._known.register_chain(blocks, own)
+        else:
+            self._known.register_below(blocks, own, above)
+
+    def update_timestamps(self, ids: BlockIds) -> None:
+        """Stamp blocks with the context's clock.
+
+        Parameters
+        ----------
+        ids : sequence of int or tensor of integers
+            Blocks of the pool.
+
+        Raises
+        ------
+        IndexError
+            A block is outside the pool.
+        TypeError
+            Something is not an integer.
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        Cost: O(ids). Laws: X1, X3.
+        """
+        self._observer.refuse("update_timestamps")
+        blocks = host_integers("ids", ids, self.pool_size)
+        clock = self.context.prefix_cache_lru_clock
+        lowered = blocks[self._timestamps[blocks] > clock]
+        self._timestamps[blocks] = clock
+        for block in lowered.tolist():
+            self._forest.restamp(block)
+
+    def reset(self) -> None:
+        """Make every block free, as in a new allocator, whoever holds it; the observer is not called.
+
+        Raises
+        ------
+        RuntimeError
+            Called from inside an observer.
+
+        Notes
+        -----
+        Whoever keeps something by block, such as a `MambaSlotAllocator`, is to be reset too.
+        Cost: O(pool_size). Laws: C9, X7.
+        """
+        self._observer.refuse("reset")
+        self._ref_counts[:] = 0
+        self._timestamps[:] = 0
+        self._is_free[:] = True
+        self._free[:] = np.arange(self.dummy_block_idx - 1, -1, -1)
+        self.pool_avail = self.dummy_block_idx
+        self._known.clear()
+        self._forest.clear()
+
+    def free_among(self, ids: BlockIds) -> list[int]:
+        """Return those of some blocks that nobody has: free ones and the dummy (beyond the reference).
+
+        Parameters
+        ----------
+        ids : sequence of int or tensor of integers
+            Blocks of the pool.
+
+        Returns
+        -------
+        list of int
+            In the order given.
+
+        Raises
+        ------
+        IndexError
+            A block is outside the pool.
+        TypeError
+            Something is not an integer.
+
+        Notes
+        -----
+        Cost: O(ids). Law: C6.
+        """
+        blocks = host_integers("ids", ids, self.pool_size)
+        free: list[int] = blocks[self._is_free[blocks]].tolist()
+        return free
+
+    def _evict_lru_blocks(self, count: int) -> None:
+        """Free ``count`` evictable blocks, least recent first and children before parents."""
+        self._drop([self._forest.pop_oldest() for _ in range(count)])
+
+    def _drop(self, blocks: list[int]) -> None:
+        """Deregister blocks that left the forest, free those without references, and tell the observer."""
+        if not blocks:
+            return
+        index = np.array(blocks)
+        hashes = self._known.forget(index)
+        free = index[self._ref_counts[index] == 0]
+        self._free[self.pool_avail : self.pool_avail + free.size] = free
+        self._is_free[free] = True
+        self.pool_avail += free.size
+        self._observer.run(self.on_blocks_deregistered, blocks, hashes)
+
+    def _as_occupied(self, act: str, ids: BlockIds) -> NDArray[np.int64]:
+        """Read ids of blocks that are referenced or cached."""
+        blocks = host_integers("ids", ids)
+        outside = (blocks < 0) | (blocks >= self.dummy_block_idx)
+        if outside.any():
+            raise OwnershipError(
+                f"cannot {act} block {blocks[np.argmax(outside)]}: blocks 0..{self.dummy_block_idx - 1} "
+                f"can be held, {self.dummy_block_idx} is the dummy"
+            )
+        is_free = self._is_free[blocks]
+        if is_free.any():
+            raise OwnershipError(f"cannot {act} block {blocks[np.argmax(is_free)]}: it is free; allocate it")
+        return blocks

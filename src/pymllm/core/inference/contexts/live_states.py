@@ -1,0 +1,129 @@
+"""The live states of requests, as a context keeps them: their form, and which row is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pymllm.core.inference.contexts.device_copies import row_index
+from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
+from pymllm.errors import UsageError
+from pymllm.mem_cache.bit_view import bit_view
+
+__all__ = ["LiveStates", "as_state"]
+
+
+class LiveStates:
+    """Find live states through a context.
+
+    Parameters
+    ----------
+    context : object
+        Offers ``mamba_conv_states``, ``mamba_ssm_states`` and ``mamba_metadata.request_to_mamba_state_idx``.
+    conv_states, ssm_states : torch.Tensor
+        The cached states, whose form the live ones must have.
+    """
+
+    def __init__(self, context: Any, conv_states: torch.Tensor, ssm_states: torch.Tensor) -> None:
+        self._context = context
+        self._cached = {"mamba_conv_states": conv_states, "mamba_ssm_states": ssm_states}
+
+    def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the conv and the SSM buffer of the context.
+
+        Raises
+        ------
+        ValueError
+            One differs from the cached states in more than the number of rows: a copy would not be exact.
+        """
+        conv, ssm = self._context.mamba_conv_states, self._context.mamba_ssm_states
+        for (name, cached), live in zip(self._cached.items(), (conv, ssm), strict=True):
+            wanted = (cached.shape[0], *cached.shape[2:], cached.dtype, cached.device)
+            if (*live.shape[:1], *live.shape[2:], live.dtype, live.device) != wanted:
+                raise ValueError(
+                    f"{name} is {list(live.shape)} {live.dtype} on {live.device}, the cached states are "
+                    f"{list(cached.shape)} {cached.dtype} on {cached.device}; only the rows may differ"
+                )
+        return conv, ssm
+
+    def rows(self, requests: Sequence[int]) -> torch.Tensor:
+        """Return the rows of requests in those buffers.
+
+        Parameters
+        ----------
+        requests : sequence of int
+            Rows of the context.
+
+        Returns
+        -------
+        torch.Tensor
+            As many, int64, on the device of the states.
+
+        Raises
+        ------
+        IndexError
+            The context has no such request.
+        UsageError
+            A request has no live state; not looked at where the context keeps that on a device.
+        TypeError
+            Something is not an integer.
+
+        Notes
+        -----
+        Cost: O(requests); no synchronisation.
+        """
+        table = self._context.mamba_metadata.request_to_mamba_state_idx
+        device = self._cached["mamba_conv_states"].device
+        asked = host_integers("request index", requests, len(table))
+        if isinstance(table, torch.Tensor) and table.device.type != "cpu":
+            found = table.index_select(0, row_index(asked, table.device))  # pragma: needs cuda
+            return found.to(device, torch.int64)  # pragma: needs cuda
+        numbers = host_array(table)[asked].astype(np.int64)
+        known = self._context.mamba_conv_states.shape[1]
+        if numbers.size and numbers.view(np.uint64).max() >= known:
+            wrong = int(np.argmax((numbers < 0) | (numbers >= known)))
+            raise UsageError(
+                f"request {asked[wrong]} has no live state: its row of {known} is {numbers[wrong]}"
+            )
+        return row_index(numbers, device)
+
+
+def as_state(name: str, state: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:
+    """Read the state of one layer and one request, as bits.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in a message.
+    state : torch.Tensor
+        Any strides, any device.
+    cached : torch.Tensor
+        ``[layers, slots, ...]``, where it is to go.
+
+    Returns
+    -------
+    torch.Tensor
+        Integers of the same width.
+
+    Raises
+    ------
+    TypeError
+        No dense tensor, or another dtype.
+    ValueError
+        Another shape.
+
+    Notes
+    -----
+    Laws: C7, X1.
+    """
+    if not isinstance(state, torch.Tensor) or state.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {type(state).__name__}")
+    if state.dtype is not cached.dtype:
+        raise TypeError(f"{name} has dtype {state.dtype}, the slots keep {cached.dtype}; convert it first")
+    if state.shape != cached.shape[2:]:
+        raise ValueError(f"{name} has shape {list(state.shape)}, a slot {list(cached.shape[2:])}")
+    # A conjugate or a negative may be no more than a mark on other numbers, which bits do not show.
+    return bit_view(state.resolve_conj().resolve_neg())

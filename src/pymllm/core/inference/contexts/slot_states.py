@@ -1,0 +1,229 @@
+"""The cached states: one row of every layer for each slot, and the copies that fill and read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.core.inference.contexts.block_slots import BlockSlots
+from pymllm.core.inference.contexts.device_copies import copy_rows, row_index
+from pymllm.core.inference.contexts.host_numbers import check_as_many, host_integers
+from pymllm.core.inference.contexts.live_states import LiveStates, as_state
+from pymllm.core.inference.contexts.snapshot_offsets import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
+from pymllm.errors import UsageError
+from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
+from pymllm.mem_cache.bit_view import bit_view
+
+__all__ = ["SlotStates"]
+
+
+class SlotStates(BlockSlots):
+    """Keep a state for each slot: the part of a `MambaSlotAllocator` that moves states about.
+
+    Parameters
+    ----------
+    context, max_slots, num_mamba_layers, conv_states_shape, ssm_states_shape, conv_states_dtype, \
+    ssm_states_dtype
+        As of `MambaSlotAllocator`.
+
+    Notes
+    -----
+    Laws: C7.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        max_slots: int,
+        num_mamba_layers: int,
+        conv_states_shape: tuple[int, ...],
+        ssm_states_shape: tuple[int, ...],
+        conv_states_dtype: torch.dtype,
+        ssm_states_dtype: torch.dtype,
+    ) -> None:
+        super().__init__(context, max_slots)
+        self.device = as_device(getattr(context, "device", "cpu"))
+        self.num_mamba_layers = as_size("num_mamba_layers", num_mamba_layers)
+        conv = tuple(as_size("conv_states_shape", size) for size in conv_states_shape)
+        ssm = tuple(as_size("ssm_states_shape", size) for size in ssm_states_shape)
+        conv_dtype = as_row_dtype(conv_states_dtype, self.device)
+        ssm_dtype = as_row_dtype(ssm_states_dtype, self.device)
+        self.max_intermediate_count = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * context.max_requests
+        with torch.inference_mode(False):
+            self.conv_states = self._zeros(self.max_slots, conv, conv_dtype)
+            self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)
+            self.intermediate_conv_out = self._zeros(self.max_intermediate_count, conv, conv_dtype)
+            self.intermediate_ssm_out = self._zeros(self.max_intermediate_count, ssm, ssm_dtype)
+        self._live = LiveStates(context, self.conv_states, self.ssm_states)
+
+    def store_from_tensors(
+        self, block_id: int, layer_idx: int, ssm_state: torch.Tensor, conv_state: torch.Tensor
+    ) -> None:
+        """Write the states of one layer into the slot of a block.
+
+        Parameters
+        ----------
+        block_id : int
+            A block that has a slot.
+        layer_idx : int
+            ``0 <= layer_idx < num_mamba_layers``.
+        ssm_state, conv_state : torch.Tensor
+            Of exactly one slot's shape and dtype, on any device.
+
+        Raises
+        ------
+        UsageError
+            The block has no slot.
+        IndexError
+            The block or the layer does not exist.
+        TypeError
+            A state is no tensor, or of another dtype; nothing is ever cast.
+        ValueError
+            A shape does not fit; nothing is ever broadcast.
+
+        Notes
+        -----
+        On an error nothing has been written. Cost: two copies. Laws: C7, X1.
+        """
+        slot = self.get_slot(block_id)
+        if slot < 0:
+            raise UsageError(f"block {block_id} has no slot; allocate_slots_batch gives it one")
+        layer = as_int("layer_idx", layer_idx)
+        if not 0 <= layer < self.num_mamba_layers:
+            raise IndexError(f"layer_idx {layer} is outside 0..{self.num_mamba_layers - 1}")
+        ssm = as_state("ssm_state", ssm_state, self.ssm_states)
+        conv = as_state("conv_state", conv_state, self.conv_states)
+        bit_view(self.ssm_states[layer, slot]).copy_(ssm)
+        bit_view(self.conv_states[layer, slot]).copy_(conv)
+
+    def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
+        """Copy the live states of requests into slots, all layers.
+
+        Parameters
+        ----------
+        slots : list of int
+            Distinct slots, in use or in hand.
+        request_indices : list of int
+            As many rows of the context.
+
+        Raises
+        ------
+        IndexError
+            A slot or a row does not exist.
+        UsageError
+            A request has no live state.
+        ValueError
+            Different lengths, a slot twice, or live states of another form than the cached ones.
+        TypeError
+            Something is not an integer.
+
+        Notes
+        -----
+        On an error nothing has been written. Cost: four kernels however many slots and layers, and no
+        synchronisation. Laws: C7, X1.
+        """
+        targets = self._as_slots(slots)
+        conv, ssm = self._live.buffers()
+        rows = self._live.rows(request_indices)
+        check_as_many("slots", targets, rows.numel(), "requests")
+        if targets.size:
+            write = row_index(targets, self.device)
+            copy_rows(conv, rows, self.conv_states, write)
+            copy_rows(ssm, rows, self.ssm_states, write)
+
+    def restore_to_live(self, request_idx: int, block_id: int) -> bool:
+        """Copy the cached state of a block into the live state of a request, all layers.
+
+        Parameters
+        ----------
+        request_idx : int
+            A row of the context.
+        block_id : int
+            The block behind which the request resumes.
+
+        Returns
+        -------
+        bool
+            False if the block has no cached state; the live state is as it was then.
+
+        Raises
+        ------
+        IndexError
+            The row or the block does not exist.
+        UsageError
+            The request has no live state.
+        ValueError
+            Live states of another form than the cached ones.
+        TypeError
+            Something is not an integer.
+
+        Notes
+        -----
+        Cost: four kernels however many layers, and no synchronisation. Laws: C7, X1.
+        """
+        slot = self.get_slot(block_id)
+        row = self._live.rows([as_int("request_idx", request_idx)])
+        conv, ssm = self._live.buffers()
+        if slot < 0:
+            return False
+        read = row_index(np.array([slot]), self.device)
+        copy_rows(self.conv_states, read, conv, row)
+        copy_rows(self.ssm_states, read, ssm, row)
+        return True
+
+    def _copy_intermediate_to_cache(self, src_offsets: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy states from the output buffers to slots, all layers.
+
+        Parameters
+        ----------
+        src_offsets : list of int
+            Rows of ``intermediate_ssm_out`` and ``intermediate_conv_out``.
+        slots : list of int
+            As many distinct slots.
+
+        Raises
+        ------
+        IndexError
+            A row or a slot does not exist.
+        ValueError
+            Different lengths, or a slot twice.
+        TypeError
+            Something is not an integer.
+
+        Notes
+        -----
+        On an error nothing has been written. Cost: four kernels however many rows and layers, and no
+        synchronisation. Laws: C7, X1.
+        """
+        sources = host_integers("src_offsets", src_offsets, self.max_intermediate_count)
+        targets = self._as_slots(slots)
+        check_as_many("slots", targets, sources.size, "rows")
+        if targets.size:
+            read, write = row_index(sources, self.device), row_index(targets, self.device)
+            copy_rows(self.intermediate_conv_out, read, self.conv_states, write)
+            copy_rows(self.intermediate_ssm_out, read, self.ssm_states, write)
+
+    def mem_bytes(self) -> int:
+        """Count the bytes of all states, cached ones and output buffers (beyond the reference).
+
+        Returns
+        -------
+        int
+            Bytes as requested from torch.
+        """
+        cached = self.conv_states.nbytes + self.ssm_states.nbytes
+        return cached + self.intermediate_conv_out.nbytes + self.intermediate_ssm_out.nbytes
+
+    def _zeros(self, rows: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros((self.num_mamba_layers, rows, *shape), dtype=dtype, device=self.device)
+
+    def _as_slots(self, slots: Sequence[int]) -> NDArray[np.int64]:
+        """Read slots to write to: a copy to one slot twice would leave either state there."""
+        targets = host_integers("slots", slots, self.max_slots)
+        if len(set(targets.tolist())) < targets.size:
+            raise ValueError(f"slots {targets.tolist()} name one slot twice; each keeps one state")
+        return targets

@@ -1,0 +1,138 @@
+"""Where in a prefill chunk the recurrent state is worth keeping, and what a request's chunk will leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from pymllm.core.inference.contexts.device_copies import send
+
+__all__ = ["MAX_INTERMEDIATE_OFFSETS_PER_REQUEST", "OffsetTable", "Snapshots", "snapshot_positions"]
+
+MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
+
+
+def snapshot_positions(
+    boundaries: Sequence[int], first_token: int, stop: int, mamba_chunk_size: int
+) -> list[int]:
+    """Choose the block boundaries inside a chunk at which the kernel can give out a state.
+
+    Parameters
+    ----------
+    boundaries : sequence of int
+        Candidates, counted in tokens from the start of the prompt.
+    first_token, stop : int
+        The tokens computed in this chunk, half-open.
+    mamba_chunk_size : int
+        The kernel has a state at each multiple of this, counted from ``first_token``.
+
+    Returns
+    -------
+    list of int
+        Distinct and ascending, strictly inside the chunk.
+
+    Notes
+    -----
+    Laws: C8.
+    """
+    return sorted(
+        {
+            position
+            for position in boundaries
+            if first_token < position < stop and (position - first_token) % mamba_chunk_size == 0
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """What one request's chunk leaves for the cache.
+
+    Parameters
+    ----------
+    offsets : tuple of int
+        Where states are extracted, relative to the first token computed; ascending.
+    depths : tuple of int
+        The same from the start of the prompt.
+    blocks : tuple of int
+        The block that ends at each.
+    end_block : int
+        The block that ends with the prompt, if its state is to be kept; else -1.
+    end_depth : int
+        Tokens of the prompt.
+    """
+
+    offsets: tuple[int, ...]
+    depths: tuple[int, ...]
+    blocks: tuple[int, ...]
+    end_block: int
+    end_depth: int
+
+
+class OffsetTable:
+    """Remember what each request's chunk leaves, and show the offsets to the device.
+
+    Parameters
+    ----------
+    max_requests : int
+        Rows of a context.
+    device : torch.device
+        Where the forward pass reads them.
+
+    Notes
+    -----
+    The device sees one buffer that is never replaced, its rows in the order of the prefill batch and zero
+    behind it, so a captured graph reads the same addresses in every step. Laws: C8, C9.
+    """
+
+    def __init__(self, max_requests: int, device: torch.device) -> None:
+        self.of_request: dict[int, Snapshots] = {}
+        self._max_requests = max_requests
+        cells = max_requests * MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
+        with torch.inference_mode(False):
+            self._buffer = torch.zeros(cells + max_requests, dtype=torch.int32, device=device)
+        self._offsets = self._buffer[:cells].view(max_requests, MAX_INTERMEDIATE_OFFSETS_PER_REQUEST)
+        self._counts = self._buffer[cells:]
+        self._is_shown = False
+
+    def clear(self) -> None:
+        """Forget every request, on the device too."""
+        self.of_request.clear()
+        if self._is_shown:
+            self._buffer.zero_()
+            self._is_shown = False
+
+    def show(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+        """Write the offsets of requests ``first .. first + count - 1`` to the device.
+
+        Returns
+        -------
+        tuple
+            Offsets ``[count, 3]`` and counts ``[count]``, int32, or (None, None) if there is no offset.
+
+        Notes
+        -----
+        Cost: one copy of the whole buffer; no synchronisation.
+        """
+        found = [
+            (place, self.of_request[row].offsets)
+            for place, row in enumerate(range(first, first + count))
+            if row in self.of_request and self.of_request[row].offsets
+        ]
+        if not found:
+            if self._is_shown:
+                self._buffer.zero_()
+                self._is_shown = False
+            return None, None
+        cells = np.zeros(self._buffer.numel(), np.int32)
+        width = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
+        for place, offsets in found:
+            cells[place * width : place * width + len(offsets)] = offsets
+            cells[self._max_requests * width + place] = len(offsets)
+        send(cells, self._buffer)
+        self._is_shown = True
+        return self._offsets[:count], self._counts[:count]

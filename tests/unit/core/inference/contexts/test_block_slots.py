@@ -1,0 +1,277 @@
+"""Slots of blocks: who gets one, who loses one, and what a refused call leaves alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.block_slots import oldest
+from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotCapacityError
+from pymllm.errors import CapacityError, OwnershipError, UsageError
+
+MakeContext = Callable[..., Any]
+LRU, REF_ZERO = PrefixCachingEvictionPolicy.LRU, PrefixCachingEvictionPolicy.REF_ZERO
+
+
+def cache_all(context: Any, stamps: dict[int, int]) -> None:
+    """Stamp blocks and let every reference go; under LRU those that are registered stay."""
+    kv = context.kv_block_allocator
+    for block, stamp in stamps.items():
+        context.prefix_cache_lru_clock = stamp
+        kv.update_timestamps([block])
+    kv.release_memory_blocks(list(stamps))
+
+
+def test_equal_blocks_get_equal_slots_and_keep_them(make_context: MakeContext) -> None:
+    """C5: as many slots as blocks named; a block that has a slot keeps it."""
+    slots = make_context(max_slots=4).slots
+    first = slots.allocate_slots_batch([5, 2, 5])
+    assert len(first) == 3
+    assert first[0] == first[2] != first[1]
+    again = slots.allocate_slots_batch([2, 7, 5, 7])
+    assert again == [first[1], again[1], first[0], again[1]]
+    assert sorted({*again}) == sorted({*first, again[1]})
+    assert slots.free_count == 1
+    assert [slots.get_slot(block) for block in (5, 2, 0)] == [first[0], first[1], -1]
+    assert [slots.has_state(block) for block in (5, 2, 0)] == [True, True, False]
+
+
+def test_no_block_gets_no_slot(make_context: MakeContext) -> None:
+    """C5: an empty list is an empty list."""
+    context = make_context()
+    before = context.books()
+    assert context.slots.allocate_slots_batch([]) == []
+    context.slots._invalidate_blocks_batch([])
+    assert context.slots._evict_lru_slots_batch(0) == []
+    assert context.books() == before
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_blocks_may_be_any_integers(make_context: MakeContext, kind: Callable[[list[int]], Any]) -> None:
+    """Contract, section 8: any integers of any dtype."""
+    slots = make_context().slots
+    assert slots.allocate_slots_batch(kind([1, 2])) == slots.allocate_slots_batch([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error"),
+    [([0, 9], IndexError), ([-1], IndexError), ([1.5], TypeError), (3, TypeError), ([0, 8], OwnershipError)],
+)
+def test_bad_blocks_are_refused_whole(make_context: MakeContext, blocks: Any, error: type[Exception]) -> None:
+    """X1: outside the pool, no integers, the dummy."""
+    context = make_context()
+    before = context.books()
+    with pytest.raises(error):
+        context.slots.allocate_slots_batch(blocks)
+    assert context.books() == before
+
+
+@pytest.mark.parametrize("block", [-1, 9])
+def test_a_block_outside_the_pool_is_asked_in_vain(make_context: MakeContext, block: int) -> None:
+    """X1: the -1 of an empty table entry is not the last block."""
+    slots = make_context().slots
+    for ask in (slots.get_slot, slots.has_state, slots.invalidate_block):
+        with pytest.raises(IndexError, match=rf"block_id {block} is outside 0\.\.8"):
+            ask(block)
+
+
+def test_a_free_block_has_no_state(make_context: MakeContext) -> None:
+    """C6: it loses its slot when it becomes free, and gets none while it is."""
+    context = make_context()
+    context.slots.allocate_slots_batch([3, 4])
+    context.kv_block_allocator.release_memory_blocks([3])
+    assert context.slots.has_state(4)
+    assert not context.slots.has_state(3)
+    before = context.books()
+    with pytest.raises(OwnershipError, match="block 3 is free"):
+        context.slots.allocate_slots_batch([4, 3])
+    assert context.books() == before
+
+
+def test_the_oldest_without_references_loses_its_slot(make_context: MakeContext) -> None:
+    """C6: oldest stamp first, lowest id among equals, and never one that is referenced."""
+    context = make_context(max_slots=4)
+    context.slots.allocate_slots_batch([6, 1, 3, 0])
+    context.register([6, 1, 3])
+    cache_all(context, {6: 5, 1: 7, 3: 5})
+    slot_of = {block: context.slots.get_slot(block) for block in (6, 1, 3)}
+    assert context.slots.allocate_slots_batch([2]) == [slot_of[3]]
+    assert context.slots.allocate_slots_batch([4]) == [slot_of[6]]
+    assert context.slots.allocate_slots_batch([5]) == [slot_of[1]]
+    assert context.slots.has_state(0)
+    with pytest.raises(MambaSlotCapacityError, match="1 more slots are needed, 0 may be evicted of 4"):
+        context.slots.allocate_slots_batch([7])
+
+
+@pytest.mark.parametrize("policy", [REF_ZERO, "ref_zero"])
+def test_under_ref_zero_the_lowest_id_goes(make_context: MakeContext, policy: Any) -> None:
+    """C6: stamps do not count then."""
+    context = make_context(max_slots=2)
+    context.slots.allocate_slots_batch([6, 1])
+    context.register([6, 1])
+    cache_all(context, {6: 5, 1: 7})
+    context.prefix_caching_eviction_policy = policy
+    context.slots.allocate_slots_batch([2])
+    assert [context.slots.has_state(block) for block in (1, 6)] == [False, True]
+
+
+def test_an_allocation_evicts_none_of_its_own_blocks(make_context: MakeContext) -> None:
+    """C5: a block of the call that has a slot keeps it, although it would be the next to go."""
+    context = make_context(max_slots=2)
+    context.slots.allocate_slots_batch([6, 1])
+    context.register([6, 1])
+    cache_all(context, {6: 1, 1: 2})
+    before = context.books()
+    with pytest.raises(MambaSlotCapacityError):
+        context.slots.allocate_slots_batch([6, 2, 6, 1])
+    assert context.books() == before
+    old = context.slots.get_slot(6)
+    assert context.slots.allocate_slots_batch([6, 2, 6])[0] == old
+    assert not context.slots.has_state(1)
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_what_cannot_be_met_takes_nothing(make_context: MakeContext, missing: int) -> None:
+    """C5: free slots are not popped, nor states evicted, before it is clear that they suffice."""
+    context = make_context(max_slots=3)
+    context.slots.allocate_slots_batch([0, 1])
+    context.register([1])
+    context.slots.register_block_hashes_batch([1], [1001])
+    cache_all(context, {1: 1})
+    before = context.books()
+    with pytest.raises(CapacityError):
+        context.slots.allocate_slots_batch([2, 3, 4, 5][: 2 + missing])
+    with pytest.raises(RuntimeError):
+        context.slots._evict_lru_slots_batch(1 + missing)
+    assert context.books() == before
+    assert len(context.slots.allocate_slots_batch([2, 3])) == 2
+
+
+def test_evicted_slots_are_the_callers(make_context: MakeContext) -> None:
+    """C2: neither free nor mapped; oldest first; their hashes are forgotten, and only theirs."""
+    context = make_context(max_slots=3)
+    taken = dict(zip([0, 1, 2], context.slots.allocate_slots_batch([0, 1, 2]), strict=True))
+    hashes = context.register([0, 1, 2])
+    context.slots.register_block_hashes_batch([0, 1, 2], hashes)
+    cache_all(context, {0: 3, 1: 1, 2: 2})
+    assert context.slots._evict_lru_slots_batch(2) == [taken[1], taken[2]]
+    assert context.slots.free_count == 0
+    assert context.slots.slot_to_block.tolist().count(-1) == 2
+    assert context.slots.hash_to_block_id == {hashes[0]: 0}
+    with pytest.raises(ValueError, match="num_needed must be at least 0"):
+        context.slots._evict_lru_slots_batch(-1)
+
+
+def test_invalidating_frees_a_slot_once(make_context: MakeContext) -> None:
+    """C2, C4: whatever is named, however often; a hash that names another block stays."""
+    context = make_context(max_slots=3)
+    context.slots.allocate_slots_batch([0, 1, 2])
+    hashes = context.register([0, 1, 2])
+    context.slots.register_block_hashes_batch([0, 1, 2], hashes)
+    context.slots._invalidate_blocks_batch([1, 5, 1, 0])
+    assert context.slots.free_count == 2
+    assert context.slots.hash_to_block_id == {hashes[2]: 2}
+    context.slots.invalidate_block(1)
+    context.slots.invalidate_block(2)
+    assert context.slots.free_count == 3
+    assert sorted(context.slots.free_slots.tolist()) == [0, 1, 2]
+    assert context.slots.block_to_slot.tolist() == [-1] * 9
+    assert context.slots.hash_to_block_id == {}
+
+
+def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext) -> None:
+    """C4: the set of hashes may name one that another block has meanwhile."""
+    context = make_context()
+    context.slots.allocate_slots_batch([0, 1])
+    hashes = context.register([0, 1])
+    context.slots.register_block_hashes_batch([0, 1], hashes)
+    context.slots.on_kv_blocks_deregistered([0, 6], {hashes[0], hashes[1], 77})
+    assert context.slots.hash_to_block_id == {hashes[1]: 1}
+    assert not context.slots.has_state(0)
+    before = context.books()
+    with pytest.raises(IndexError):
+        context.slots.on_kv_blocks_deregistered([1, 9], set())
+    assert context.books() == before
+
+
+def test_an_eviction_of_blocks_takes_their_states(make_context: MakeContext) -> None:
+    """C6: the block allocator's observer names them, with or without a hash."""
+    context = make_context(blocks=4, max_slots=4)
+    kv = context.kv_block_allocator
+    context.slots.allocate_slots_batch([0, 1, 2])
+    context.slots.register_block_hashes_batch([0], context.register([0]))
+    kv.release_memory_blocks([0, 1])
+    assert [context.slots.has_state(block) for block in range(3)] == [True, False, True]
+    assert kv.allocate_memory_blocks(2) is not None
+    assert [context.slots.has_state(block) for block in range(3)] == [False, False, True]
+    assert context.slots.hash_to_block_id == {}
+
+
+def test_only_positive_hashes_are_registered(make_context: MakeContext) -> None:
+    """Reference: -1 stands for none; C4: the first block of a hash keeps it."""
+    context = make_context()
+    context.slots.allocate_slots_batch([0, 1])
+    (value,) = context.register([0])
+    context.slots.register_block_hashes_batch([0, 1, 5, 0], [value, -1, 0, value])
+    assert context.slots.hash_to_block_id == {value: 0}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "hashes", "error"),
+    [
+        ([0, 1], [1000], ValueError),
+        ([0, 2], [1000, 1002], UsageError),
+        ([0, 1], [1000, 1009], UsageError),
+        ([0, 9], [1000, 1009], IndexError),
+    ],
+)
+def test_states_are_known_only_as_what_they_are(
+    make_context: MakeContext, blocks: list[int], hashes: list[int], error: type[Exception]
+) -> None:
+    """C4, X1: a hash implies a slot, and is the block's registered one."""
+    context = make_context()
+    context.slots.allocate_slots_batch([0, 1])
+    context.register([0, 1, 2])
+    before = context.books()
+    with pytest.raises(error):
+        context.slots.register_block_hashes_batch(blocks, hashes)
+    assert context.books() == before
+
+
+def test_a_table_may_be_a_list(make_context: MakeContext) -> None:
+    """Contract, section 8: any object that has the attributes, without a word on how it keeps them."""
+    context = make_context(max_slots=2)
+    context.slots.allocate_slots_batch([4, 2])
+    context.kv_block_allocator = type("Lists", (), {})()
+    context.kv_block_allocator.block_ref_counts = [0] * 9
+    context.kv_block_allocator.block_timestamps = [9, 9, 3, 9, 2, 9, 9, 9, 9]
+    context.kv_block_allocator.block_hashes = [-1] * 8 + [7]
+    context.slots.allocate_slots_batch([5])
+    assert [context.slots.has_state(block) for block in (2, 4, 5)] == [True, False, True]
+    with pytest.raises(UsageError):
+        context.slots.register_block_hashes_batch([5], [7])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 300, 511, 512])
+@pytest.mark.parametrize("spread", [3, 10_000])
+def test_the_oldest_are_found_without_sorting_all(count: int, spread: int) -> None:
+    """C6: many equal stamps or few, few wanted or nearly all."""
+    draw = random.Random(count * spread)
+    timestamps = np.array([draw.randrange(spread) for _ in range(2000)])
+    blocks = np.array(draw.sample(range(2000), 512), np.int32)
+    expected = sorted(blocks.tolist(), key=lambda block: (timestamps[block], block))[:count]
+    assert oldest(blocks, timestamps, count).tolist() == expected
+
+
+def test_a_sample_that_misleads_costs_time_and_nothing_else() -> None:
+    """C6: where every sixteenth stamp is older than all others."""
+    blocks = np.arange(512, dtype=np.int32)
+    timestamps = np.where(blocks % 16 == 0, blocks - 1000, blocks)
+    expected = sorted(blocks.tolist(), key=lambda block: (timestamps[block], block))[:40]
+    assert oldest(blocks, timestamps, 40).tolist() == expected

@@ -1,0 +1,46 @@
+"""Copies to a device and between rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.device_copies import copy_rows, row_index, send
+
+
+def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -> None:
+    """B157: the copy does not read the caller's memory later."""
+    numbers = np.arange(1000, dtype=np.int32)
+    target = torch.zeros(1000, dtype=torch.int32, device=device)
+    send(numbers, target)
+    numbers[:] = 0
+    assert target.tolist() == list(range(1000))
+
+
+def test_an_index_is_of_its_own(device: torch.device) -> None:
+    """X5: int64 on the device."""
+    numbers = np.array([3, 1])
+    index = row_index(numbers, device)
+    numbers[0] = 9
+    assert (index.tolist(), index.dtype, index.device.type) == ([3, 1], torch.int64, device.type)
+    assert row_index(np.empty(0, np.int64), device).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex128])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_rows_are_copied_bit_for_bit(
+    device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    """C7: every layer of the named rows, and no other row."""
+    generator = torch.Generator().manual_seed(1)
+    bits = torch.randint(0, 256, (2, 5, *shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
+    if dtype.is_complex:
+        bits = torch.randn((2, 5, *shape), dtype=dtype, generator=generator).view(torch.uint8)
+    source = bits.reshape(-1).view(dtype).reshape(2, 5, *shape).to(device)
+    target = torch.zeros((2, 4, *shape), dtype=dtype, device=device)
+    copy_rows(source, torch.tensor([4, 0], device=device), target, torch.tensor([1, 3], device=device))
+    found = target.cpu().view(torch.uint8).reshape(2, 4, -1)
+    expected = torch.zeros_like(found)
+    expected[:, [1, 3]] = source.cpu().view(torch.uint8).reshape(2, 5, -1)[:, [4, 0]]
+    assert torch.equal(found, expected)

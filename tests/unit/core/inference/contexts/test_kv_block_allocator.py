@@ -1,0 +1,587 @@
+"""Blocks of `KVBlockAllocator`: places, sharing, registration, eviction and what its observer sees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
+from pymllm.errors import OwnershipError, UsageError
+from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
+
+LRU, REF_ZERO = PrefixCachingEvictionPolicy.LRU, PrefixCachingEvictionPolicy.REF_ZERO
+
+
+class Watched(KVBlockAllocator):
+    """An allocator with a clock of its own and a record of what its observer was told."""
+
+    def __init__(self, pool_size: int = 9, **options: Any) -> None:
+        super().__init__(SimpleNamespace(prefix_cache_lru_clock=0), pool_size, **options)
+        self.seen: list[tuple[list[int], set[int]]] = []
+        self.on_blocks_deregistered = lambda blocks, hashes: self.seen.append((list(blocks), set(hashes)))
+
+    def at(self, clock: int) -> Watched:
+        self.context.prefix_cache_lru_clock = clock
+        return self
+
+    def take(self, count: int) -> list[int]:
+        blocks = self.allocate_memory_blocks(count)
+        assert blocks is not None
+        return blocks.tolist()
+
+    def cache_chain(self, count: int, first_hash: int, *, clock: int) -> list[int]:
+        """Register a chain of blocks and let it go."""
+        blocks = self.at(clock).take(count)
+        self.register_kv_block_hashes(blocks, [first_hash + place for place in range(count)])
+        self.release_memory_blocks(blocks)
+        return blocks
+
+
+def books_of(allocator: KVBlockAllocator) -> tuple[Any, ...]:
+    """Everything that a refused call must leave as it was."""
+    return (
+        allocator.pool_avail,
+        allocator._free[: allocator.pool_avail].tolist(),
+        allocator.block_ref_counts.tolist(),
+        allocator.block_hashes.tolist(),
+        allocator.block_timestamps.tolist(),
+        allocator.block_parents.tolist(),
+        dict(allocator.kv_hash_to_block_id),
+        allocator.evictable_blocks,
+    )
+
+
+def test_a_new_pool_is_free_but_for_the_dummy() -> None:
+    """C1: the last block is a dummy; all others are handed out, as int32 on the host, and it never is."""
+    allocator = Watched(5)
+    assert (allocator.pool_size, allocator.pool_avail, allocator.dummy_block_idx) == (5, 4, 4)
+    blocks = allocator.allocate_memory_blocks(4)
+    assert blocks is not None
+    assert blocks.dtype is torch.int32
+    assert blocks.tolist() == [0, 1, 2, 3]
+    assert allocator.allocate_memory_blocks(1) is None
+    check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"pool_size": 1}, ValueError),
+        ({"pool_size": 2.0}, TypeError),
+        ({"pool_size": 4, "paused_limit": -1}, ValueError),
+        ({"pool_size": 4, "paused_limit": 4}, ValueError),
+        ({"pool_size": 4, "enable_prefix_caching": 1}, TypeError),
+        ({"pool_size": 4, "prefix_caching_eviction_policy": "fifo"}, ValueError),
+    ],
+)
+def test_senseless_arguments_are_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
+    """X1: a pool of the dummy alone, more paused blocks than there are, an unknown policy."""
+    with pytest.raises(error):
+        KVBlockAllocator(SimpleNamespace(prefix_cache_lru_clock=0), **arguments)
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_an_allocation_that_cannot_be_met_changes_nothing(count: int) -> None:
+    """C1, X4: neither what is free, nor what is cached, nor the order of what comes next."""
+    allocator = Watched(5)
+    held = allocator.take(2)
+    allocator.cache_chain(2, 10, clock=1)
+    allocator.retain_memory_blocks([allocator.kv_hash_to_block_id[11]])
+    before = books_of(allocator)
+    assert allocator.allocate_memory_blocks(count) is None
+    assert books_of(allocator) == before
+    assert allocator.seen == []
+    allocator.release_memory_blocks(held)
+    assert sorted(allocator.take(2)) == held
+    check_kv_block_allocator(allocator)
+
+
+def test_allocating_stamps_with_the_clock_and_no_block_is_empty_handed() -> None:
+    """X3: recency is the context's clock; 0 blocks are an empty tensor."""
+    allocator = Watched(4).at(7)
+    assert allocator.take(0) == []
+    assert allocator.block_timestamps[allocator.take(1)].tolist() == [7]
+    allocator.at(9).update_timestamps([0, 2])
+    assert allocator.block_timestamps.tolist() == [9, 0, 9, 0]
+
+
+@pytest.mark.parametrize("wrong", [[4], [-1], torch.tensor([7])])
+def test_a_block_outside_the_pool_has_no_stamp(wrong: Any) -> None:
+    """X1: negative ids do not count from the end."""
+    allocator = Watched(4)
+    before = books_of(allocator)
+    with pytest.raises(IndexError, match=r"outside 0\.\.3"):
+        allocator.at(5).update_timestamps(wrong)
+    assert books_of(allocator) == before
+
+
+KINDS: list[Callable[[list[int]], Any]] = [
+    list,
+    tuple,
+    lambda ids: np.array(ids, np.int16),
+    lambda ids: torch.tensor(ids, dtype=torch.int32),
+    lambda ids: torch.tensor(ids, dtype=torch.int64),
+    lambda ids: torch.tensor(ids, dtype=torch.uint8).reshape(1, -1),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_may_be_any_integers(kind: Callable[[list[int]], Any]) -> None:
+    """Contract, section 8: ids may be lists or tensors; each consumer takes any integer dtype."""
+    allocator = Watched(6)
+    allocator.take(3)
+    allocator.retain_memory_blocks(kind([0, 2]))
+    allocator.register_kv_block_hashes(kind([0, 1]), kind([7, 8]), kind([0, 7]))
+    allocator.at(3).update_timestamps(kind([1]))
+    allocator.release_memory_blocks(kind([2]))
+    assert allocator.block_ref_counts.tolist() == [2, 1, 1, 0, 0, 0]
+    assert allocator.kv_hash_to_block_id == {7: 0, 8: 1}
+    assert allocator.block_timestamps.tolist() == [0, 3, 0, 0, 0, 0]
+    check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize("ids", [[0.0], "0", None, [True], [2**70]])
+@pytest.mark.parametrize(
+    "act", ["retain_memory_blocks", "release_memory_blocks", "update_timestamps", "register_kv_block_hashes"]
+)
+def test_what_is_no_integer_is_no_block(act: str, ids: Any) -> None:
+    """X1: a TypeError, and nothing has changed."""
+    allocator = Watched(4)
+    allocator.take(2)
+    before = books_of(allocator)
+    arguments = (ids, [5]) if act == "register_kv_block_hashes" else (ids,)
+    with pytest.raises((TypeError, OverflowError)):
+        getattr(allocator, act)(*arguments)
+    assert books_of(allocator) == before
+
+
+@pytest.mark.parametrize("act", ["retain_memory_blocks", "release_memory_blocks", "register_kv_block_hashes"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [(2, "it is free"), (4, "4 is the dummy"), (5, "0..3"), (-1, "0..3")],
+)
+def test_nobody_shares_releases_or_registers_what_is_not_held(act: str, wrong: int, message: str) -> None:
+    """C1, X1: free blocks, the dummy and -1 are nobody's; what else the call names is untouched."""
+    allocator = Watched(5)
+    allocator.take(2)
+    before = books_of(allocator)
+    arguments = ([0, wrong], [5, 6]) if act == "register_kv_block_hashes" else ([0, wrong],)
+    with pytest.raises(OwnershipError, match=message):
+        getattr(allocator, act)(*arguments)
+    assert books_of(allocator) == before
+
+
+def test_a_block_named_twice_counts_twice() -> None:
+    """C1: two requests that finish in one step give back two references of the block they share."""
+    allocator = Watched(4)
+    (block,) = allocator.take(1)
+    allocator.retain_memory_blocks([block, block])
+    assert allocator.block_ref_counts[block] == 3
+    allocator.release_memory_blocks([block, block])
+    assert allocator.block_ref_counts[block] == 1
+    assert allocator.pool_avail == 2
+    before = books_of(allocator)
+    with pytest.raises(OwnershipError, match="1 references, 2 are released"):
+        allocator.release_memory_blocks([block, block])
+    assert books_of(allocator) == before
+    allocator.release_memory_blocks([block])
+    assert allocator.pool_avail == 3
+    with pytest.raises(OwnershipError, match="it is free"):
+        allocator.release_memory_blocks([block])
+    check_kv_block_allocator(allocator)
+
+
+def test_releasing_a_cached_block_is_refused() -> None:
+    """C1: cached means that nobody holds it."""
+    allocator = Watched(4)
+    blocks = allocator.cache_chain(2, 10, clock=1)
+    with pytest.raises(OwnershipError, match="0 references"):
+        allocator.release_memory_blocks(blocks[:1])
+    check_kv_block_allocator(allocator)
+
+
+def test_a_registered_block_stays_and_an_unregistered_one_is_free() -> None:
+    """C1, C6: at count 0; the observer hears of the free one, which had no hash, not of the cached one."""
+    allocator = Watched(6)
+    a, b, c = allocator.take(3)
+    allocator.register_kv_block_hashes([a, b], [10, 11])
+    allocator.release_memory_blocks([a, b, c])
+    assert allocator.seen == [([c], set())]
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (3, 2)
+    assert allocator.kv_hash_to_block_id == {10: a, 11: b}
+    allocator.retain_memory_blocks([a, b])
+    assert allocator.evictable_blocks == 0
+    check_kv_block_allocator(allocator)
+
+
+def test_without_prefix_caching_nothing_is_registered() -> None:
+    """C1: a block without references is free then, whatever the caller tried to register."""
+    allocator = Watched(4, enable_prefix_caching=False)
+    blocks = allocator.take(2)
+    allocator.register_kv_block_hashes(blocks, [10, 11])
+    assert allocator.kv_hash_to_block_id == {}
+    allocator.release_memory_blocks(blocks)
+    assert allocator.pool_avail == 3
+    check_kv_block_allocator(allocator)
+
+
+def test_first_registration_of_a_hash_wins() -> None:
+    """C3: the twin stays unregistered, and so does what follows it, although its parent's hash is known."""
+    allocator = Watched(9)
+    first, twin = allocator.take(2), allocator.take(2)
+    allocator.register_kv_block_hashes(first[:1], [10])
+    allocator.register_kv_block_hashes(twin, [10, 11])
+    allocator.register_kv_block_hashes([twin[1]], [11], [10])
+    assert allocator.kv_hash_to_block_id == {10: first[0], 11: twin[1]}, (
+        "named alone, its parent is the hash's"
+    )
+    assert allocator.block_parents[twin[1]] == first[0]
+    check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize("parent_hashes", [None, [0, 10]])
+def test_the_very_parent_must_be_registered(parent_hashes: list[int] | None) -> None:
+    """C3: an equal hash of another block does not count, also where hashes name the parents."""
+    allocator = Watched(9)
+    first, twin = allocator.take(1), allocator.take(2)
+    allocator.register_kv_block_hashes(first, [10])
+    allocator.register_kv_block_hashes(twin, [10, 11], parent_hashes)
+    assert allocator.kv_hash_to_block_id == {10: first[0]}
+    assert allocator.block_hashes[twin].tolist() == [-1, -1]
+    check_kv_block_allocator(allocator)
+
+
+def test_a_block_below_an_unknown_hash_stays_unregistered() -> None:
+    """C3: nobody is registered whose parent is not."""
+    allocator = Watched(4)
+    (block,) = allocator.take(1)
+    allocator.register_kv_block_hashes([block], [11], [10])
+    assert allocator.kv_hash_to_block_id == {}
+
+
+def test_registering_again_changes_nothing() -> None:
+    """C3: a later chunk offers what is there already; the parent's children are counted once."""
+    allocator = Watched(5)
+    blocks = allocator.take(3)
+    allocator.register_kv_block_hashes(blocks[:2], [10, 11])
+    allocator.register_kv_block_hashes(blocks, [10, 11, 12])
+    allocator.register_kv_block_hashes([blocks[2], blocks[2]], [12, 12], [11, 11])
+    check_kv_block_allocator(allocator)
+    allocator.release_memory_blocks(blocks)
+    assert allocator.take(4) is not None
+    assert allocator.kv_hash_to_block_id == {}
+
+
+@pytest.mark.parametrize(
+    ("ids", "hashes", "parents", "error"),
+    [
+        ([0, 1], [10], None, ValueError),
+        ([0, 1], [10, 11], [0], ValueError),
+        ([0, 1], [10, 0], None, ValueError),
+        ([0, 1], [10, -1], None, ValueError),
+        ([0, 1], [10, 11], [0, -1], ValueError),
+        ([0, 1], [10, 2.5], None, TypeError),
+        ([0, 2], [10, 12], None, UsageError),
+        ([0, 1, 1], [10, 11, 12], None, UsageError),
+    ],
+)
+def test_bad_registrations_are_refused_whole(
+    ids: list[int], hashes: Any, parents: Any, error: type[Exception]
+) -> None:
+    """C3, X1: lengths, ranges, and a second hash for one block."""
+    allocator = Watched(5)
+    allocator.take(3)
+    allocator.register_kv_block_hashes([2], [20])
+    before = books_of(allocator)
+    with pytest.raises(error):
+        allocator.register_kv_block_hashes(ids, hashes, parents)
+    assert books_of(allocator) == before
+
+
+def test_eviction_takes_the_oldest_and_the_lowest_id_among_equals() -> None:
+    """C1, X3: by the clock when last stamped, with one call to the observer, and no more than is missing."""
+    allocator = Watched(7)
+    young = allocator.cache_chain(1, 10, clock=5)
+    old = allocator.cache_chain(1, 20, clock=2)
+    equals = allocator.at(3).take(2)
+    for block, hash_value in zip(reversed(equals), [30, 40], strict=True):
+        allocator.register_kv_block_hashes([block], [hash_value])
+    allocator.release_memory_blocks(equals)
+    taken = allocator.take(4)
+    assert allocator.seen == [([old[0], equals[0]], {20, 40})]
+    assert set(taken) >= {old[0], equals[0]}
+    assert allocator.kv_hash_to_block_id == {10: young[0], 30: equals[1]}
+    check_kv_block_allocator(allocator)
+
+
+def test_an_ancestor_is_never_evicted_before_its_descendants() -> None:
+    """C1: earlier chunks are older, yet the end of the chain goes first."""
+    allocator = Watched(6)
+    blocks = allocator.at(1).take(3)
+    allocator.register_kv_block_hashes(blocks, [10, 11, 12])
+    allocator.at(2).update_timestamps(blocks[1:2])
+    allocator.at(3).update_timestamps(blocks[2:])
+    allocator.release_memory_blocks(blocks)
+    other = allocator.cache_chain(1, 20, clock=4)
+    allocator.take(allocator.pool_avail + 3)
+    assert [block for gone, _ in allocator.seen for block in gone] == blocks[::-1]
+    assert allocator.kv_hash_to_block_id == {20: other[0]}
+    check_kv_block_allocator(allocator)
+
+
+def test_what_lies_above_a_referenced_descendant_is_not_evictable() -> None:
+    """C1: the count says so, and an allocation that would need it is refused."""
+    allocator = Watched(5)
+    chain = allocator.cache_chain(3, 10, clock=1)
+    assert allocator.evictable_blocks == 3
+    allocator.retain_memory_blocks(chain[1:2])
+    assert allocator.evictable_blocks == 1
+    assert allocator.allocate_memory_blocks(3) is None
+    assert len(allocator.take(2)) == 2
+    assert allocator.kv_hash_to_block_id == {10: chain[0], 11: chain[1]}
+    allocator.release_memory_blocks(chain[1:2])
+    assert allocator.evictable_blocks == 2
+    check_kv_block_allocator(allocator)
+
+
+def test_a_stamp_that_rises_or_falls_moves_a_waiting_block() -> None:
+    """C1, X3: the victim is the oldest by the stamps of now."""
+    allocator = Watched(4)
+    a, b, c = (allocator.cache_chain(1, 10 * n, clock=n)[0] for n in (1, 2, 3))
+    allocator.at(9).update_timestamps([a])
+    allocator.at(0).update_timestamps([c])
+    check_kv_block_allocator(allocator)
+    for expected in (c, b, a):
+        allocator.take(1)
+        assert allocator.seen[-1][0] == [expected]
+        check_kv_block_allocator(allocator)
+
+
+def test_waiting_blocks_that_are_taken_up_again_leave_nothing_behind() -> None:
+    """C1: the heap of leaves does not grow with hits."""
+    allocator = Watched(4)
+    chain = allocator.cache_chain(2, 10, clock=0)
+    for clock in range(1, 300):
+        allocator.retain_memory_blocks(chain)
+        allocator.at(clock).update_timestamps(chain)
+        allocator.release_memory_blocks(chain)
+        check_kv_block_allocator(allocator)
+    assert len(allocator._forest._heap) <= 70
+
+
+def test_ref_zero_deregisters_at_the_last_reference() -> None:
+    """C1: with the registered descendants, of which a referenced one stays held but is known no more."""
+    allocator = Watched(8, prefix_caching_eviction_policy=REF_ZERO)
+    chain = allocator.take(4)
+    allocator.register_kv_block_hashes(chain[:3], [10, 11, 12])
+    allocator.register_kv_block_hashes(chain[3:], [13], [10])
+    allocator.retain_memory_blocks(chain[2:3])
+    allocator.release_memory_blocks([chain[0], chain[1], chain[2]])
+    assert allocator.kv_hash_to_block_id == {}
+    ((gone, hashes),) = allocator.seen
+    assert sorted(gone) == chain
+    assert hashes == {10, 11, 12, 13}
+    assert allocator.block_ref_counts[chain].tolist() == [0, 0, 1, 1]
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (5, 0)
+    check_kv_block_allocator(allocator)
+
+
+def test_ref_zero_keeps_what_others_reference() -> None:
+    """C1: a leaf at 0 goes alone, and its parent can be a leaf again."""
+    allocator = Watched(8, prefix_caching_eviction_policy=REF_ZERO)
+    chain = allocator.take(3)
+    allocator.register_kv_block_hashes(chain, [10, 11, 12])
+    allocator.release_memory_blocks(chain[2:])
+    assert allocator.kv_hash_to_block_id == {10: chain[0], 11: chain[1]}
+    check_kv_block_allocator(allocator)
+    allocator.release_memory_blocks(chain[1:2])
+    check_kv_block_allocator(allocator)
+    allocator.release_memory_blocks(chain[:1])
+    assert allocator.pool_avail == 7
+    check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize("policy", [LRU, REF_ZERO])
+def test_an_observer_that_raises_finds_the_books_written(policy: PrefixCachingEvictionPolicy) -> None:
+    """X2: its error reaches the caller; what was evicted is free, and nothing was handed out or lost."""
+    allocator = Watched(4, prefix_caching_eviction_policy=policy)
+
+    def fail(blocks: list[int], hashes: set[int]) -> None:
+        check_kv_block_allocator(allocator)
+        raise RuntimeError(f"observer saw {sorted(hashes)}")
+
+    allocator.on_blocks_deregistered = fail
+    blocks = allocator.take(3)
+    allocator.register_kv_block_hashes(blocks, [10, 11, 12])
+    if policy is LRU:
+        allocator.release_memory_blocks(blocks)
+    with pytest.raises(RuntimeError, match=r"observer saw \[10, 11, 12\]"):
+        allocator.allocate_memory_blocks(3) if policy is LRU else allocator.release_memory_blocks(blocks)
+    assert (allocator.pool_avail, allocator.evictable_blocks) == (3, 0)
+    assert allocator.kv_hash_to_block_id == {}
+    check_kv_block_allocator(allocator)
+    assert len(allocator.take(3)) == 3, "the observer is not running any more"
+
+
+@pytest.mark.parametrize(
+    ("act", "arguments"),
+    [
+        ("allocate_memory_blocks", (1,)),
+        ("retain_memory_blocks", ([0],)),
+        ("release_memory_blocks", ([0],)),
+        ("register_kv_block_hashes", ([0], [5])),
+        ("update_timestamps", ([0],)),
+        ("reset", ()),
+    ],
+)
+def test_an_observer_may_read_and_nothing_else(act: str, arguments: tuple[Any, ...]) -> None:
+    """X6: a call that would change something is a RuntimeError."""
+    allocator = Watched(4)
+    blocks = allocator.take(2)
+    read: list[int] = []
+
+    def meddle(gone: list[int], hashes: set[int]) -> None:
+        read.extend([allocator.pool_avail, allocator.evictable_blocks, *allocator.free_among(gone)])
+        getattr(allocator, act)(*arguments)
+
+    allocator.on_blocks_deregistered = meddle
+    with pytest.raises(RuntimeError, match=f"{act} was called from inside on_blocks_deregistered"):
+        allocator.release_memory_blocks(blocks[1:])
+    assert read == [2, 0, 1]
+    assert allocator.block_ref_counts.tolist() == [1, 0, 0, 0]
+    check_kv_block_allocator(allocator)
+
+
+def test_who_has_nothing_is_told_by_block() -> None:
+    """C6: free blocks and the dummy; cached and referenced ones are somebody's."""
+    allocator = Watched(6)
+    cached = allocator.cache_chain(1, 10, clock=1)
+    held = allocator.take(1)
+    assert allocator.free_among([5, *cached, 4, *held]) == [5, 4]
+    with pytest.raises(IndexError):
+        allocator.free_among([6])
+
+
+def test_reset_makes_a_new_allocator() -> None:
+    """C9, X7: bit for bit, the order of what comes next included; no observer is called."""
+    allocator, new = Watched(7), Watched(7)
+    allocator.cache_chain(3, 10, clock=4)
+    allocator.take(3)
+    allocator.reset()
+    assert books_of(allocator) == books_of(new)
+    assert allocator.seen == []
+    check_kv_block_allocator(allocator)
+    assert allocator.take(6) == new.take(6)
+
+
+def test_repr_shows_what_is_left() -> None:
+    """A reader of a log sees sizes and policy."""
+    allocator = Watched(5)
+    allocator.cache_chain(1, 10, clock=1)
+    assert repr(allocator) == "KVBlockAllocator(pool_size=5, policy='lru', pool_avail=3, evictable=1)"
+
+
+class Model:
+    """The same blocks, said once more, slowly: a dict of references and one of (hash, parent)."""
+
+    def __init__(self, pool_size: int, policy: PrefixCachingEvictionPolicy) -> None:
+        self.refs = dict.fromkeys(range(pool_size - 1), 0)
+        self.known: dict[int, tuple[int, int]] = {}
+        self.stamps = dict.fromkeys(range(pool_size - 1), 0)
+        self.policy = policy
+
+    def free(self) -> set[int]:
+        return {block for block, count in self.refs.items() if count == 0 and block not in self.known}
+
+    def is_active(self, block: int) -> bool:
+        below = [child for child, (_, parent) in self.known.items() if parent == block]
+        return self.refs[block] > 0 or any(self.is_active(child) for child in below)
+
+    def evictable(self) -> set[int]:
+        return {block for block in self.known if not self.is_active(block)}
+
+    def victims(self, count: int) -> list[int]:
+        gone = []
+        for _ in range(count):
+            parents = {parent for _, parent in self.known.values()}
+            leaves = [block for block in self.evictable() if block not in parents]
+            gone.append(min(leaves, key=lambda block: (self.stamps[block], block)))
+            del self.known[gone[-1]]
+        return gone
+
+    def register(self, block: int, hash_value: int, parent: int) -> None:
+        taken = {value for value, _ in self.known.values()}
+        if hash_value not in taken and (parent < 0 or parent in self.known):
+            self.known[block] = (hash_value, parent)
+
+    def release(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self.refs[block] -= 1
+        if self.policy is REF_ZERO:
+            for block in blocks:
+                if self.refs[block] == 0:
+                    self.forget(block)
+
+    def forget(self, block: int) -> None:
+        for child in [child for child, (_, parent) in self.known.items() if parent == block]:
+            self.forget(child)
+        self.known.pop(block, None)
+
+
+@pytest.mark.parametrize("policy", [LRU, REF_ZERO])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_agree_with_a_plain_model(policy: PrefixCachingEvictionPolicy, seed: int) -> None:
+    """C1, C3: places, hashes, parents, victims and counts after each of 400 steps."""
+    draw = random.Random(seed)
+    allocator = Watched(10, prefix_caching_eviction_policy=policy)
+    model = Model(10, policy)
+    for clock in range(400):
+        allocator.at(clock)
+        allocator.seen.clear()
+        held = [block for block, count in model.refs.items() for _ in range(count)]
+        match draw.choice(["take", "retain", "release", "register", "stamp"]):
+            case "take":
+                count = draw.randint(0, 4)
+                room = len(model.free()) + len(model.evictable())
+                missing = count - len(model.free())
+                blocks = allocator.allocate_memory_blocks(count)
+                assert (blocks is None) == (count > room)
+                if blocks is not None:
+                    if missing > 0:
+                        assert allocator.seen[0][0] == model.victims(missing)
+                    for block in blocks.tolist():
+                        assert block in model.free()
+                        model.refs[block] = 1
+                        model.stamps[block] = clock
+            case "retain" if model.known or held:
+                blocks_retained = draw.choices(sorted({*model.known, *held}), k=draw.randint(1, 2))
+                allocator.retain_memory_blocks(blocks_retained)
+                for block in blocks_retained:
+                    model.refs[block] += 1
+            case "release" if held:
+                released = draw.sample(held, draw.randint(1, len(held)))
+                allocator.release_memory_blocks(released)
+                model.release(released)
+            case "register" if held:
+                block = draw.choice(held)
+                above = draw.choice([0, *(value for value, _ in model.known.values())])
+                if block not in model.known:
+                    parents = {value: known for known, (value, _) in model.known.items()}
+                    hash_value = draw.randint(1, 40)
+                    allocator.register_kv_block_hashes([block], [hash_value], [above])
+                    model.register(block, hash_value, parents.get(above, -1))
+            case "stamp":
+                stamped = draw.choices(range(9), k=2)
+                allocator.update_timestamps(stamped)
+                model.stamps.update(dict.fromkeys(stamped, clock))
+        check_kv_block_allocator(allocator)
+        assert allocator.block_ref_counts.tolist()[:-1] == list(model.refs.values())
+        assert allocator.kv_hash_to_block_id == {value: block for block, (value, _) in model.known.items()}
+        assert allocator.evictable_blocks == len(model.evictable())
+        assert allocator.pool_avail == len(model.free())

@@ -1,0 +1,98 @@
+"""Live states as a context keeps them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.live_states import LiveStates, as_state
+from pymllm.errors import UsageError
+
+CONV, SSM = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2, 2)
+
+
+def make_live(table: Any, conv: torch.Tensor = CONV, ssm: torch.Tensor = SSM) -> LiveStates:
+    context = SimpleNamespace(
+        mamba_conv_states=conv,
+        mamba_ssm_states=ssm,
+        mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table),
+    )
+    return LiveStates(context, torch.zeros(2, 7, 3), torch.zeros(2, 7, 2, 2))
+
+
+@pytest.mark.parametrize("table", [[4, 0, -1, 5], (4, 0, -1, 5), np.array([4, 0, -1, 5], np.int16)])
+def test_rows_are_looked_up_in_any_table(table: Any) -> None:
+    """Contract, section 8: a context may keep it as it likes; X1: a request may have no state."""
+    live = make_live(table)
+    assert live.rows([1, 0]).tolist() == [0, 4]
+    assert live.rows([]).tolist() == []
+    for request in (2, 3):
+        with pytest.raises(UsageError, match=f"request {request} has no live state"):
+            live.rows([0, request])
+    with pytest.raises(IndexError, match=r"outside 0\.\.3"):
+        live.rows([4])
+
+
+@pytest.mark.gpu
+def test_a_table_on_a_gpu_is_not_waited_for() -> None:
+    """Issue 5: no synchronisation; the lookup happens where the table is."""
+    conv, ssm = CONV.cuda(), SSM.cuda()
+    context = SimpleNamespace(
+        mamba_conv_states=conv,
+        mamba_ssm_states=ssm,
+        mamba_metadata=SimpleNamespace(
+            request_to_mamba_state_idx=torch.tensor([4, 0], dtype=torch.int32, device="cuda")
+        ),
+    )
+    live = LiveStates(context, conv, ssm)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        rows = live.rows([1, 0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert rows.tolist() == [0, 4]
+    assert rows.dtype is torch.int64
+
+
+def test_buffers_are_the_contexts() -> None:
+    """X5: shared by design."""
+    conv, ssm = make_live([0]).buffers()
+    assert conv is CONV
+    assert ssm is SSM
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"conv": CONV.half()}, {"conv": CONV[:1]}, {"ssm": SSM[..., :1]}, {"ssm": SSM.double()}],
+)
+def test_states_of_another_form_are_refused(wrong: dict[str, torch.Tensor]) -> None:
+    """C7: a copy that casts or broadcasts would not be exact."""
+    with pytest.raises(ValueError, match="only the rows may differ"):
+        make_live([0], **wrong).buffers()
+
+
+def test_a_state_is_read_as_bits() -> None:
+    """C7: a conjugate that is only a mark is carried out first."""
+    cached = torch.zeros(1, 1, 2, dtype=torch.complex64)
+    state = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert as_state("state", state, cached).view(torch.complex64).tolist() == [1 - 2j, 3 + 4j]
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        ([0.0, 0.0], TypeError),
+        (torch.zeros(2, dtype=torch.float64), TypeError),
+        (torch.zeros(2).to_sparse(), TypeError),
+        (torch.zeros(1), ValueError),
+        (torch.zeros(1, 2), ValueError),
+    ],
+)
+def test_nothing_is_cast_or_broadcast(state: Any, error: type[Exception]) -> None:
+    """C7, X1."""
+    with pytest.raises(error, match="state"):
+        as_state("state", state, torch.zeros(1, 1, 2))

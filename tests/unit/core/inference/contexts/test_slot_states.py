@@ -1,0 +1,266 @@
+"""Cached states: what the copies write, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+from pymllm.errors import UsageError
+
+MakeContext = Callable[..., Any]
+ReadBits = Callable[[torch.Tensor], torch.Tensor]
+
+
+def all_bits(context: Any, read: ReadBits) -> list[torch.Tensor]:
+    slots = context.slots
+    return [
+        read(states)
+        for states in (
+            context.mamba_conv_states,
+            context.mamba_ssm_states,
+            slots.conv_states,
+            slots.ssm_states,
+            slots.intermediate_conv_out,
+            slots.intermediate_ssm_out,
+        )
+    ]
+
+
+def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_states_have_a_row_for_each_slot(make_context: MakeContext, device: torch.device) -> None:
+    """Reference: [layers, slots, ...] in the given dtypes, on the context's device."""
+    slots = make_context(max_slots=3, max_requests=4, device=device).slots
+    assert slots.conv_states.shape == (2, 3, 3)
+    assert slots.ssm_states.shape == (2, 3, 2, 2)
+    assert slots.intermediate_conv_out.shape == (2, 12, 3)
+    assert slots.intermediate_ssm_out.shape == (2, 12, 2, 2)
+    assert (slots.conv_states.dtype, slots.ssm_states.dtype) == (torch.float16, torch.float32)
+    assert slots.ssm_states.device.type == device.type
+    assert slots.max_intermediate_count == 12
+    assert slots.mem_bytes() == (3 + 12) * 2 * (3 * 2 + 4 * 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"max_slots": 0}, ValueError),
+        ({"max_slots": True}, TypeError),
+        ({"num_mamba_layers": 0}, ValueError),
+        ({"conv_states_shape": (0,)}, ValueError),
+        ({"ssm_states_shape": (2.5,)}, TypeError),
+        ({"ssm_states_dtype": "float32"}, TypeError),
+    ],
+)
+def test_senseless_sizes_are_refused(
+    make_context: MakeContext, change: dict[str, Any], error: type[Exception]
+) -> None:
+    """X1."""
+    arguments = {
+        "max_slots": 2,
+        "num_mamba_layers": 1,
+        "conv_states_shape": (2,),
+        "ssm_states_shape": (2,),
+        "conv_states_dtype": torch.float32,
+        "ssm_states_dtype": torch.float32,
+    }
+    with pytest.raises(error):
+        MambaSlotAllocator(make_context(), **(arguments | change))
+
+
+def test_a_context_without_a_device_is_on_the_cpu(make_context: MakeContext) -> None:
+    """Contract, section 8."""
+    context = make_context()
+    del context.device
+    slots = MambaSlotAllocator(context, 1, 1, (), (), torch.float32, torch.float32)
+    assert slots.device == torch.device("cpu")
+    assert slots.conv_states.shape == (1, 1)
+
+
+def test_given_states_are_written_to_one_layer_of_one_slot(
+    make_context: MakeContext, read_bits: ReadBits, device: torch.device
+) -> None:
+    """C7: bit for bit, the payload of a NaN included; nothing else changes."""
+    context = make_context(device=device)
+    (slot,) = context.slots.allocate_slots_batch([5])
+    expected = all_bits(context, read_bits)
+    ssm = torch.tensor([[1, 2], [3, 2143289345]], dtype=torch.int32).view(torch.float32)
+    conv = torch.tensor([7, 8, 32001], dtype=torch.int16).view(torch.float16)
+    context.slots.store_from_tensors(5, 1, ssm, conv)
+    expected[2][1, slot] = conv.view(torch.uint8)
+    expected[3][1, slot] = ssm.reshape(-1).view(torch.uint8)
+    assert_same(all_bits(context, read_bits), expected)
+
+
+@pytest.mark.parametrize(
+    ("block", "layer", "ssm", "conv", "error"),
+    [
+        (4, 0, torch.zeros(2, 2), torch.zeros(3).half(), UsageError),
+        (5, 2, torch.zeros(2, 2), torch.zeros(3).half(), IndexError),
+        (5, -1, torch.zeros(2, 2), torch.zeros(3).half(), IndexError),
+        (9, 0, torch.zeros(2, 2), torch.zeros(3).half(), IndexError),
+        (5, 0, torch.zeros(2, 1), torch.zeros(3).half(), ValueError),
+        (5, 0, torch.zeros(2, 2), torch.zeros(1).half(), ValueError),
+        (5, 0, torch.zeros(2, 2), torch.zeros(3), TypeError),
+    ],
+)
+def test_bad_states_are_not_written(
+    make_context: MakeContext,
+    read_bits: ReadBits,
+    block: int,
+    layer: int,
+    ssm: torch.Tensor,
+    conv: torch.Tensor,
+    error: type[Exception],
+) -> None:
+    """C7, X1: neither of the two, if one is wrong."""
+    context = make_context()
+    context.slots.allocate_slots_batch([5])
+    before = all_bits(context, read_bits)
+    with pytest.raises(error):
+        context.slots.store_from_tensors(block, layer, ssm, conv)
+    assert_same(all_bits(context, read_bits), before)
+
+
+@pytest.mark.parametrize(("slots", "requests"), [([2, 0], [1, 3]), ([1], [0]), ([], []), ([0, 1], [2, 2])])
+def test_live_states_are_copied_to_slots(
+    make_context: MakeContext,
+    read_bits: ReadBits,
+    device: torch.device,
+    slots: list[int],
+    requests: list[int],
+) -> None:
+    """C7: of every named request and not only of the first, through its row of the live buffers."""
+    context = make_context(device=device)
+    expected = all_bits(context, read_bits)
+    live = [3 - request for request in requests]
+    for at in (2, 3):
+        expected[at][:, slots] = expected[at - 2][:, live]
+    context.slots.store_from_live_batch(slots, requests)
+    assert_same(all_bits(context, read_bits), expected)
+
+
+@pytest.mark.parametrize(
+    ("slots", "requests", "error"),
+    [
+        ([0], [0, 1], ValueError),
+        ([0, 0], [0, 1], ValueError),
+        ([3], [0], IndexError),
+        ([-1], [0], IndexError),
+        ([0], [4], IndexError),
+        ([0, 1], [1, 0], UsageError),
+    ],
+)
+def test_bad_copies_from_live_write_nothing(
+    make_context: MakeContext,
+    read_bits: ReadBits,
+    slots: list[int],
+    requests: list[int],
+    error: type[Exception],
+) -> None:
+    """C7, X1: lengths, a slot twice, slots and rows that do not exist, a request without a state."""
+    context = make_context()
+    context.mamba_metadata.request_to_mamba_state_idx[0] = -1
+    before = all_bits(context, read_bits)
+    with pytest.raises(error):
+        context.slots.store_from_live_batch(slots, requests)
+    assert_same(all_bits(context, read_bits), before)
+
+
+def test_a_cached_state_is_restored_into_one_request(
+    make_context: MakeContext, read_bits: ReadBits, device: torch.device
+) -> None:
+    """C7: all layers, bit for bit; no other request, and not the slot."""
+    context = make_context(device=device)
+    (slot,) = context.slots.allocate_slots_batch([6])
+    expected = all_bits(context, read_bits)
+    for at in (0, 1):
+        expected[at][:, 2] = expected[at + 2][:, slot]
+    assert context.slots.restore_to_live(1, 6) is True
+    assert_same(all_bits(context, read_bits), expected)
+
+
+def test_where_nothing_is_cached_the_live_state_stays(make_context: MakeContext, read_bits: ReadBits) -> None:
+    """C7: False, and nothing was written."""
+    context = make_context()
+    before = all_bits(context, read_bits)
+    assert context.slots.restore_to_live(1, 6) is False
+    with pytest.raises(IndexError):
+        context.slots.restore_to_live(4, 6)
+    with pytest.raises(IndexError):
+        context.slots.restore_to_live(1, -1)
+    context.mamba_metadata.request_to_mamba_state_idx = [0, -1, 2, 3]
+    context.slots.allocate_slots_batch([6])
+    with pytest.raises(UsageError):
+        context.slots.restore_to_live(1, 6)
+    context.mamba_ssm_states = context.mamba_ssm_states.double()
+    with pytest.raises(ValueError, match="only the rows may differ"):
+        context.slots.restore_to_live(0, 6)
+    found = all_bits(context, read_bits)
+    assert_same([found[0], *found[2:]], [before[0], *before[2:]])
+
+
+@pytest.mark.parametrize(("sources", "slots"), [([11, 0], [1, 2]), ([4, 4], [0, 2]), ([], [])])
+def test_outputs_are_copied_to_slots(
+    make_context: MakeContext,
+    read_bits: ReadBits,
+    device: torch.device,
+    sources: list[int],
+    slots: list[int],
+) -> None:
+    """C7: all layers of the named rows, and no other slot."""
+    context = make_context(device=device)
+    expected = all_bits(context, read_bits)
+    for at in (2, 3):
+        expected[at][:, slots] = expected[at + 2][:, sources]
+    context.slots._copy_intermediate_to_cache(sources, slots)
+    assert_same(all_bits(context, read_bits), expected)
+
+
+@pytest.mark.parametrize(
+    ("sources", "slots", "error"),
+    [
+        ([0], [0, 1], ValueError),
+        ([12], [0], IndexError),
+        ([0], [3], IndexError),
+        ([0, 1], [2, 2], ValueError),
+    ],
+)
+def test_bad_copies_of_outputs_write_nothing(
+    make_context: MakeContext,
+    read_bits: ReadBits,
+    sources: list[int],
+    slots: list[int],
+    error: type[Exception],
+) -> None:
+    """C7, X1."""
+    context = make_context()
+    before = all_bits(context, read_bits)
+    with pytest.raises(error):
+        context.slots._copy_intermediate_to_cache(sources, slots)
+    assert_same(all_bits(context, read_bits), before)
+
+
+@pytest.mark.gpu
+def test_no_copy_waits_for_the_gpu(make_context: MakeContext) -> None:
+    """Issue 5: what Python reads is on the host, so not one call synchronises."""
+    context = make_context(device="cuda")
+    context.slots.allocate_slots_batch([5])
+    context.slots.store_from_live_batch([0], [1])  # the first pinned memory is mapped here
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        slots = context.slots.allocate_slots_batch([6, 7])
+        context.slots.store_from_live_batch(slots, [2, 3])
+        context.slots._copy_intermediate_to_cache([1, 2], slots)
+        assert context.slots.restore_to_live(0, 6)
+        context.slots._invalidate_blocks_batch([6, 7])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert context.slots.free_count == 2
