@@ -230,7 +230,7 @@ _WINDOW = (
 )
 _STATES = (
     _law("M1", "a state belongs to the end of a key of whole pages", "7", "sop", "prefix", "mamba"),
-    _law("M2", "a prefix is usable if it ends at a state", "7", "op", "prefix", "mamba"),
+    _law("M2", "a prefix is usable if it ends at a state", "7", "sop", "prefix", "mamba"),
     _law("M3", "a split leaves the state with the lower half", "7", "op", "prefix", "mamba inspect"),
     _law("M4", "a state is locked by the holds at exactly its node", "7", "sop", "prefix", "mamba"),
     _law("M5", "an eviction of states takes enough, the least recent first", "7", "sop", "prefix", "mamba"),
