@@ -199,6 +199,22 @@ class MambaSlotAllocator(SlotStates):
         first, count = self._prefill_rows()
         return self._offsets.show(first, count)
 
+    def intermediate_offsets(self) -> list[tuple[int, ...]]:
+        """Return the offsets of the current prefill batch on the host (beyond the reference).
+
+        Returns
+        -------
+        list of tuple of int
+            For each request, ascending.
+
+        Notes
+        -----
+        Cost: O(requests). Law: C8.
+        """
+        first, count = self._prefill_rows()
+        left = (self._offsets.of_request.get(row) for row in range(first, first + count))
+        return [() if each is None else each.offsets for each in left]
+
     def commit_intermediate_states(self) -> None:
         """Put what the step's prefill requests leave into the cache: collect, allocate, copy, name.
 
