@@ -82,7 +82,7 @@ class BlockServer:
         self.context = DynamicInferenceContext(
             max_requests=6,
             num_blocks=NUM_BLOCKS,
-            max_blocks_per_request=9,
+            max_blocks_per_request=10,
             block_size_tokens=block_size,
             prefix_caching_eviction_policy=policy,
             paused_limit=12,
