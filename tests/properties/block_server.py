@@ -15,6 +15,7 @@ from exact_recurrence import ExactRecurrence
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.live_request import Region
 from pymllm.errors import CapacityError
 from pymllm.invariants.dynamic_context import check_dynamic_context
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
@@ -48,6 +49,10 @@ class ServedRequest:
     @property
     def is_finished(self) -> bool:
         return len(self.tokens) >= len(self.prompt_tokens) + self.output_length
+
+
+class InjectedFault(Exception):
+    """What a test makes an allocation raise."""
 
 
 class BlockServer:
@@ -111,7 +116,10 @@ class BlockServer:
             act = self.draw.choice(
                 ["add", "add", "chunk", "step", "step", "step", "step", "pause", "resume", "drop"]
             )
-            getattr(self, f"_{act}")()
+            try:
+                getattr(self, f"_{act}")()
+            except InjectedFault:
+                self.seen["faults"] += 1
             if step % self.check_every == 0:
                 check_dynamic_context(self.context)
                 self.check_cached_states()
@@ -120,7 +128,7 @@ class BlockServer:
         check_dynamic_context(self.context)
         kv = self.context.kv_block_allocator
         assert kv.pool_avail + kv.evictable_blocks == kv.dummy_block_idx
-        assert kv.allocate_memory_blocks(kv.dummy_block_idx) is not None, (
+        assert type(kv).allocate_memory_blocks(kv, kv.dummy_block_idx) is not None, (
             "E3: the pool owns all that is evicted"
         )
         slots = self.context.mamba_slot_allocator
@@ -152,6 +160,13 @@ class BlockServer:
         try:
             self.context.step(self.forward)
             assert held <= self._held_with_state(), "C6: a block in use lost its state"
+        except InjectedFault:
+            # What the batch has done to its live states was not taken over.
+            for req in [live.req for live in self.context._rows.of(Region.DECODE)]:
+                self._release(req)
+            for req in [live.req for live in self.context._rows.of(Region.PREFILL)]:
+                self._release(req)
+            raise
         except CapacityError:
             self.seen["out of blocks"] += 1
             self._drop()

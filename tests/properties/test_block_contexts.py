@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from block_server import BlockServer
+from block_server import BlockServer, InjectedFault
 from exact_recurrence import PRIMES, ExactRecurrence
 
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
@@ -51,6 +55,55 @@ def test_attention_alone_skips_what_is_cached() -> None:
     )
     server.run(400)
     assert server.seen["resumed"] > 0
+
+
+@dataclass
+class NthFails:
+    """A call that does what it always did, but for the ``nth`` time (0: never)."""
+
+    call: Callable[..., Any]
+    nth: int
+    fault: Callable[[], Any]
+    calls: int = 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.calls += 1
+        return self.fault() if self.calls == self.nth else self.call(*arguments, **options)
+
+
+def no_memory() -> None:
+    raise InjectedFault("no memory")
+
+
+# Which call fails, how, and in how many steps it is made often enough.
+FAULTS: dict[str, tuple[str, str, Callable[[], Any], int]] = {
+    "no blocks": ("kv_block_allocator", "allocate_memory_blocks", lambda: None, 60),
+    "no memory for blocks": ("kv_block_allocator", "allocate_memory_blocks", no_memory, 60),
+    "no memory for a restore": ("mamba_slot_allocator", "restore_to_live", no_memory, 200),
+    "no memory for a commit": ("mamba_slot_allocator", "allocate_slots_batch", no_memory, 100),
+    "no memory for a copy": ("mamba_slot_allocator", "_copy_intermediate_to_cache", no_memory, 100),
+    "no memory for a live state": ("mamba_slot_allocator", "store_from_live_batch", no_memory, 100),
+}
+
+
+def calls_with_fault(kind: str, nth: int) -> int:
+    """Run requests while the nth call fails, and return how often it was made."""
+    owner, name, fault, steps = FAULTS[kind]
+    server = BlockServer(11, block_size=4, mamba_chunk_size=2, slots=3, policy=LRU)
+    part = getattr(server.context, owner)
+    failing = NthFails(getattr(part, name), nth, fault)
+    setattr(part, name, failing)
+    server.run(steps)
+    return failing.calls
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_whichever_allocation_fails_the_context_stays_sound(kind: str) -> None:
+    """X1, X2, E3: the n-th, for every n; all checks pass after every act, and all is given back."""
+    calls = calls_with_fault(kind, 0)
+    assert calls > 5
+    reached = [calls_with_fault(kind, nth) >= nth for nth in range(1, calls + 1)]
+    assert all(reached), "up to the fault every run is the same"
 
 
 @pytest.mark.gpu

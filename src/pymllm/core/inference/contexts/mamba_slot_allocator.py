@@ -246,10 +246,15 @@ class MambaSlotAllocator(SlotStates):
         inside = [place for place in range(len(blocks)) if fits[len(rows) + place]]
         kept = [blocks[place] for place in inside] + [end_blocks[place] for place in ends]
         slots = self.allocate_slots_batch(kept)
-        self._copy_intermediate_to_cache([sources[place] for place in inside], slots[: len(inside)])
-        self.store_from_live_batch(slots[len(inside) :], [rows[place] for place in ends])
-        places = inside + [len(blocks) + place for place in ends]
-        self.register_block_hashes_batch(kept, [hashes[place] for place in places])
+        try:
+            self._copy_intermediate_to_cache([sources[place] for place in inside], slots[: len(inside)])
+            self.store_from_live_batch(slots[len(inside) :], [rows[place] for place in ends])
+            places = inside + [len(blocks) + place for place in ends]
+            self.register_block_hashes_batch(kept, [hashes[place] for place in places])
+        except BaseException:
+            # A slot that was not filled, or only in part, must not be found.
+            self._invalidate_blocks_batch(kept)
+            raise
 
     def _collect_commit_data(self) -> CommitData | None:
         """Collect what the current prefill batch leaves, the most valuable first.
