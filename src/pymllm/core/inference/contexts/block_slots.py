@@ -333,7 +333,7 @@ def oldest(blocks: NDArray[np.int32], timestamps: NDArray[Any], count: int) -> N
     Returns
     -------
     numpy.ndarray
-        The oldest first.
+        The oldest first; memory of its own.
 
     Notes
     -----
@@ -345,7 +345,7 @@ def oldest(blocks: NDArray[np.int32], timestamps: NDArray[Any], count: int) -> N
         is_chosen = stamps <= bound
         if count == np.count_nonzero(is_chosen) == 1:
             place = int(stamps.argmin())
-            return blocks[place : place + 1]  # in a third of the time of what follows
+            return blocks[place : place + 1].copy()  # in a third of the time of what follows
         blocks = blocks[is_chosen]
     blocks = np.sort(blocks)
     return blocks[np.argsort(timestamps.take(blocks), kind="stable")[:count]]

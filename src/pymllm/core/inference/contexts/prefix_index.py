@@ -124,7 +124,7 @@ class PrefixIndex:
             if place == len(live.page_hashes):
                 live.page_hashes.append(self._hash_page(page, live.page_hashes[-1] if place else None))
             hashes.append(block_hash(live.page_hashes[place]))
-            if hashes[-1] in self._allocator.kv_hash_to_block_id:
+            if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in hashes[1:-1]:
                 live.is_known = False
                 hashes.pop()
                 break

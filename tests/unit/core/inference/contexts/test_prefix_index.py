@@ -82,6 +82,18 @@ def test_a_twin_stays_unregistered_with_all_that_follows() -> None:
     assert len(allocator.kv_hash_to_block_id) == 1
 
 
+def test_a_page_whose_hash_is_taken_in_the_same_call_ends_the_chain() -> None:
+    """C3: what follows it later is not registered below the block that has its hash."""
+    allocator, index = make_index(lambda tokens, prior: f"{int(tokens[0]):016x}")
+    live = compute(allocator, index, [1, 2, 1, 3])
+    live.generated = [4, 5]
+    live.blocks.append(9)
+    allocator.allocate_memory_blocks(9)
+    index.register(live, 6)
+    assert allocator.kv_hash_to_block_id == {1: live.blocks[0]}
+    assert match(index, [1, 2, 4, 5]) == live.blocks[:1]
+
+
 @pytest.mark.parametrize("prompt", [[7, 8], [1, 2, 7, 8], [3, 4]])
 def test_an_equal_hash_is_no_hit(prompt: list[int]) -> None:
     """C3: with one hash for everything, the tokens and the parent still have to agree."""
