@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pymllm import mem_cache
+from pymllm.core.inference import contexts
 
 DOCUMENTED: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "documented_interface.json").read_text(encoding="utf-8")
@@ -50,7 +51,21 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "TokenToKVPoolAllocator": lambda: mem_cache.TokenToKVPoolAllocator(4, device="cpu"),
     "ReqToTokenPool": lambda: mem_cache.ReqToTokenPool(2, 4, device="cpu"),
     "GDNPool": lambda: mem_cache.GDNPool(2, 1, 1, 2, 2, 4, 3, device="cpu"),
+    "KVBlockAllocator": lambda: make_context().kv_block_allocator,
+    "MambaSlotAllocator": lambda: make_context().mamba_slot_allocator,
+    "DynamicInferenceContext": lambda: make_context(),
 }
+
+
+def make_context() -> contexts.DynamicInferenceContext:
+    return contexts.DynamicInferenceContext(
+        max_requests=2,
+        num_blocks=4,
+        max_blocks_per_request=2,
+        block_size_tokens=4,
+        mamba_slots=2,
+        num_mamba_layers=1,
+    )
 
 
 def documented(module: str, class_name: str) -> dict[str, Any]:
@@ -88,14 +103,22 @@ def shown_default(parameter: inspect.Parameter) -> str | None:
 @pytest.mark.parametrize(("module", "name"), [*CLASSES, *[(m, n) for m, n, _ in FUNCTIONS]])
 def test_documented_names_import_from_both_places(module: str, name: str) -> None:
     """Callers of the reference find each name in its own module and in the package."""
-    assert getattr(import_module(module), name) is getattr(mem_cache, name)
-    assert name in mem_cache.__all__
+    package = import_module(module.rpartition(".")[0])
+    assert getattr(import_module(module), name) is getattr(package, name)
+    assert name in package.__all__
 
 
 @pytest.mark.parametrize("module", [module for module, parts in DOCUMENTED.items() if "data" in parts])
 def test_documented_loggers_carry_their_modules_name(module: str) -> None:
     """A server that configures logging by module reaches the documented loggers."""
     assert import_module(module).logger.name == module
+
+
+@pytest.mark.parametrize("module", [module for module, parts in DOCUMENTED.items() if "constants" in parts])
+def test_documented_constants_have_their_values(module: str) -> None:
+    """A caller that sizes a buffer by a documented number gets that number."""
+    for name, value in DOCUMENTED[module]["constants"].items():
+        assert repr(getattr(import_module(module), name)) == value
 
 
 @pytest.mark.parametrize(("module", "name", "signature"), FUNCTIONS)

@@ -20,16 +20,16 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # From the caches, core takes how arguments are read, bits are viewed and tokens hashed.
     "core": ({"errors", "mem_cache"}, {"numpy", "torch"}),
     "invariants": ({"errors", "mem_cache", "core"}, {"numpy", "torch"}),
-    "workloads": ({"errors", "mem_cache", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
+    "workloads": ({"errors", "mem_cache", "core", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
     # The judge shares nothing with what it judges: that independence is what it is for.
     "oracle": ({"errors"}, set()),
-    "adapters": ({"errors", "mem_cache", "invariants", "oracle"}, {"numpy", "torch"}),
+    "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch"}),
     "conformance": (
-        {"errors", "mem_cache", "invariants", "workloads", "oracle", "adapters"},
+        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters"},
         {"numpy", "torch", "hypothesis", "joblib"},
     ),
     "cli": (
-        {"errors", "mem_cache", "invariants", "workloads", "oracle", "adapters", "conformance"},
+        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "conformance"},
         {"numpy", "torch", "msgspec", "psutil", "click", "rich", "joblib"},
     ),
 }

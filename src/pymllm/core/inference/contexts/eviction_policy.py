@@ -15,6 +15,10 @@ class PrefixCachingEvictionPolicy(enum.StrEnum):
     LRU = "lru"
     """It stays cached until room is needed; the least recently used block goes first."""
 
+    def __repr__(self) -> str:
+        """Show how a caller writes it."""
+        return f"{type(self).__name__}.{self.name}"
+
 
 def is_lru(policy: object) -> bool:
     """Tell whether a policy is LRU, be it ours, its value, or another engine's enumeration of the same names.

@@ -67,7 +67,7 @@ class KVBlockAllocator:
     TypeError
         A size is not an int, or ``enable_prefix_caching`` not a bool.
     ValueError
-        A size is too small, ``paused_limit`` exceeds the blocks there are, or the policy is unknown.
+        A size is too small, or the policy is unknown.
 
     Notes
     -----
@@ -102,10 +102,6 @@ class KVBlockAllocator:
         self.context = context
         self.pool_size = as_size("pool_size", pool_size, minimum=2)
         self.paused_limit = as_size("paused_limit", paused_limit, minimum=0)
-        if self.paused_limit >= self.pool_size:
-            raise ValueError(
-                f"paused_limit is {paused_limit}, but only {self.pool_size - 1} blocks can be held"
-            )
         if not isinstance(enable_prefix_caching, bool):
             raise TypeError(f"enable_prefix_caching must be a bool, got {enable_prefix_caching!r}")
         self.enable_prefix_caching = enable_prefix_caching

@@ -199,6 +199,22 @@ class MambaSlotAllocator(SlotStates):
         first, count = self._prefill_rows()
         return self._offsets.show(first, count)
 
+    def intermediate_offsets(self) -> list[tuple[int, ...]]:
+        """Return the offsets of the current prefill batch on the host (beyond the reference).
+
+        Returns
+        -------
+        list of tuple of int
+            For each request, ascending.
+
+        Notes
+        -----
+        Cost: O(requests). Law: C8.
+        """
+        first, count = self._prefill_rows()
+        left = (self._offsets.of_request.get(row) for row in range(first, first + count))
+        return [() if each is None else each.offsets for each in left]
+
     def commit_intermediate_states(self) -> None:
         """Put what the step's prefill requests leave into the cache: collect, allocate, copy, name.
 
@@ -230,10 +246,15 @@ class MambaSlotAllocator(SlotStates):
         inside = [place for place in range(len(blocks)) if fits[len(rows) + place]]
         kept = [blocks[place] for place in inside] + [end_blocks[place] for place in ends]
         slots = self.allocate_slots_batch(kept)
-        self._copy_intermediate_to_cache([sources[place] for place in inside], slots[: len(inside)])
-        self.store_from_live_batch(slots[len(inside) :], [rows[place] for place in ends])
-        places = inside + [len(blocks) + place for place in ends]
-        self.register_block_hashes_batch(kept, [hashes[place] for place in places])
+        try:
+            self._copy_intermediate_to_cache([sources[place] for place in inside], slots[: len(inside)])
+            self.store_from_live_batch(slots[len(inside) :], [rows[place] for place in ends])
+            places = inside + [len(blocks) + place for place in ends]
+            self.register_block_hashes_batch(kept, [hashes[place] for place in places])
+        except BaseException:
+            # A slot that was not filled, or only in part, must not be found.
+            self._invalidate_blocks_batch(kept)
+            raise
 
     def _collect_commit_data(self) -> CommitData | None:
         """Collect what the current prefill batch leaves, the most valuable first.

@@ -98,10 +98,12 @@ def test_the_oldest_without_references_loses_its_slot(make_context: MakeContext)
     """C6: oldest stamp first, lowest id among equals, and never one that is referenced."""
     context = make_context(max_slots=4)
     context.slots.allocate_slots_batch([6, 1, 3, 0])
-    context.register([6, 1, 3])
+    hashes = context.register([6, 1, 3])
+    context.slots.register_block_hashes_batch([6, 1, 3], hashes)
     cache_all(context, {6: 5, 1: 7, 3: 5})
     slot_of = {block: context.slots.get_slot(block) for block in (6, 1, 3)}
     assert context.slots.allocate_slots_batch([2]) == [slot_of[3]]
+    assert context.slots.hash_to_block_id == {hashes[0]: 6, hashes[1]: 1}
     assert context.slots.allocate_slots_batch([4]) == [slot_of[6]]
     assert context.slots.allocate_slots_batch([5]) == [slot_of[1]]
     assert context.slots.has_state(0)
@@ -266,7 +268,9 @@ def test_the_oldest_are_found_without_sorting_all(count: int, spread: int) -> No
     timestamps = np.array([draw.randrange(spread) for _ in range(2000)])
     blocks = np.array(draw.sample(range(2000), 512), np.int32)
     expected = sorted(blocks.tolist(), key=lambda block: (timestamps[block], block))[:count]
-    assert oldest(blocks, timestamps, count).tolist() == expected
+    found = oldest(blocks, timestamps, count)
+    assert found.tolist() == expected
+    assert not np.shares_memory(found, blocks), "the books change while it is read"
 
 
 def test_a_sample_that_misleads_costs_time_and_nothing_else() -> None:

@@ -22,6 +22,12 @@ def test_lru_is_known_by_its_name(policy: object) -> None:
     assert is_lru(policy)
 
 
+def test_a_policy_shows_itself_as_it_is_written() -> None:
+    """A signature with a default stays readable."""
+    assert repr(PrefixCachingEvictionPolicy.REF_ZERO) == "PrefixCachingEvictionPolicy.REF_ZERO"
+    assert PrefixCachingEvictionPolicy("lru") is PrefixCachingEvictionPolicy.LRU
+
+
 @pytest.mark.parametrize("policy", [PrefixCachingEvictionPolicy.REF_ZERO, Foreign.REF_ZERO, "ref_zero", None])
 def test_all_else_is_not(policy: object) -> None:
     """C6: lowest ids go first then."""

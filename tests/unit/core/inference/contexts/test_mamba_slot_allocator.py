@@ -274,6 +274,26 @@ def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context
     assert context.slots._offsets.of_request == {}
 
 
+def test_a_commit_that_fails_half_way_publishes_nothing(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B76: a slot that was never filled, or only in part, is not found by anybody."""
+    context = make_context(max_slots=8)
+    context.slots.allocate_slots_batch([1, 7])
+    prefill(context, {0: [0, 1, 2]}, [12])
+    context.register([1, 2])
+
+    def fail(slots: list[int], requests: list[int]) -> None:
+        raise MemoryError("no room on the device")
+
+    monkeypatch.setattr(context.slots, "store_from_live_batch", fail)
+    with pytest.raises(MemoryError):
+        context.slots.commit_intermediate_states()
+    assert [context.slots.has_state(block) for block in (1, 2, 7)] == [False, False, True]
+    assert context.slots.hash_to_block_id == {}
+    assert context.slots.free_count == 7
+
+
 def test_reset_is_as_new_bit_for_bit(make_context: MakeContext, device: torch.device) -> None:
     """C9, X7: books, states, outputs, and what the device sees."""
     context, new = make_context(device=device), make_context(device=device)

@@ -1,0 +1,130 @@
+"""What a step computes, for the forward pass to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymllm.core.inference.contexts.live_request import LiveRequest
+
+__all__ = ["ForwardBatch", "ForwardPass", "RequestStep", "plan_step"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestStep:
+    """What one request computes in a step.
+
+    Parameters
+    ----------
+    req : object
+        The request.
+    row : int
+        Its row of the context.
+    state_idx : int
+        Its row of the live states, which are those after ``start`` tokens now and must be those after
+        ``start + len(tokens)`` when the forward pass is done.
+    tokens : numpy.ndarray
+        Shape ``(n,)``, uint32: what is computed.
+    start : int
+        Position of the first of them.
+    blocks : tuple of int
+        Its blocks in order.
+    kv_slots : numpy.ndarray
+        Shape ``(n,)``, int64: where the KV of each token goes (block times block size plus offset). Tokens in
+        shared blocks go to the dummy block: their KV is there, and is not this request's to write.
+    offsets : tuple of int
+        After how many of ``tokens`` a state is to be extracted, ascending.
+    first_output : int
+        Row of the output buffers for the first of those; the others follow.
+    is_sampled : bool
+        Whether a next token is to be chosen: the request decodes, or its prompt ends here.
+    """
+
+    req: Any
+    row: int
+    state_idx: int
+    tokens: NDArray[np.uint32]
+    start: int
+    blocks: tuple[int, ...]
+    kv_slots: NDArray[np.int64]
+    offsets: tuple[int, ...]
+    first_output: int
+    is_sampled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """All requests of a step, decoding ones first.
+
+    Parameters
+    ----------
+    requests : tuple of RequestStep
+        In the order of their rows.
+    """
+
+    requests: tuple[RequestStep, ...]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+
+#: Advances the live states, writes KV and extracted states, and returns a next token for each request of the
+#: batch; where none is sampled the entry is not looked at.
+ForwardPass = Callable[[ForwardBatch], Sequence[int | None]]
+
+
+def plan_step(
+    live: LiveRequest,
+    state_idx: int,
+    block_size: int,
+    dummy_block: int,
+    offsets: tuple[int, ...] = (),
+    first_output: int = 0,
+) -> RequestStep:
+    """Say what a request computes in the next step, and where its KV goes.
+
+    Parameters
+    ----------
+    live : LiveRequest
+        It has blocks for what it computes.
+    state_idx : int
+        Its row of the live states.
+    block_size : int
+        Tokens per block.
+    dummy_block : int
+        Takes the KV of tokens that lie in shared blocks.
+    offsets : tuple of int
+        Where states are extracted.
+    first_output : int
+        Where they go.
+
+    Returns
+    -------
+    RequestStep
+        A decoding request computes one token, any other its chunk without what is skipped.
+
+    Notes
+    -----
+    Cost: O(what is computed). Laws: E2, E5.
+    """
+    start = live.computed + live.skip
+    stop = live.computed + (live.chunk or 1)
+    positions = np.arange(start, stop)
+    blocks = np.array(live.blocks)[positions // block_size]
+    blocks[positions < live.matched * block_size] = dummy_block
+    return RequestStep(
+        req=live.req,
+        row=live.row,
+        state_idx=state_idx,
+        tokens=live.tokens(start, stop),
+        start=start,
+        blocks=tuple(live.blocks),
+        kv_slots=blocks * block_size + positions % block_size,
+        offsets=offsets,
+        first_output=first_output,
+        is_sampled=stop >= live.prompt.size,
+    )

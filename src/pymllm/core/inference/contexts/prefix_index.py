@@ -1,0 +1,137 @@
+"""Find the blocks of a prompt by hash, and be sure that they are: parents and tokens must agree too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
+from pymllm.core.inference.contexts.live_request import LiveRequest
+from pymllm.mem_cache.base_prefix_cache import hash_to_int64, hash_token_ids
+
+__all__ = ["HashPage", "PrefixIndex", "block_hash"]
+
+HashPage = Callable[[Any, str | None], str]
+
+_LARGEST: Final = 2**63 - 1
+
+
+def block_hash(digest: str) -> int:
+    """Turn the digest of a page into the hash of its block.
+
+    Parameters
+    ----------
+    digest : str
+        At least 16 hexadecimal digits.
+
+    Returns
+    -------
+    int
+        ``1 .. 2**63 - 1``: 0 and negative numbers have meanings of their own.
+
+    Notes
+    -----
+    Laws: C3.
+    """
+    return (hash_to_int64(digest) & _LARGEST) or 1
+
+
+class PrefixIndex:
+    """Match prompts against registered blocks, and register what was computed.
+
+    Parameters
+    ----------
+    blocks : KVBlockAllocator
+        Keeps hashes and parents.
+    block_size : int
+        Tokens per block.
+    hash_page : callable, optional
+        Makes a hex digest of the tokens of a page and the digest of the page before, as `hash_token_ids`,
+        which is the default.
+
+    Notes
+    -----
+    The tokens of registered blocks are kept, four bytes each, since equal hashes prove nothing.
+    Laws: C3, H1, H2.
+    """
+
+    def __init__(self, blocks: KVBlockAllocator, block_size: int, hash_page: HashPage | None = None) -> None:
+        self._allocator = blocks
+        self._block_size = block_size
+        self._hash_page: HashPage = hash_token_ids if hash_page is None else hash_page
+        self._tokens = np.zeros((blocks.pool_size, block_size), np.uint32)
+
+    def match(self, prompt: NDArray[np.uint32]) -> tuple[list[int], list[str]]:
+        """Find the longest cached prefix of a prompt, in whole blocks.
+
+        Parameters
+        ----------
+        prompt : numpy.ndarray
+            Shape ``(n,)``, uint32.
+
+        Returns
+        -------
+        blocks : list of int
+            In order; nobody holds them for the caller yet.
+        digests : list of str
+            Of as many pages.
+
+        Notes
+        -----
+        Cost: one digest per block found and one more. Law: C3.
+        """
+        blocks: list[int] = []
+        digests: list[str] = []
+        if not self._allocator.enable_prefix_caching:
+            return blocks, digests
+        for start in range(0, prompt.size - self._block_size + 1, self._block_size):
+            page = prompt[start : start + self._block_size]
+            digest = self._hash_page(page, digests[-1] if digests else None)
+            block = self._allocator.kv_hash_to_block_id.get(block_hash(digest))
+            above = blocks[-1] if blocks else -1
+            if block is None or self._allocator.block_parents[block] != above:
+                break
+            if not np.array_equal(self._tokens[block], page):
+                break
+            blocks.append(block)
+            digests.append(digest)
+        return blocks, digests
+
+    def register(self, live: LiveRequest, computed: int) -> None:
+        """Register the whole blocks that a request has computed since the last time.
+
+        Parameters
+        ----------
+        live : LiveRequest
+            The request.
+        computed : int
+            How many of its tokens have their KV.
+
+        Notes
+        -----
+        From the first block on whose hash another block has, a request's blocks stay unregistered: the very
+        parent of each that follows is not. Cost: one digest per block. Law: C3.
+        """
+        places = range(live.registered, computed // self._block_size)
+        if not (places and live.is_known and self._allocator.enable_prefix_caching):
+            return
+        hashes = [block_hash(live.page_hashes[places.start - 1]) if places.start else 0]
+        for place in places:
+            page = self._page(live, place)
+            if place == len(live.page_hashes):
+                live.page_hashes.append(self._hash_page(page, live.page_hashes[-1] if place else None))
+            hashes.append(block_hash(live.page_hashes[place]))
+            if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in hashes[1:-1]:
+                live.is_known = False
+                hashes.pop()
+                break
+            self._tokens[live.blocks[place]] = page
+        ids = live.blocks[places.start : places.start + len(hashes) - 1]
+        self._allocator.register_kv_block_hashes(ids, hashes[1:], hashes[:-1])
+        live.registered = places.stop
+
+    def _page(self, live: LiveRequest, place: int) -> NDArray[np.uint32]:
+        return live.tokens(place * self._block_size, (place + 1) * self._block_size)

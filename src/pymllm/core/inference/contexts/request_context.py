@@ -1,0 +1,372 @@
+"""Requests of a context between its steps: added, given chunks, paused, resumed and released."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.forward_batch import RequestStep
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
+from pymllm.core.inference.contexts.live_request import LiveRequest, Region, read_prompt
+from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex
+from pymllm.core.inference.contexts.request_rows import BatchDimensions, RequestRows
+from pymllm.errors import UsageError
+from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
+from pymllm.mem_cache.bit_view import bit_view
+
+__all__ = ["RequestContext"]
+
+
+class RequestContext:
+    """Keep requests with their blocks and states: the part of a `DynamicInferenceContext` between steps.
+
+    Parameters
+    ----------
+    max_requests, num_blocks, max_blocks_per_request, block_size_tokens, mamba_chunk_size, mamba_slots, \
+    num_mamba_layers, conv_states_shape, ssm_states_shape, conv_states_dtype, ssm_states_dtype, \
+    prefix_caching_eviction_policy, enable_prefix_caching, paused_limit, hash_page, device
+        As of `DynamicInferenceContext`.
+
+    Notes
+    -----
+    Laws: C1, C3, E2, E3, E4, X1.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_requests: int,
+        num_blocks: int,
+        max_blocks_per_request: int,
+        block_size_tokens: int,
+        mamba_chunk_size: int = 128,
+        mamba_slots: int = 0,
+        num_mamba_layers: int = 0,
+        conv_states_shape: tuple[int, ...] = (),
+        ssm_states_shape: tuple[int, ...] = (),
+        conv_states_dtype: torch.dtype = torch.float32,
+        ssm_states_dtype: torch.dtype = torch.float32,
+        prefix_caching_eviction_policy: PrefixCachingEvictionPolicy = PrefixCachingEvictionPolicy.LRU,
+        enable_prefix_caching: bool = True,
+        paused_limit: int = 0,
+        hash_page: HashPage | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.max_requests = as_size("max_requests", max_requests)
+        self.max_blocks_per_request = as_size("max_blocks_per_request", max_blocks_per_request)
+        self.block_size_tokens = as_size("block_size_tokens", block_size_tokens)
+        self.mamba_chunk_size = as_size("mamba_chunk_size", mamba_chunk_size)
+        self.num_mamba_layers = as_size("num_mamba_layers", num_mamba_layers, minimum=0)
+        slots = as_size("mamba_slots", mamba_slots, minimum=0)
+        if slots and not self.num_mamba_layers:
+            raise ValueError(f"{slots} mamba_slots without num_mamba_layers have no states to keep")
+        self.device = as_device(device)
+        self.prefix_cache_lru_clock = 0
+        self.kv_block_allocator = KVBlockAllocator(
+            self, num_blocks, paused_limit, enable_prefix_caching, prefix_caching_eviction_policy
+        )
+        self.prefix_caching_eviction_policy = self.kv_block_allocator.prefix_caching_eviction_policy
+        self._rows = RequestRows(self.max_requests, self.max_blocks_per_request)
+        self.request_to_kv_block_ids = self._rows.block_table
+        self.mamba_metadata = self._rows.metadata
+        self.batch_dimensions = BatchDimensions(self._rows)
+        self._index = PrefixIndex(self.kv_block_allocator, self.block_size_tokens, hash_page)
+        self._live_by_id: dict[int, LiveRequest] = {}
+        self._step: tuple[RequestStep, ...] | None = None
+
+        self.mamba_conv_states = self._new_live_states(conv_states_shape, conv_states_dtype)
+        self.mamba_ssm_states = self._new_live_states(ssm_states_shape, ssm_states_dtype)
+        self.mamba_slot_allocator: MambaSlotAllocator | None = None
+        if slots:
+            self.mamba_slot_allocator = MambaSlotAllocator(
+                self,
+                slots,
+                self.num_mamba_layers,
+                conv_states_shape,
+                ssm_states_shape,
+                conv_states_dtype,
+                ssm_states_dtype,
+            )
+            self.kv_block_allocator.on_blocks_deregistered = (
+                self.mamba_slot_allocator.on_kv_blocks_deregistered
+            )
+
+    @property
+    def paused_request_count(self) -> int:
+        """Count the paused requests, which are in the first rows."""
+        return self._rows.count(Region.PAUSED)
+
+    @property
+    def requests(self) -> list[Any]:
+        """Return the requests in the order of their rows."""
+        return [live.req for live in self._rows]
+
+    @property
+    def waiting_requests(self) -> list[Any]:
+        """Return the requests between two chunks, for which `schedule_chunk` is next."""
+        return [live.req for live in self._rows.of(Region.WAITING)]
+
+    def add_request(self, req: Any, max_tokens: int | None = None) -> bool:
+        """Take up a request: match its prompt, and schedule its first chunk for the next step.
+
+        Parameters
+        ----------
+        req : object
+            Has ``prompt_tokens`` and ``finished_chunk_token_count``, which must be 0 and is kept up to date.
+            Later calls name it by identity.
+        max_tokens : int, optional
+            The most tokens to compute in the first chunk; by default the whole prompt.
+
+        Returns
+        -------
+        bool
+            False if no row or too few blocks are left; nothing has changed then.
+
+        Raises
+        ------
+        UsageError
+            The request is there already, or has begun elsewhere.
+        TypeError, ValueError
+            The prompt is empty or no tokens, or longer than a request may be, or ``max_tokens`` is below 1.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        The cached blocks of the prompt are shared, all of them. What is not computed again ends at the
+        deepest of them whose state is cached too (with attention alone: at the last), before the last
+        token of the prompt. Cost: O(prompt). Laws: C3, E3, E4, X1.
+        """
+        self._refuse_in_step("add_request")
+        limit = None if max_tokens is None else as_size("max_tokens", max_tokens)
+        prompt = self._read_new(req)
+        if self._rows.is_full:
+            return False
+        with ExitStack() as undo:
+            self._tick(undo)
+            live = self._match(req, prompt, undo)
+            self._rows.open(live)
+            undo.callback(self._rows.close, live)
+            live.skip = self._resume(live)
+            chunk = live.plan_chunk(limit)
+            new = self._allocate(self._blocks_for(chunk) - live.matched)
+            if new is None:
+                return False
+            undo.pop_all()
+        self.kv_block_allocator.update_timestamps(live.blocks)
+        self._rows.extend(live, new)
+        self._live_by_id[id(req)] = live
+        self._schedule(live, chunk)
+        return True
+
+    def schedule_chunk(self, req: Any, max_tokens: int | None = None) -> bool:
+        """Schedule the next chunk of a request that waits for one.
+
+        Parameters
+        ----------
+        req : object
+            A request between two chunks.
+        max_tokens : int, optional
+            The most tokens to compute; by default all that is left of the prompt.
+
+        Returns
+        -------
+        bool
+            False if too few blocks are left; nothing has changed then.
+
+        Raises
+        ------
+        UsageError
+            The request is not here, or does not wait for a chunk.
+        TypeError, ValueError
+            ``max_tokens`` is no int, or below 1.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        Cost: O(blocks of the chunk). Laws: E4, X1.
+        """
+        live = self._find(req, "schedule_chunk")
+        if live.region is not Region.WAITING:
+            raise UsageError(
+                f"the request is in {live.region.name.lower()}; only one that waits takes a chunk"
+            )
+        chunk = live.plan_chunk(None if max_tokens is None else as_size("max_tokens", max_tokens))
+        new = self._allocate(self._blocks_for(live.computed + chunk) - len(live.blocks))
+        if new is None:
+            return False
+        self._rows.extend(live, new)
+        self._schedule(live, chunk)
+        return True
+
+    def pause(self, req: Any) -> bool:
+        """Set a request aside with its blocks and its live state.
+
+        Parameters
+        ----------
+        req : object
+            A request that is not paused. A chunk that was scheduled has to be scheduled again.
+
+        Returns
+        -------
+        bool
+            False if paused requests would keep more blocks than ``paused_limit``, each counted once; nothing
+            has changed then: release the request, and add it again later.
+
+        Raises
+        ------
+        UsageError
+            The request is not here, or paused already.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        Cost: O(blocks of the paused requests). Law: C1.
+        """
+        live = self._find(req, "pause")
+        if live.region is Region.PAUSED:
+            raise UsageError("the request is paused already")
+        kept = set(live.blocks)
+        for paused in self._rows.of(Region.PAUSED):
+            kept.update(paused.blocks)
+        if len(kept) > self.kv_block_allocator.paused_limit:
+            return False
+        live.chunk = 0
+        self._rows.move(live, Region.PAUSED)
+        return True
+
+    def resume(self, req: Any) -> None:
+        """Let a paused request go on: it decodes, or waits for its next chunk.
+
+        Parameters
+        ----------
+        req : object
+            A paused request.
+
+        Raises
+        ------
+        UsageError
+            The request is not here, or not paused.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        Cost: O(max_blocks_per_request).
+        """
+        live = self._find(req, "resume")
+        if live.region is not Region.PAUSED:
+            raise UsageError(f"the request is in {live.region.name.lower()}, not paused")
+        self._rows.move(live, Region.DECODE if live.is_prefilled else Region.WAITING)
+
+    def release(self, req: Any) -> None:
+        """Let a request go, finished or not, and give back all that it has.
+
+        Parameters
+        ----------
+        req : object
+            A request in whatever region.
+
+        Raises
+        ------
+        UsageError
+            The request is not here.
+        RuntimeError
+            A step is under way.
+
+        Notes
+        -----
+        Its registered blocks are stamped, so what was used last goes last. Cost: O(its blocks). Laws: C1, E3.
+        """
+        live = self._find(req, "release")
+        self.prefix_cache_lru_clock += 1
+        self.kv_block_allocator.update_timestamps(live.blocks)
+        del self._live_by_id[id(req)]
+        self._rows.close(live)
+        self.kv_block_allocator.release_memory_blocks(live.blocks)
+
+    def _new_live_states(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+        if not self.num_mamba_layers:
+            return None
+        sizes = [as_size("state shape", size) for size in shape]
+        with torch.inference_mode(False):
+            return torch.zeros(
+                (self.num_mamba_layers, self.max_requests, *sizes),
+                dtype=as_row_dtype(dtype, self.device),
+                device=self.device,
+            )
+
+    def _read_new(self, req: Any) -> NDArray[np.uint32]:
+        """Check a request that is to be added and return its prompt."""
+        if id(req) in self._live_by_id:
+            raise UsageError("the request is here already; release it first")
+        if req.finished_chunk_token_count != 0:
+            raise UsageError(
+                f"the request has finished {req.finished_chunk_token_count} tokens; a new one starts at 0"
+            )
+        prompt = read_prompt(req)
+        most = min(self.max_blocks_per_request, self.kv_block_allocator.dummy_block_idx)
+        if self._blocks_for(prompt.size) > most:
+            raise ValueError(
+                f"a prompt of {prompt.size} tokens needs {self._blocks_for(prompt.size)} blocks, "
+                f"a request may have {most}; cut it"
+            )
+        return prompt
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size_tokens)
+
+    def _tick(self, undo: ExitStack) -> None:
+        """Move the clock for something that may be undone."""
+        undo.callback(setattr, self, "prefix_cache_lru_clock", self.prefix_cache_lru_clock)
+        self.prefix_cache_lru_clock += 1
+
+    def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
+        """Share the cached blocks of a prompt."""
+        blocks, digests = self._index.match(prompt)
+        # Held before anything is allocated: what makes room must not be what was found.
+        self.kv_block_allocator.retain_memory_blocks(blocks)
+        undo.callback(self.kv_block_allocator.release_memory_blocks, list(blocks))
+        return LiveRequest(req, prompt, blocks, digests, matched=len(blocks), registered=len(blocks))
+
+    def _resume(self, live: LiveRequest) -> int:
+        """Give a new request the deepest usable state, and return how many tokens that stands for."""
+        most = min(live.matched, (live.prompt.size - 1) // self.block_size_tokens)
+        if self.mamba_conv_states is None or self.mamba_ssm_states is None:
+            return most * self.block_size_tokens
+        slots = self.mamba_slot_allocator
+        if slots is not None:
+            usable = (count for count in range(most, 0, -1) if slots.has_state(live.blocks[count - 1]))
+            found = next(usable, 0)
+            if found and slots.restore_to_live(live.row, live.blocks[found - 1]):
+                return found * self.block_size_tokens
+        for states in (self.mamba_conv_states, self.mamba_ssm_states):
+            bit_view(states)[:, self._rows.state_of(live)].zero_()
+        return 0
+
+    def _allocate(self, count: int) -> list[int] | None:
+        blocks = self.kv_block_allocator.allocate_memory_blocks(max(count, 0))
+        return None if blocks is None else blocks.tolist()
+
+    def _schedule(self, live: LiveRequest, chunk: int) -> None:
+        live.chunk = chunk
+        self._rows.move(live, Region.PREFILL)
+
+    def _find(self, req: Any, act: str) -> LiveRequest:
+        self._refuse_in_step(act)
+        live = self._live_by_id.get(id(req))
+        if live is None:
+            raise UsageError(f"cannot {act} a request that is not here: it was never added, or was released")
+        return live
+
+    def _refuse_in_step(self, act: str) -> None:
+        if self._step is not None:
+            raise RuntimeError(f"{act} was called during a step: commit_step or abort_step comes first")

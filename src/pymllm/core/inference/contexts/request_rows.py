@@ -1,0 +1,179 @@
+"""The rows of a context: paused requests, then decoding ones, then those with a chunk, then those without."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+
+from pymllm.core.inference.contexts.live_request import LiveRequest, Region
+
+__all__ = ["BatchDimensions", "MambaMetadata", "RequestRows"]
+
+_NONE: Final = -1
+
+
+@dataclass(slots=True)
+class MambaMetadata:
+    """What recurrent layers need to know of a step.
+
+    Parameters
+    ----------
+    request_to_mamba_state_idx : torch.Tensor
+        ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none.
+    intermediate_count : int
+        States that the forward pass extracts in this step.
+    per_request_intermediate_counts : list of int
+        The same for each request of the prefill batch.
+    """
+
+    request_to_mamba_state_idx: torch.Tensor
+    intermediate_count: int = 0
+    per_request_intermediate_counts: list[int] = field(default_factory=list)
+
+
+class RequestRows:
+    """Keep requests in rows, in the order of their regions, with their blocks and the rows of their states.
+
+    Parameters
+    ----------
+    max_requests : int
+        Rows.
+    max_blocks : int
+        Blocks that one request may have.
+
+    Attributes
+    ----------
+    block_table : torch.Tensor
+        ``[max_requests, max_blocks]`` int32 on the host, -1 where there is no block.
+    metadata : MambaMetadata
+        Its ``request_to_mamba_state_idx`` is kept here.
+
+    Notes
+    -----
+    A request that changes its region swaps rows with at most one other per border it crosses. The row of its
+    live state stays the same until it leaves.
+    """
+
+    def __init__(self, max_requests: int, max_blocks: int) -> None:
+        self._table = np.empty((max_requests, max_blocks), np.int32)
+        self._state_of = np.empty(max_requests, np.int32)
+        self.block_table = torch.from_numpy(self._table)
+        self.metadata = MambaMetadata(torch.from_numpy(self._state_of))
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty every row."""
+        self._table[:] = _NONE
+        self._state_of[:] = _NONE
+        self.metadata.intermediate_count = 0
+        self.metadata.per_request_intermediate_counts = []
+        self._requests: list[LiveRequest] = []
+        self._counts = [0] * len(Region)
+        # An ascending list already is a heap.
+        self._free_states = list(range(self._state_of.size))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        return iter(self._requests)
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether no row is left."""
+        return len(self._requests) == self._state_of.size
+
+    def count(self, region: Region) -> int:
+        """Count the requests in a region."""
+        return self._counts[region]
+
+    def first_row(self, region: Region) -> int:
+        """Return the first row of a region, empty or not."""
+        return sum(self._counts[:region])
+
+    def of(self, region: Region) -> list[LiveRequest]:
+        """Return the requests in a region, by row."""
+        first = self.first_row(region)
+        return self._requests[first : first + self._counts[region]]
+
+    def open(self, live: LiveRequest) -> None:
+        """Give a request the next row, waiting, and a row of the live states; there must be one."""
+        live.row, live.region = len(self._requests), Region.WAITING
+        self._requests.append(live)
+        self._counts[Region.WAITING] += 1
+        self._state_of[live.row] = heapq.heappop(self._free_states)
+        self._table[live.row, : len(live.blocks)] = live.blocks
+
+    def close(self, live: LiveRequest) -> None:
+        """Take a request out; its row keeps nothing."""
+        self.move(live, Region.WAITING)
+        self._swap(live, self._requests[-1])
+        self._requests.pop()
+        self._counts[Region.WAITING] -= 1
+        heapq.heappush(self._free_states, int(self._state_of[live.row]))
+        self._state_of[live.row] = _NONE
+        self._table[live.row] = _NONE
+        live.row = _NONE
+
+    def state_of(self, live: LiveRequest) -> int:
+        """Return the row of a request in the live states."""
+        return int(self._state_of[live.row])
+
+    def extend(self, live: LiveRequest, blocks: Sequence[int]) -> None:
+        """Append blocks to a request's row."""
+        start = len(live.blocks)
+        self._table[live.row, start : start + len(blocks)] = blocks
+        live.blocks.extend(blocks)
+
+    def move(self, live: LiveRequest, region: Region) -> None:
+        """Bring a request to another region, past the requests at the borders between."""
+        while live.region > region:
+            self._swap(live, self._requests[self.first_row(live.region)])
+            self._shift(live, -1)
+        while live.region < region:
+            last = self.first_row(live.region) + self._counts[live.region] - 1
+            self._swap(live, self._requests[last])
+            self._shift(live, +1)
+
+    def _shift(self, live: LiveRequest, by: int) -> None:
+        """Move the border beside a request past it."""
+        self._counts[live.region] -= 1
+        live.region = Region(live.region + by)
+        self._counts[live.region] += 1
+
+    def _swap(self, one: LiveRequest, other: LiveRequest) -> None:
+        if one is other:
+            return
+        pair, turned = [one.row, other.row], [other.row, one.row]
+        self._table[pair] = self._table[turned]
+        self._state_of[pair] = self._state_of[turned]
+        one.row, other.row = turned
+        self._requests[one.row], self._requests[other.row] = one, other
+
+
+class BatchDimensions:
+    """Count the requests of the next step.
+
+    Parameters
+    ----------
+    rows : RequestRows
+        Where they stand.
+    """
+
+    def __init__(self, rows: RequestRows) -> None:
+        self._rows = rows
+
+    @property
+    def decode_req_count(self) -> int:
+        """Count the requests that compute one token."""
+        return self._rows.count(Region.DECODE)
+
+    @property
+    def prefill_req_count(self) -> int:
+        """Count the requests that compute a chunk of their prompt."""
+        return self._rows.count(Region.PREFILL)

@@ -1,0 +1,262 @@
+"""Steps of a context: what a batch is, what a commit takes over, and what an abort leaves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch
+from pymllm.errors import CapacityError, UsageError
+from pymllm.invariants.dynamic_context import check_dynamic_context
+
+
+def make_context(**changes: Any) -> DynamicInferenceContext:
+    sizes = {
+        "max_requests": 4,
+        "num_blocks": 13,
+        "max_blocks_per_request": 4,
+        "block_size_tokens": 4,
+        "num_mamba_layers": 1,
+        "conv_states_shape": (2,),
+        "ssm_states_shape": (2,),
+        "mamba_chunk_size": 2,
+        "mamba_slots": 8,
+        "paused_limit": 4,
+    }
+    return DynamicInferenceContext(**(sizes | changes))
+
+
+def request(*tokens: int) -> SimpleNamespace:
+    return SimpleNamespace(prompt_tokens=list(tokens), finished_chunk_token_count=0)
+
+
+def count_up(batch: ForwardBatch) -> list[int]:
+    """Each next token is one more than the last that was computed."""
+    return [int(step.tokens[-1]) + 1 for step in batch.requests]
+
+
+def test_a_batch_is_decoding_requests_and_then_chunks() -> None:
+    """Contract, section 8: rows [paused | decode | prefill | waiting], outputs packed behind each other."""
+    context = make_context()
+    decoding, paused = request(1), request(2)
+    for req in (decoding, paused):
+        context.add_request(req)
+    context.step(count_up)
+    context.pause(paused)
+    context.add_request(long := request(*range(10, 22)))
+    context.add_request(other := request(*range(30, 39)))
+    batch = context.begin_step()
+    assert [step.req for step in batch.requests] == [decoding, long, other]
+    assert [step.row for step in batch.requests] == [1, 2, 3]
+    assert [step.tokens.tolist() for step in batch.requests] == [[2], [*range(10, 22)], [*range(30, 39)]]
+    assert [step.offsets for step in batch.requests] == [(), (8,), (8,)]
+    assert [step.first_output for step in batch.requests] == [0, 0, 1]
+    assert context.mamba_metadata.per_request_intermediate_counts == [1, 1]
+    assert context.mamba_metadata.intermediate_count == 2
+    assert (context.batch_dimensions.decode_req_count, context.batch_dimensions.prefill_req_count) == (1, 2)
+    check_dynamic_context(context)
+    context.commit_step([3, 22, 39])
+    check_dynamic_context(context)
+    assert context.mamba_metadata.intermediate_count == 0
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    assert [slots.has_state(block) for block in batch.requests[1].blocks] == [False, True, True]
+    assert [slots.has_state(block) for block in batch.requests[2].blocks] == [False, True, False]
+
+
+def test_a_step_without_requests_wipes_nothing() -> None:
+    """B79: an idle step leaves blocks and states cached."""
+    context = make_context()
+    context.add_request(req := request(*range(8)))
+    context.step(count_up)
+    context.release(req)
+    kv, slots = context.kv_block_allocator, context.mamba_slot_allocator
+    assert slots is not None
+    known, states = dict(kv.kv_hash_to_block_id), dict(slots.hash_to_block_id)
+    assert len(context.step(count_up)) == 0
+    assert (kv.kv_hash_to_block_id, slots.hash_to_block_id) == (known, states)
+    assert known
+    assert states
+
+
+def test_tokens_go_on_from_step_to_step() -> None:
+    """Each step computes the token that the one before has chosen; blocks are taken as they fill."""
+    context = make_context()
+    context.add_request(request(5, 6, 7))
+    seen = [step.tokens.tolist() for _ in range(4) for step in context.step(count_up).requests]
+    assert seen == [[5, 6, 7], [8], [9], [10]]
+    assert int((context.request_to_kv_block_ids[0] >= 0).sum()) == 2
+
+
+def test_generated_blocks_are_found_by_the_next_turn() -> None:
+    """C3: a block that decoding filled is registered too."""
+    context = make_context(num_mamba_layers=0, mamba_slots=0)
+    context.add_request(req := request(5, 6, 7))
+    for _ in range(6):
+        context.step(count_up)
+    context.release(req)
+    context.add_request(request(5, 6, 7, 8, 9, 10, 11, 12, 13))
+    (step,) = context.begin_step().requests
+    assert step.start == 8
+
+
+def test_nothing_is_registered_before_it_is_computed() -> None:
+    """B130: equal prompts of one batch share nothing, and the first of them is registered."""
+    context = make_context()
+    context.add_request(one := request(*range(8)))
+    context.add_request(request(*range(8)))
+    assert context.kv_block_allocator.kv_hash_to_block_id == {}
+    batch = context.step(count_up)
+    known = sorted(context.kv_block_allocator.kv_hash_to_block_id.values())
+    assert known == sorted(batch.requests[0].blocks)
+    assert batch.requests[0].req is one
+    check_dynamic_context(context)
+
+
+def test_decoding_that_finds_no_block_changes_nothing() -> None:
+    """X4: all decoding requests get their block, or none; after a release the step goes on."""
+    context = make_context(num_blocks=4)
+    one, two = request(*range(4)), request(*range(50, 54))
+    context.add_request(one)
+    context.add_request(two)
+    context.step(count_up)
+    table = context.request_to_kv_block_ids.clone()
+    with pytest.raises(CapacityError, match="2 blocks are needed to decode, 1 are free and 0"):
+        context.begin_step()
+    assert torch.equal(context.request_to_kv_block_ids, table)
+    check_dynamic_context(context)
+    context.release(one)
+    assert len(context.step(count_up)) == 1
+
+
+def test_a_request_at_its_longest_is_named() -> None:
+    """X1: it cannot go on; nothing has changed for the others."""
+    context = make_context(max_blocks_per_request=1)
+    context.add_request(req := request(1, 2, 3))
+    context.step(count_up)
+    context.step(count_up)
+    with pytest.raises(UsageError, match="row 0 has all 1 blocks"):
+        context.begin_step()
+    context.release(req)
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize(("tokens", "error"), [([], ValueError), ([1, 2], ValueError), ([None], TypeError)])
+def test_bad_next_tokens_leave_the_step_under_way(tokens: list[Any], error: type[Exception]) -> None:
+    """X1: nothing is committed; the right ones still can be."""
+    context = make_context()
+    context.add_request(req := request(*range(4)))
+    context.begin_step()
+    with pytest.raises(error, match="next token"):
+        context.commit_step(tokens)
+    assert req.finished_chunk_token_count == 0
+    assert context.kv_block_allocator.kv_hash_to_block_id == {}
+    context.commit_step([4])
+    assert req.finished_chunk_token_count == 4
+
+
+@pytest.mark.parametrize(
+    ("act", "arguments"),
+    [
+        ("add_request", (request(7),)),
+        ("schedule_chunk", (None,)),
+        ("begin_step", ()),
+        ("pause", (None,)),
+        ("resume", (None,)),
+        ("release", (None,)),
+        ("step", (count_up,)),
+    ],
+)
+def test_a_step_is_not_interrupted(act: str, arguments: tuple[Any, ...]) -> None:
+    """X6: between begin and commit the rows stay as the forward pass was told."""
+    context = make_context()
+    context.add_request(request(1, 2))
+    context.begin_step()
+    with pytest.raises(RuntimeError, match="during a step: commit_step or abort_step comes first"):
+        getattr(context, act)(*arguments)
+    context.commit_step([3])
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize("act", ["commit_step", "abort_step"])
+def test_there_is_nothing_to_end_without_a_step(act: str) -> None:
+    """X1."""
+    with pytest.raises(RuntimeError, match=f"{act} was called without begin_step"):
+        getattr(make_context(), act)(*([[]] if act == "commit_step" else []))
+
+
+@pytest.mark.parametrize("slots", [0, 8])
+def test_a_forward_pass_that_fails_leaves_nothing(slots: int) -> None:
+    """C8, E3: no hash, no state, no token counted; the requests can be released."""
+    context = make_context(mamba_slots=slots)
+    context.add_request(req := request(*range(8)))
+
+    def fail(batch: ForwardBatch) -> list[int]:
+        raise MemoryError("no room on the device")
+
+    with pytest.raises(MemoryError):
+        context.step(fail)
+    assert context.kv_block_allocator.kv_hash_to_block_id == {}
+    assert (req.finished_chunk_token_count, context.mamba_metadata.intermediate_count) == (0, 0)
+    assert slots == 0 or context.mamba_slot_allocator.get_intermediate_gpu_data() == (None, None)  # type: ignore[union-attr]
+    check_dynamic_context(context)
+    context.release(req)
+    check_dynamic_context(context)
+    assert context.kv_block_allocator.pool_avail == 12
+
+
+def test_a_hash_function_that_fails_leaves_a_sound_context() -> None:
+    """X2: blocks of requests before it are registered, which is true of them, and no token is counted."""
+    fails = False
+
+    def hash_page(tokens: np.ndarray, prior: str | None) -> str:
+        if fails and int(tokens[0]) == 54:
+            raise OSError("the hash service is down")
+        return f"{int(tokens[0]) + 1:016x}"
+
+    context = make_context(hash_page=hash_page)
+    one, two = request(*range(4)), request(*range(50, 58))
+    context.add_request(one)
+    context.add_request(two)
+    fails = True
+    with pytest.raises(OSError, match="down"):
+        context.step(count_up)
+    check_dynamic_context(context)
+    assert one.finished_chunk_token_count == 0
+    assert len(context.kv_block_allocator.kv_hash_to_block_id) == 1
+    fails = False
+    context.step(count_up)
+    assert len(context.kv_block_allocator.kv_hash_to_block_id) == 3
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize("slots", [0, 8])
+def test_reset_makes_a_new_context(slots: int) -> None:
+    """C9, X7: in the middle of a step, bit for bit; the same requests then get the same blocks."""
+    layers = 1 if slots else 0
+    context, new = (make_context(mamba_slots=slots, num_mamba_layers=layers) for _ in range(2))
+    for reused in (context, new):
+        req = request(*range(9))
+        reused.add_request(req, 5)
+        reused.step(count_up)
+        if reused is context:
+            reused.schedule_chunk(req)
+            reused.begin_step()
+            for states in (reused.mamba_conv_states, reused.mamba_ssm_states):
+                if states is not None:
+                    states.fill_(3)
+            reused.reset()
+            check_dynamic_context(reused)
+            assert reused.prefix_cache_lru_clock == 0
+            assert (reused.requests, reused.kv_block_allocator.pool_avail) == ([], 12)
+            for states in (reused.mamba_conv_states, reused.mamba_ssm_states):
+                assert states is None or not states.any()
+            assert reused.add_request(request(*range(9)), 5)
+            reused.step(count_up)
+    assert torch.equal(context.request_to_kv_block_ids, new.request_to_kv_block_ids)
+    assert torch.equal(context.kv_block_allocator.block_timestamps, new.kv_block_allocator.block_timestamps)

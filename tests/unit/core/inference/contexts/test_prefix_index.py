@@ -1,0 +1,122 @@
+"""Matching by hash, and being sure: parents and tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
+from pymllm.core.inference.contexts.live_request import LiveRequest
+from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex, block_hash
+from pymllm.mem_cache.base_prefix_cache import hash_to_int64, hash_token_ids
+
+
+def make_index(hash_page: HashPage | None = None, **options: Any) -> tuple[KVBlockAllocator, PrefixIndex]:
+    allocator = KVBlockAllocator(SimpleNamespace(prefix_cache_lru_clock=0), 12, **options)
+    return allocator, PrefixIndex(allocator, 2, hash_page)
+
+
+def compute(allocator: KVBlockAllocator, index: PrefixIndex, tokens: list[int]) -> LiveRequest:
+    """Let a request compute all of its prompt in blocks of its own."""
+    blocks = allocator.allocate_memory_blocks(-(-len(tokens) // 2))
+    assert blocks is not None
+    live = LiveRequest(object(), np.array(tokens, np.uint32), blocks.tolist(), [])
+    index.register(live, len(tokens))
+    return live
+
+
+def match(index: PrefixIndex, tokens: list[int]) -> list[int]:
+    return index.match(np.array(tokens, np.uint32))[0]
+
+
+@pytest.mark.parametrize(
+    ("digest", "expected"), [("0" * 16, 1), ("8" + "0" * 15, 1), ("f" * 16, 2**63 - 1), ("0" * 15 + "5", 5)]
+)
+def test_a_block_hash_is_positive(digest: str, expected: int) -> None:
+    """C3: 0 becomes 1, the sign goes."""
+    assert block_hash(digest) == expected
+
+
+def test_whole_blocks_are_registered_under_the_chain_of_their_pages() -> None:
+    """C3, H1: as `hash_token_ids` chains them."""
+    allocator, index = make_index()
+    live = compute(allocator, index, [1, 2, 3, 4, 5])
+    first = hash_token_ids([1, 2])
+    hashes = [hash_to_int64(first), hash_to_int64(hash_token_ids([3, 4], first))]
+    assert [int(h) for h in allocator.block_hashes[live.blocks]] == [h & (2**63 - 1) for h in hashes] + [-1]
+    assert match(index, [1, 2, 3, 4, 9, 9]) == live.blocks[:2]
+    assert match(index, [1, 2, 3, 5]) == live.blocks[:1]
+    assert match(index, [3, 4]) == []
+    assert match(index, [1]) == []
+    assert index.match(np.array([1, 2, 3], np.uint32))[1] == [first]
+
+
+def test_blocks_are_registered_as_they_become_whole() -> None:
+    """B130: and never before their tokens are computed; generated ones count too."""
+    allocator, index = make_index()
+    live = compute(allocator, index, [1, 2, 3])
+    live.generated = [4, 5, 6]
+    live.blocks += [11 - 2, 11 - 3]
+    allocator.allocate_memory_blocks(9)
+    assert len(allocator.kv_hash_to_block_id) == 1
+    index.register(live, 3)
+    assert len(allocator.kv_hash_to_block_id) == 1
+    index.register(live, 4)
+    index.register(live, 6)
+    assert match(index, [1, 2, 3, 4, 5, 6]) == live.blocks[:3]
+
+
+def test_a_twin_stays_unregistered_with_all_that_follows() -> None:
+    """C3: the very parent of its next block is not registered, although another block has that hash."""
+    allocator, index = make_index()
+    first = compute(allocator, index, [1, 2])
+    twin = compute(allocator, index, [1, 2, 3, 4])
+    assert allocator.block_hashes[twin.blocks].tolist() == [-1, -1]
+    assert match(index, [1, 2, 3, 4]) == first.blocks
+    twin.generated = [5, 6]
+    twin.blocks.append(9)
+    index.register(twin, 6)
+    assert len(allocator.kv_hash_to_block_id) == 1
+
+
+def test_a_page_whose_hash_is_taken_in_the_same_call_ends_the_chain() -> None:
+    """C3: what follows it later is not registered below the block that has its hash."""
+    allocator, index = make_index(lambda tokens, prior: f"{int(tokens[0]):016x}")
+    live = compute(allocator, index, [1, 2, 1, 3])
+    live.generated = [4, 5]
+    live.blocks.append(9)
+    allocator.allocate_memory_blocks(9)
+    index.register(live, 6)
+    assert allocator.kv_hash_to_block_id == {1: live.blocks[0]}
+    assert match(index, [1, 2, 4, 5]) == live.blocks[:1]
+
+
+@pytest.mark.parametrize("prompt", [[7, 8], [1, 2, 7, 8], [3, 4]])
+def test_an_equal_hash_is_no_hit(prompt: list[int]) -> None:
+    """C3: with one hash for everything, the tokens and the parent still have to agree."""
+    allocator, index = make_index(lambda tokens, prior: "1" * 16 if prior is None else "2" * 16)
+    live = compute(allocator, index, [1, 2, 3, 4])
+    assert match(index, [1, 2, 3, 4]) == live.blocks
+    assert match(index, prompt) == live.blocks[: 1 if prompt[:2] == [1, 2] else 0]
+
+
+def test_a_hit_below_another_parent_is_none() -> None:
+    """C3: equal tokens and an equal hash, but behind another block."""
+    allocator, index = make_index(lambda tokens, prior: f"{int(tokens[0]):016x}")
+    compute(allocator, index, [1, 2, 3, 4])
+    other = compute(allocator, index, [5, 6])
+    assert match(index, [5, 6, 3, 4]) == other.blocks
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    """C1: and no hash is made."""
+
+    def refuse(tokens: Any, prior: str | None) -> str:
+        raise AssertionError("no hash is needed")
+
+    allocator, index = make_index(refuse, enable_prefix_caching=False)
+    compute(allocator, index, [1, 2, 3, 4])
+    assert match(index, [1, 2, 3, 4]) == []

@@ -1,0 +1,385 @@
+"""Requests between steps: added, given chunks, paused, resumed, released, and refused without a trace."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch
+from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
+from pymllm.errors import UsageError
+from pymllm.invariants.dynamic_context import check_dynamic_context
+
+STATES = {
+    "num_mamba_layers": 2,
+    "conv_states_shape": (3,),
+    "ssm_states_shape": (2, 2),
+    "mamba_chunk_size": 2,
+    "mamba_slots": 4,
+}
+
+
+def make_context(**changes: Any) -> DynamicInferenceContext:
+    sizes = {"max_requests": 3, "num_blocks": 9, "max_blocks_per_request": 6, "block_size_tokens": 4}
+    return DynamicInferenceContext(**(sizes | changes))
+
+
+def request(*tokens: int) -> SimpleNamespace:
+    return SimpleNamespace(prompt_tokens=list(tokens), finished_chunk_token_count=0)
+
+
+def compute(batch: ForwardBatch) -> list[int]:
+    """Stand in for a model: every next token is 99."""
+    return [99] * len(batch)
+
+
+def finish(context: DynamicInferenceContext, *tokens: int) -> None:
+    """Let a request compute its prompt and go, so that its blocks are cached."""
+    req = request(*tokens)
+    assert context.add_request(req)
+    context.step(compute)
+    context.release(req)
+
+
+def trace_of(context: DynamicInferenceContext) -> tuple[Any, ...]:
+    """All that a refused call must leave as it was."""
+    kv = context.kv_block_allocator
+    return (
+        context.prefix_cache_lru_clock,
+        context.requests,
+        context.request_to_kv_block_ids.tolist(),
+        context.mamba_metadata.request_to_mamba_state_idx.tolist(),
+        kv._free[: kv.pool_avail].tolist(),
+        kv.block_ref_counts.tolist(),
+        kv.block_hashes.tolist(),
+        kv.block_timestamps.tolist(),
+        kv.evictable_blocks,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"max_requests": 0}, ValueError),
+        ({"num_blocks": 1}, ValueError),
+        ({"block_size_tokens": 2.0}, TypeError),
+        ({"mamba_chunk_size": 0}, ValueError),
+        ({"mamba_slots": 3}, ValueError),
+        ({"mamba_slots": -1}, ValueError),
+        ({**STATES, "conv_states_shape": (0,)}, ValueError),
+        ({**STATES, "ssm_states_dtype": "float32"}, TypeError),
+        ({"paused_limit": -1}, ValueError),
+        ({"device": 3}, TypeError),
+        ({"prefix_caching_eviction_policy": "fifo"}, ValueError),
+    ],
+)
+def test_senseless_sizes_are_refused(changes: dict[str, Any], error: type[Exception]) -> None:
+    """X1."""
+    with pytest.raises(error):
+        make_context(**changes)
+
+
+def test_everything_is_by_keyword() -> None:
+    """Contract, section 8: the constructor's arguments have no order."""
+    with pytest.raises(TypeError):
+        DynamicInferenceContext(3, 9, 6, 4)  # type: ignore[misc]
+
+
+def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) -> None:
+    """Contract, section 8: shapes, dtypes and devices; books on the host."""
+    context = make_context(**STATES, device=device, conv_states_dtype=torch.float16)
+    assert context.request_to_kv_block_ids.shape == (3, 6)
+    assert context.request_to_kv_block_ids.dtype is torch.int32
+    assert context.mamba_conv_states is not None
+    assert context.mamba_ssm_states is not None
+    assert context.mamba_conv_states.shape == (2, 3, 3)
+    assert context.mamba_ssm_states.shape == (2, 3, 2, 2)
+    assert (context.mamba_conv_states.dtype, context.mamba_ssm_states.dtype) == (torch.float16, torch.float32)
+    assert context.mamba_ssm_states.device.type == device.type
+    assert context.request_to_kv_block_ids.device.type == "cpu"
+    assert context.mamba_slot_allocator is not None
+    assert context.mamba_slot_allocator.max_slots == 4
+    assert context.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.LRU
+    assert (context.paused_request_count, context.mamba_metadata.intermediate_count) == (0, 0)
+    assert repr(context).startswith("DynamicInferenceContext(requests=0 of 3, KVBlockAllocator(")
+
+
+def test_attention_alone_has_no_states() -> None:
+    """Contract, section 8: mamba_slots and num_mamba_layers are 0 by default."""
+    context = make_context()
+    assert context.mamba_slot_allocator is None
+    assert context.mamba_conv_states is None
+    assert context.mamba_ssm_states is None
+
+
+def test_a_recurrent_model_without_slots_computes_all() -> None:
+    """M2's rule for blocks: KV without a state cannot be resumed from; the KV is shared all the same."""
+    context = make_context(**(STATES | {"mamba_slots": 0}))
+    finish(context, *range(8))
+    context.add_request(req := request(*range(8), 50))
+    (step,) = context.begin_step().requests
+    assert (step.start, step.tokens.size) == (0, 9)
+    assert context.kv_block_allocator.block_ref_counts[list(step.blocks)].tolist() == [1, 1, 1]
+    context.commit_step([1])
+    context.release(req)
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize(("length", "computed_from"), [(8, 4), (9, 8), (4, 0), (5, 4), (3, 0)])
+def test_a_full_hit_leaves_a_token_to_compute(length: int, computed_from: int) -> None:
+    """E4: what is skipped ends before the last token of the prompt."""
+    context = make_context()
+    finish(context, *range(12))
+    context.add_request(request(*range(length)))
+    (step,) = context.begin_step().requests
+    assert step.start == computed_from
+    assert step.tokens.tolist() == list(range(computed_from, length))
+
+
+def test_a_request_resumes_from_the_deepest_state_and_shares_all_kv() -> None:
+    """E1, C7: the live state is the cached one; deeper KV without a state is shared and computed again."""
+    context = make_context(**STATES)
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    finish(context, *range(12))
+    kv_blocks = context.kv_block_allocator.block_hashes.nonzero().flatten().tolist()
+    assert kv_blocks
+    table = [slots.has_state(block) for block in range(3)]
+    assert table == [False, True, True], "before the end of the chunk, and the end of the prompt"
+    slots.conv_states[:, slots.get_slot(1)] = 7
+    context.add_request(request(*range(12)), 2)
+    (step,) = context.begin_step().requests
+    assert step.start == 8
+    assert step.kv_slots.tolist() == [8 * 4, 8 * 4 + 1], "the third block is shared"
+    assert context.mamba_conv_states is not None
+    assert (context.mamba_conv_states[:, step.state_idx] == 7).all()
+
+
+def test_a_new_request_starts_from_a_zero_state() -> None:
+    """E2: a recycled row carries nothing over."""
+    context = make_context(**STATES)
+    assert context.mamba_conv_states is not None
+    assert context.mamba_ssm_states is not None
+    context.mamba_conv_states.fill_(3)
+    context.mamba_ssm_states.fill_(float("nan"))
+    context.add_request(request(1, 2))
+    (step,) = context.begin_step().requests
+    assert not context.mamba_conv_states[:, step.state_idx].any()
+    assert not context.mamba_ssm_states[:, step.state_idx].any()
+    assert (context.mamba_conv_states[:, 1:] == 3).all()
+
+
+def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B76: the request computes everything, from zeros."""
+    context = make_context(**STATES)
+    finish(context, *range(8))
+    monkeypatch.setattr(context.mamba_slot_allocator, "restore_to_live", lambda request_idx, block_id: False)
+    context.add_request(request(*range(8), 9))
+    assert context.begin_step().requests[0].start == 0
+
+
+@pytest.mark.parametrize("prompt", [range(20), [*range(8), *range(50, 62)]])
+def test_a_request_that_finds_no_room_leaves_no_trace(prompt: Any) -> None:
+    """X4, E3: no reference to what it matched, no row, no age; E4: it fits once there is room."""
+    context = make_context(**STATES, num_blocks=8)
+    finish(context, *range(8))
+    holder = request(*range(30, 42))
+    assert context.add_request(holder)
+    context.step(compute)
+    before = trace_of(context)
+    assert context.add_request(req := request(*prompt)) is False
+    assert trace_of(context) == before
+    check_dynamic_context(context)
+    context.release(holder)
+    assert context.add_request(req)
+    check_dynamic_context(context)
+
+
+def test_a_request_that_finds_no_row_leaves_no_trace() -> None:
+    """X4."""
+    context = make_context()
+    for token in range(3):
+        assert context.add_request(request(token))
+    before = trace_of(context)
+    assert context.add_request(request(7)) is False
+    assert trace_of(context) == before
+
+
+@pytest.mark.parametrize(
+    ("req", "limit", "error"),
+    [
+        (request(), None, ValueError),
+        (request(-1), None, ValueError),
+        (request(*range(25)), None, ValueError),
+        (request(1), 0, ValueError),
+        (request(1), 1.5, TypeError),
+        (SimpleNamespace(prompt_tokens=[1], finished_chunk_token_count=1), None, UsageError),
+    ],
+)
+def test_bad_requests_leave_no_trace(req: Any, limit: Any, error: type[Exception]) -> None:
+    """X1: no tokens, too many, no room to compute, one that has begun elsewhere."""
+    context = make_context()
+    before = trace_of(context)
+    with pytest.raises(error):
+        context.add_request(req, limit)
+    assert trace_of(context) == before
+
+
+def test_a_prompt_that_the_pool_can_never_hold_is_refused() -> None:
+    """E4: False means later; this would be never."""
+    with pytest.raises(ValueError, match="needs 5 blocks, a request may have 4"):
+        make_context(num_blocks=5).add_request(request(*range(17)))
+
+
+def test_a_request_is_here_once() -> None:
+    """X1: by identity; an equal one is another."""
+    context = make_context()
+    req = request(1, 2)
+    context.add_request(req)
+    with pytest.raises(UsageError, match="here already"):
+        context.add_request(req)
+    assert context.add_request(request(1, 2))
+    assert context.requests[0] is req
+
+
+@pytest.mark.parametrize("act", ["schedule_chunk", "pause", "resume", "release"])
+def test_who_is_not_here_is_refused(act: str) -> None:
+    """X1: never added, or released already."""
+    context = make_context()
+    finish(context, 1, 2, 3)
+    before = trace_of(context)
+    with pytest.raises(UsageError, match=f"cannot {act} a request that is not here"):
+        getattr(context, act)(request(1))
+    assert trace_of(context) == before
+
+
+def test_chunks_are_scheduled_one_by_one() -> None:
+    """A scheduler's limit is on what is computed; between chunks a request waits."""
+    context = make_context()
+    context.add_request(req := request(*range(10)), 3)
+    for limit, computed in ((4, 3), (2, 7), (None, 9)):
+        with pytest.raises(UsageError, match="only one that waits"):
+            context.schedule_chunk(req)
+        context.step(compute)
+        assert req.finished_chunk_token_count == computed
+        assert context.waiting_requests == [req]
+        assert context.batch_dimensions.prefill_req_count == 0
+        assert context.schedule_chunk(req, limit)
+        check_dynamic_context(context)
+    context.step(compute)
+    assert req.finished_chunk_token_count == 10
+    assert context.waiting_requests == []
+    assert context.batch_dimensions.decode_req_count == 1
+
+
+@pytest.mark.parametrize(("limit", "error"), [(0, ValueError), ("3", TypeError)])
+def test_bad_limits_are_refused(limit: Any, error: type[Exception]) -> None:
+    """X1."""
+    context = make_context()
+    context.add_request(req := request(1, 2, 3), 1)
+    context.step(compute)
+    before = trace_of(context)
+    with pytest.raises(error, match="max_tokens"):
+        context.schedule_chunk(req, limit)
+    assert trace_of(context) == before
+
+
+def test_a_chunk_that_finds_no_room_changes_nothing() -> None:
+    """X4: the request goes on waiting with what it has."""
+    context = make_context(num_blocks=5)
+    context.add_request(req := request(*range(16)), 4)
+    context.add_request(request(*range(50, 62)))
+    context.step(compute)
+    before = trace_of(context)
+    assert context.schedule_chunk(req) is False
+    assert trace_of(context) == before
+    assert context.waiting_requests == [req]
+
+
+def test_what_was_found_is_not_evicted_to_make_room() -> None:
+    """X6, B164: the match is held before anything is allocated."""
+    context = make_context(num_blocks=5)
+    finish(context, *range(8))
+    finish(context, *range(50, 58))
+    assert context.add_request(request(*range(8), *range(70, 78)))
+    (step,) = context.begin_step().requests
+    assert step.start == 8
+    assert len(set(step.blocks)) == 4
+    check_dynamic_context(context)
+
+
+def test_paused_requests_keep_at_most_the_limit() -> None:
+    """C1: blocks counted once; one more and the request is not paused."""
+    context = make_context(paused_limit=3)
+    finish(context, *range(4))
+    one, two, three = request(*range(4), 5), request(*range(4), 6), request(7)
+    for req in (one, two, three):
+        assert context.add_request(req)
+        context.step(compute)
+    assert context.pause(two)
+    assert context.pause(one), "they share a block"
+    before = trace_of(context)
+    assert context.pause(three) is False
+    assert trace_of(context) == before
+    assert context.paused_request_count == 2
+    assert context.requests[:2] == [two, one]
+    check_dynamic_context(context)
+    with pytest.raises(UsageError, match="paused already"):
+        context.pause(one)
+    context.resume(one)
+    with pytest.raises(UsageError, match="in decode, not paused"):
+        context.resume(one)
+    assert context.batch_dimensions.decode_req_count == 2
+    assert [step.req for step in context.step(compute).requests] != [two]
+
+
+def test_a_paused_chunk_is_scheduled_again() -> None:
+    """A request that is paused before its first chunk keeps the state it resumed from."""
+    context = make_context(**STATES, paused_limit=4)
+    finish(context, *range(8))
+    context.add_request(req := request(*range(8), 9))
+    assert context.pause(req)
+    assert len(context.step(compute)) == 0
+    context.resume(req)
+    assert context.waiting_requests == [req]
+    assert context.schedule_chunk(req)
+    (step,) = context.step(compute).requests
+    assert step.tokens.tolist() == [9]
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 5])
+def test_every_exit_gives_everything_back(steps: int) -> None:
+    """E3: queued, between chunks, in decode, paused; then the pool owns all."""
+    context = make_context(**STATES, paused_limit=8)
+    reqs = [request(*range(n, n + 7)) for n in (0, 20)]
+    for req in reqs:
+        assert context.add_request(req, 3)
+    for _ in range(steps):
+        context.step(compute)
+        for req in context.waiting_requests:
+            context.schedule_chunk(req, 3)
+    context.pause(reqs[0])
+    for req in reqs:
+        context.release(req)
+        check_dynamic_context(context)
+    kv = context.kv_block_allocator
+    assert kv.pool_avail + kv.evictable_blocks == 8
+    assert kv.allocate_memory_blocks(8) is not None
+    assert context.mamba_slot_allocator is not None
+    assert context.mamba_slot_allocator.free_count == 4
+
+
+def test_what_was_used_last_goes_last() -> None:
+    """C1: a request that ends stamps its blocks, and a hit stamps what it found."""
+    context = make_context(num_blocks=7)
+    finish(context, *range(4))
+    finish(context, *range(10, 14))
+    finish(context, *range(4), 5)
+    finish(context, *range(30, 50))
+    assert context.add_request(request(*range(4), 6))
+    assert context.begin_step().requests[0].start == 4
