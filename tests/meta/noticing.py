@@ -16,7 +16,8 @@ from types import FrameType
 
 import pytest
 from _pytest.runner import runtestprotocol
-from planting import Edit, StaleEditError, planted
+
+from pymllm.adapters.cabinet.planting import Edit, StaleEditError, planted
 
 __all__ = ["Outcome", "run_with_faults"]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from noticing import Outcome, run_with_faults
-from planting import Edit, StaleEditError
+
+from pymllm.adapters.cabinet.planting import Edit, StaleEditError
 
 TESTS = "tests/unit/mem_cache/test_chunk_cache.py"
 TEST = f"{TESTS}::test_insert_adopts_nothing_and_frees_nothing"

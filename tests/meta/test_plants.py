@@ -1,78 +1,83 @@
-"""Each bug of the catalogue that these classes can have is planted, and a committed test must notice."""
+"""Each fault of the catalogue that is planted in our classes is noticed by a committed test, too."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
+from noticers import NOTICERS
 from noticing import Outcome, run_with_faults
-from plant import Plant
-from plant_table import PLANTS, TITLES, number_of
-from plants_page import PAGE, render
-from unplanted import UNPLANTED
 
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.table import PLANTED
+from pymllm.adapters.cabinet.unplanted import UNPLANTED
 from pymllm.errors import InvariantViolation
 
-LAW = re.compile(r"\b(?:[XAPKHRSME]\d+|section \d)\b")
+LAW = re.compile(r"\b(?:[XAPKHRSMEC]\d+|section \d)\b")
+TITLES: dict[str, str] = json.loads((Path(__file__).parent / "catalogue.json").read_text(encoding="utf-8"))
 
-each_plant = pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.id)
+each_fault = pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.id)
 
 
 @pytest.fixture(scope="module")
-def chosen(request: pytest.FixtureRequest) -> list[Plant]:
-    """The plants whose tests are about to run."""
+def chosen(request: pytest.FixtureRequest) -> list[Fault]:
+    """The faults whose tests are about to run."""
     specs = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    wanted = {params["plant"].id for params in specs if isinstance(params.get("plant"), Plant)}
-    return [plant for plant in PLANTS if plant.id in wanted]
+    wanted = {params["fault"].id for params in specs if isinstance(params.get("fault"), Fault)}
+    return [fault for fault in PLANTED if fault.id in wanted]
 
 
 @pytest.fixture(scope="module")
-def sound(chosen: list[Plant], pytestconfig: pytest.Config) -> dict[str, Outcome]:
+def sound(chosen: list[Fault], pytestconfig: pytest.Config) -> dict[str, Outcome]:
     """What the noticing tests do with the code as it is, by node id."""
-    tests = {plant.noticed_by: plant.noticed_by for plant in chosen}
+    tests = {NOTICERS[fault.id].test: NOTICERS[fault.id].test for fault in chosen}
     return run_with_faults(dict.fromkeys(tests, ()), tests, pytestconfig.option.hypothesis_seed)
 
 
 @pytest.fixture(scope="module")
-def faulty(chosen: list[Plant], pytestconfig: pytest.Config) -> dict[str, Outcome]:
-    """What each plant's noticing test does while the bug is there, by the plant's id."""
-    faults = {plant.id: plant.edits for plant in chosen}
-    tests = {plant.id: plant.noticed_by for plant in chosen}
+def faulty(chosen: list[Fault], pytestconfig: pytest.Config) -> dict[str, Outcome]:
+    """What each fault's noticing test does while the fault is there, by the fault's id."""
+    faults = {fault.id: fault.edits for fault in chosen}
+    tests = {fault.id: NOTICERS[fault.id].test for fault in chosen}
     return run_with_faults(faults, tests, pytestconfig.option.hypothesis_seed)
 
 
-@each_plant
-def test_the_noticing_test_passes_without_the_bug(plant: Plant, sound: dict[str, Outcome]) -> None:
+@each_fault
+def test_the_noticing_test_passes_without_the_fault(fault: Fault, sound: dict[str, Outcome]) -> None:
     """It is a test of the law, and not one that always fails."""
-    outcome = sound[plant.noticed_by]
-    assert outcome.passed, f"{plant.noticed_by} is not there or fails anyway: {outcome.error!r}"
+    test = NOTICERS[fault.id].test
+    assert sound[test].passed, f"{test} is not there or fails anyway: {sound[test].error!r}"
 
 
-@each_plant
-def test_the_planted_bug_is_noticed(plant: Plant, faulty: dict[str, Outcome]) -> None:
-    """A test fails while the bug is there, and it fails because a law is broken."""
-    outcome = faulty[plant.id]
-    assert not outcome.passed, f"{plant.noticed_by} passes although {TITLES[plant.id]!r} is planted"
-    assert isinstance(outcome.error, plant.counts), f"it broke otherwise: {outcome.error!r}"
+@each_fault
+def test_the_planted_fault_is_noticed(fault: Fault, faulty: dict[str, Outcome]) -> None:
+    """A test fails while the fault is there, and it fails because a law is broken."""
+    outcome, noticer = faulty[fault.id], NOTICERS[fault.id]
+    assert not outcome.passed, f"{noticer.test} passes although {fault.title!r} is planted"
+    assert isinstance(outcome.error, noticer.counts), f"it broke otherwise: {outcome.error!r}"
 
 
-@each_plant
-def test_the_notice_is_about_a_law_that_the_bug_breaks(plant: Plant, faulty: dict[str, Outcome]) -> None:
+@each_fault
+def test_the_notice_is_about_a_law_that_the_fault_breaks(fault: Fault, faulty: dict[str, Outcome]) -> None:
     """The law of the violation, or of the noticing test, was named beforehand."""
-    outcome = faulty[plant.id]
+    outcome = faulty[fault.id]
     if isinstance(outcome.error, InvariantViolation):
-        assert outcome.error.law in plant.laws
+        assert outcome.error.law in fault.laws
     else:
-        assert set(LAW.findall(outcome.docstring)) & set(plant.laws), outcome.docstring
+        assert set(LAW.findall(outcome.docstring)) & set(fault.laws), outcome.docstring
 
 
-def test_every_entry_is_planted_or_has_a_reason() -> None:
-    """All 110 entries are there, each once."""
-    listed = sorted([*(plant.id for plant in PLANTS), *UNPLANTED], key=number_of)
-    assert listed == list(TITLES)
-    assert len(listed) == 110
+def test_every_entry_of_the_catalogue_is_planted_or_has_a_reason() -> None:
+    """All 110 entries are there with their titles, each once."""
+    assert len(TITLES) == 110
+    planted = {fault.id: fault.title for fault in PLANTED}
+    unplanted = {id: entry.title for id, entry in UNPLANTED.items()}
+    assert planted.keys() & unplanted.keys() == set()
+    assert planted | unplanted == TITLES
 
 
-def test_the_page_says_what_the_table_says() -> None:
-    """docs/plants.md is up to date: python tests/meta/plants_page.py writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == render()
+def test_every_planted_fault_has_a_noticing_test_and_no_other() -> None:
+    """A test that nobody asks for would say nothing."""
+    assert NOTICERS.keys() == {fault.id for fault in PLANTED}

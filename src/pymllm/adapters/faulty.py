@@ -22,11 +22,14 @@ class Faulty:
     ----------
     BREAKS : str
         Id of the law that catches it.
+    ALSO : tuple of str
+        Ids of laws that its fault breaks as a consequence, and that may be seen first.
     SOUND : str
         Registry name of the adapter that it is but for its fault.
     """
 
     BREAKS: ClassVar[str]
+    ALSO: ClassVar[tuple[str, ...]] = ()
     SOUND: ClassVar[str]
 
     def audit(self) -> Sequence[str]:

@@ -107,6 +107,7 @@ class FreedDuplicates(FaultyRadix):
     """Frees the slots of what is cached already, although they are the caller's."""
 
     BREAKS = "R4"
+    ALSO = ("X2",)
     CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
     CACHE = _FreesDuplicates
 
@@ -163,6 +164,7 @@ class EarlyRefusal(FaultyRadix):
     """Caches as much of a key as there are slots for, and only then refuses it."""
 
     BREAKS = "X1"
+    ALSO = ("R8",)
     CACHE = _RefusesTooLate
 
 

@@ -80,6 +80,7 @@ class CopiedStates(_Hybrid):
     """Splits a node and leaves its state with both halves."""
 
     BREAKS = "M3"
+    ALSO = ("M1", "M4")
     CACHE = _CopiesUp
 
 
@@ -119,6 +120,7 @@ class StatesAsTokens(_Hybrid):
     """Takes the number of states to evict for a number of tokens."""
 
     BREAKS = "M5"
+    ALSO = ("X2", "X1")
     CACHE = _CountsTokens
 
 

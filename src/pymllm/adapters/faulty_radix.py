@@ -214,6 +214,7 @@ class LeavesOnly(FaultyRadix):
     """Counts only leaves as evictable."""
 
     BREAKS = "R7"
+    ALSO = ("R6",)
     CACHE = _CountsLeaves
 
 
@@ -229,6 +230,7 @@ class HeldSlotsLost(FaultyRadix):
     """Resets without giving the slots of held nodes back."""
 
     BREAKS = "X7"
+    ALSO = ("X2",)
     CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
     TREE = _SkipsLocked
 

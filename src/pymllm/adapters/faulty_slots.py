@@ -78,6 +78,7 @@ class EagerReuse(_TokenSlots):
     """Hands out what was freed last while older pages are free."""
 
     BREAKS = "A4"
+    ALSO = ("X1", "X4", "X7")
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, need_sort=True)
     POOL = _MergesAtOnce
 
@@ -121,6 +122,7 @@ class HalfHeardFrees(_TokenSlots):
     """Frees only those pages whose first slot is named."""
 
     BREAKS = "A2"
+    ALSO = ("A6",)
     # Where misuse is refused, sizes are wrong by A5 too, if a page was named by several slots.
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, page_size=4, check_ownership=False)
     POOL = _NeedsTheFirstSlot
@@ -151,6 +153,7 @@ class UnsortedClear(_TokenSlots):
     """Clears by freeing what is held, so that the next pages are not those of a new pool."""
 
     BREAKS = "X7"
+    ALSO = ("X4", "X1")
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, need_sort=True)
     POOL = _FreesWhatIsHeld
 
@@ -169,6 +172,7 @@ class ForgottenHalves(_SWASlots):
     """Frees slots and forgets to give their SWA halves back."""
 
     BREAKS = "A7"
+    ALSO = ("A6",)
     POOL = _LosesHalves
 
 

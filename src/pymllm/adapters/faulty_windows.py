@@ -74,6 +74,7 @@ class ShortHolds(_Windowed):
     """Protects one page less than a hold's window needs."""
 
     BREAKS = "S5"
+    ALSO = ("S6",)
     CONFIGURATIONS = tuple(
         config
         for config in WindowedRadix.CONFIGURATIONS
@@ -144,6 +145,7 @@ class LivingTombstones(_Windowed):
     """Frees the SWA half of a node that it still takes for alive."""
 
     BREAKS = "S2"
+    ALSO = ("R3",)
     CACHE = _SetsNoFlag
 
 
@@ -157,6 +159,7 @@ class OneWindowMore(_Windowed):
     """Frees one window token more than was asked for, and so now and then a node more."""
 
     BREAKS = "S3"
+    ALSO = ("R5",)
     CONFIGURATIONS = configured(WindowedRadix.CONFIGURATIONS, page_size=1, pool="swa")
     CACHE = _EvictsMoreWindows
 

@@ -38,6 +38,11 @@ class DrawnSource:
         """Requests that were pushed and not taken yet."""
         return len(self._requests)
 
+    @property
+    def pending_ids(self) -> list[int]:
+        """Their ids, in the order of arrival."""
+        return [request.request_id for request in self._requests]
+
     def push(self, request: Request) -> None:
         """Let a request arrive next."""
         self._requests.append(request)

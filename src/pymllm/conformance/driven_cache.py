@@ -45,11 +45,14 @@ class Carrier:
         As given; its ledger names slots.
     steps : int
         Number of the last operation, as the history counts them.
+    asked : Operation or None
+        The operation that somebody has asked for and got no answer to; ``None`` where all were answered.
     """
 
     def __init__(self, do: Callable[[Operation], Outcome], judge: PrefixJudge) -> None:
         self.judge = judge
         self.steps = 0
+        self.asked: Operation | None = None
         self._do = do
         self._told: dict[str, int] = {}
 
@@ -65,11 +68,13 @@ class Carrier:
         AdapterError
             The adapter cannot carry it out.
         """
+        self.asked = operation
         outcome = self._do(operation)
         self.steps += 1
         self._told = outcome.sizes
         result = outcome.result
         if isinstance(result, kinds):
+            self.asked = None
             return result
         if isinstance(result, Failed):
             raise UsageError(f"{operation} was refused: {result.error}: {result.message}")

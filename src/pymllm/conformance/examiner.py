@@ -40,6 +40,8 @@ class Examiner:
         How often each law was checked from inside.
     audits_steps : bool
         As ``audit``; who would rather choose the time clears it and calls `look_inside`.
+    is_found_inside : bool
+        Whether a walk from inside found a broken law.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Examiner:
         self.judge: Judge = make_judge(self.history.header)
         self.audited: Counter[str] = Counter()
         self.audits_steps = audit
+        self.is_found_inside = False
 
     @property
     def next_step(self) -> int:
@@ -94,7 +97,11 @@ class Examiner:
 
     def look_inside(self) -> None:
         """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
-        self.audited.update(self.adapter.audit())
+        try:
+            self.audited.update(self.adapter.audit())
+        except InvariantViolation:
+            self.is_found_inside = True
+            raise
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
         """Run the program again on a new adapter: the outcomes must be the same (X3).

@@ -15,8 +15,8 @@ from pymllm.conformance.drawn_source import DrawnSource
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
 from pymllm.conformance.driven_pools import driven_config, make_driven_pools
 from pymllm.conformance.lifecycle_situations import LifecycleNotes
-from pymllm.errors import AdapterError
-from pymllm.oracle.operations import Operation
+from pymllm.errors import AdapterError, InvariantViolation, UsageError
+from pymllm.oracle.operations import Alloc, Free, FreeSWA, Operation, Reset, Unlock
 from pymllm.oracle.outcomes import Outcome
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine import Engine
@@ -27,6 +27,8 @@ __all__ = ["LifecycleMachine"]
 
 T = TypeVar("T")
 
+_LAWS_OF_CALLS: dict[type[Operation], str] = {Free: "E3", FreeSWA: "E3", Unlock: "E3", Alloc: "E4"}
+"""What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
 _MOST_WAITING = 6
 _SPACES = (None, None, None, "a", 1, "1")
 _PICK = (0, 7)
@@ -61,6 +63,7 @@ class LifecycleMachine(ActingMachine):
         self.source = DrawnSource()
         self._requests = 0
         self._is_intact = True
+        self._is_engines_turn = False
         self._scale = 1 if judge.model.page_size == 1 else 2
         self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
         self._carrier = Carrier(self._carry, judge)
@@ -82,6 +85,8 @@ class LifecycleMachine(ActingMachine):
 
     def _carry(self, operation: Operation) -> Outcome:
         outcome = self.do(operation)
+        if self._is_engines_turn and isinstance(operation, Reset):
+            raise InvariantViolation("R3", "the engine emptied the cache, though nobody asked for it")
         self._notes.note_operation(operation, outcome)
         return outcome
 
@@ -143,12 +148,21 @@ class LifecycleMachine(ActingMachine):
 
     def _checked(self, call: Callable[[], T]) -> T:
         """Let the engine do something, and count what it tested."""
-        self._is_intact = False
-        result = self._watched(call)
-        self._is_intact = True
+        self._is_intact, self._is_engines_turn = False, True
+        result = self._watched(lambda: self._held_responsible(call))
+        self._is_intact, self._is_engines_turn = True, False
         self.judge.evidence.exercised.update(+self.engine.watch.tested)
         self.engine.watch.tested.clear()
         return result
+
+    def _held_responsible(self, call: Callable[[], T]) -> T:
+        """Take what the contract forbids for the engine's doing: nobody else chose what to ask for."""
+        try:
+            return call()
+        except UsageError as error:
+            asked = self._carrier.asked
+            law = "E2" if asked is None else _LAWS_OF_CALLS.get(type(asked), "E2")
+            raise InvariantViolation(law, f"the engine did what no caller may: {error}") from error
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -196,10 +210,10 @@ class LifecycleMachine(ActingMachine):
         self.source.push(Request(self._requests, 0.0, prompt, output, blocks, size, namespace))
         self._requests += 1
 
-    @act(needs="has_lives", pick=_PICK, held=(0, 1))
+    @act(needs="may_abort", pick=_PICK, held=(0, 1))
     def abort(self, pick: int, held: int) -> None:
         """Doom a request at the stage where it is; one that waits there or once its prefix is held."""
-        lives = self._lives()
+        lives = [*self._lives(), *((number, Stage.QUEUED) for number in self.source.pending_ids)]
         request_id, stage = lives[pick % len(lives)]
         self.source.doom(request_id, Stage.HELD if stage is Stage.QUEUED and held else stage)
 
@@ -214,9 +228,9 @@ class LifecycleMachine(ActingMachine):
         self.source.victim = victim
 
     @property
-    def has_lives(self) -> bool:
-        """Whether any request waits or lives."""
-        return bool(self._lives())
+    def may_abort(self) -> bool:
+        """Whether any request comes, waits or lives."""
+        return bool(self.source.pending or self._lives())
 
     def _lives(self) -> list[tuple[int, Stage]]:
         engine = self.engine

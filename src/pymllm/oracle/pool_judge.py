@@ -63,6 +63,7 @@ class PoolJudge:
         self.config = header.config
         self.can_refuse = "refusals" in header.capabilities
         self.room_law = "X4" if "pool" in header.capabilities else self.SIZES_LAW
+        self._is_new = True
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it in the model; see `pymllm.oracle.judge.Judge`."""
@@ -153,6 +154,9 @@ class PoolJudge:
         told = {name: size for name, size in found.items() if name in expected}
         wanted = {name: expected[name] for name in told}
         if told != wanted:
-            self.evidence.refuse(law, "sizes", wanted, told)
+            # What a first operation did not change was wrong before it.
+            was_wrong = self._is_new and expected == before
+            self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
+        self._is_new = False
         if expected != before:
             self.evidence.count(law)

@@ -390,6 +390,7 @@ class Engine:
         self.watch.tested["E4"] += not (self.prefilling or self.decoding)  # `_refuse` would have complained
         self.prefilling.append(live)
         self._tally.count_admission(live)
+        self.watch.check_work(live)
         self.watch.check_row(live)
         self.watch.check_fresh_row(live)
         return live

@@ -14,7 +14,14 @@ from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.live_request import LiveRequest
 
-__all__ = ["check_emptied", "check_fresh_row", "check_ownership", "check_quiescent", "check_track_slots"]
+__all__ = [
+    "check_emptied",
+    "check_fresh_row",
+    "check_ownership",
+    "check_quiescent",
+    "check_track_slots",
+    "check_windows",
+]
 
 
 def check_ownership(
@@ -75,6 +82,45 @@ def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor,
         raise InvariantViolation("E2", "two full pages have the same SWA page behind them")
     available = pools.swa_allocator.swa_available_size()
     _check_total("SWA", config.swa_capacity, available, counted + len(alive) * config.page_size)
+
+
+def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
+    """Check that the window before the last whole page of each request is there.
+
+    A cache takes whole pages, and with a window only what is usable: a request that has given back the SWA
+    half of a token of that window could be cached no more.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    pools : EnginePools
+        Between two iterations; without SWA halves there is nothing to check.
+    lives : sequence of LiveRequest
+        All requests that own a row.
+
+    Raises
+    ------
+    InvariantViolation
+        S1: a half is gone.
+
+    Notes
+    -----
+    Cost: O(window) per request.
+    """
+    window = config.sliding_window_size
+    if pools.swa_allocator is None or window is None:
+        return
+    for live in lives:
+        start = max(0, live.length // config.page_size * config.page_size - window)
+        row = pools.rows.req_to_token[live.row, start : live.length]
+        gone = (pools.swa_allocator.translate_to_swa(row) == 0).nonzero().flatten().tolist()
+        if gone:
+            raise InvariantViolation(
+                "S1",
+                f"request {live.request_id}: position {start + gone[0]} has no SWA half, but the window of "
+                f"{window} tokens before the last whole page of {live.length} tokens covers it",
+            )
 
 
 def check_track_slots(pools: EnginePools, lives: Sequence[LiveRequest]) -> None:

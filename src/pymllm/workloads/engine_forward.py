@@ -80,12 +80,20 @@ class SimulatedForward:
             Full slots, shape ``(n,)``.
         prefixes : numpy.ndarray
             Their prefix fingerprints, shape ``(n,)``, uint64.
+
+        Raises
+        ------
+        InvariantViolation
+            E5: the padding names another slot than 0.
         """
         self.unchecked_writes += 1
         garbage = self._garbage.integers(1, 1 << 62, -len(prefixes) % BATCH_MULTIPLE)
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
-            index = torch.from_numpy(padded(named))
+            batch = padded(named)
+            if batch[len(named) :].any():
+                raise InvariantViolation("E5", f"the padding of a batch names slot {batch[-1]}, not slot 0")
+            index = torch.from_numpy(batch)
             for layer in range(_LAYERS):
                 values = [np.concatenate([kv_fingerprints(prefixes, layer, part), garbage]) for part in parts]
                 keys_values = [torch.from_numpy(value).view(-1, 1, 1).to(pool.device) for value in values]

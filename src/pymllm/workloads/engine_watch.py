@@ -109,6 +109,21 @@ class EngineWatch:
         if self.recurrent is not None:
             self.recurrent.check(live)
 
+    def check_work(self, live: LiveRequest) -> None:
+        """Check that a request that is admitted has a token left to compute (law E4).
+
+        Raises
+        ------
+        InvariantViolation
+            E4: its whole prompt is a hit, and nothing would give it its next token.
+        """
+        if live.length >= live.prompt_length:
+            raise InvariantViolation(
+                "E4",
+                f"request {live.request_id}: {live.length} tokens are a hit, which leaves none of "
+                f"{live.prompt_length} to compute",
+            )
+
     def check_fresh_row(self, live: LiveRequest) -> None:
         """Check that a request's new row carries nothing over (law E2), where books are checked."""
         if self._config.check_every:
@@ -116,7 +131,7 @@ class EngineWatch:
             self.tested["E2"] += 1
 
     def check_books(self, lives: Sequence[LiveRequest], operations: int) -> None:
-        """Check who owns what between two iterations (laws E2, E3).
+        """Check who owns what between two iterations (laws E2, E3, S1).
 
         Parameters
         ----------
@@ -131,6 +146,7 @@ class EngineWatch:
         engine_audit.check_track_slots(self._pools, lives)
         with_cache = operations != self._audited_operations
         engine_audit.check_ownership(self._config, self._pools, lives, with_cache=with_cache)
+        engine_audit.check_windows(self._config, self._pools, lives)
         self._audited_operations = operations
         self.tested["E2"] += bool(lives)
         self._count_exits()

@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 import torch
-from planting import Edit, StaleEditError, planted
 
+from pymllm.adapters.cabinet.planting import Edit, StaleEditError, planted
 from pymllm.mem_cache import RadixKey, hash_bytes
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.host_store import HostSlotStore

@@ -1,23 +1,25 @@
-"""Bugs planted where KV and recurrent states go together: the hybrid cache, and an engine that uses it."""
+"""Faults where KV and recurrent states go together: the hybrid cache, and an engine that uses it."""
 
 from __future__ import annotations
 
-from plant import Plant
-from planting import Edit
+from dataclasses import replace
 
-__all__ = ["PLANTS"]
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.planting import Edit
 
-_TREE = "tests/unit/mem_cache/test_mamba_radix_cache.py::"
-_ENGINE = "tests/unit/workloads/test_engine_states.py::"
+__all__ = ["FAULTS"]
+
 _CACHE = "pymllm.mem_cache.mamba_radix_cache:MambaRadixCache"
 _CACHED = "pymllm.mem_cache.cached_states:CachedStates"
 _MEMORY = "pymllm.workloads.engine_memory:EngineMemory"
 _STATES = "pymllm.workloads.engine_states:EngineStates"
 
 _IN_THE_TREE = (
-    Plant(
+    Fault(
         "B11",
-        ("M2",),
+        "Walk freezes at the first node without a state",
+        ("M2", "R2"),
+        ("mamba",),
         (
             Edit(
                 f"{_CACHE}.match_prefix",
@@ -26,11 +28,12 @@ _IN_THE_TREE = (
                 "del path[next((at for at, node in enumerate(path) if node.mamba_value is None), None) :]",
             ),
         ),
-        _TREE + "TestMatch::test_a_longer_match_passes_over_nodes_without_a_state",
     ),
-    Plant(
+    Fault(
         "B22",
+        "Split of a locked node copies the state lock to the prefix",
         ("M4",),
+        ("mamba",),
         (
             Edit(
                 f"{_CACHE}._split",
@@ -38,11 +41,12 @@ _IN_THE_TREE = (
                 "self.full_lru.insert_mru(upper)\nupper.mamba_lock_ref = node.mamba_lock_ref",
             ),
         ),
-        _TREE + "TestLocks::test_split_of_a_held_node_keeps_the_state_lock_below",
     ),
-    Plant(
+    Fault(
         "B59",
+        "LRU list and timestamps disagree (state tree)",
         ("M8",),
+        ("mamba",),
         (
             Edit(
                 f"{_CACHED}.adopt",
@@ -53,17 +57,19 @@ _IN_THE_TREE = (
                 "    self.lru.touch_mru(other)",
             ),
         ),
-        _TREE + "TestRecencyAndIds::test_lists_follow_the_recency",
     ),
-    Plant(
+    Fault(
         "B73",
+        "State counters mix tokens and slots",
         ("M6",),
+        ("mamba",),
         (Edit(f"{_CACHED}.adopt", "self.evictable += 1", "self.evictable += node._length"),),
-        _TREE + "TestLocks::test_sizes_count_tokens_and_states",
     ),
-    Plant(
+    Fault(
         "B74",
+        "mamba_exist is true if any ancestor has a state",
         ("M1",),
+        ("mamba",),
         (
             Edit(
                 f"{_CACHE}.insert",
@@ -73,14 +79,15 @@ _IN_THE_TREE = (
                 "return InsertResult(walk.length, last, mamba_exist=exists, adopted=adopted)",
             ),
         ),
-        _TREE + "TestInsert::test_state_of_an_ancestor_does_not_count",
     ),
 )
 
 _IN_THE_ENGINE = (
-    Plant(
+    Fault(
         "B70",
+        "State attached to a shorter prefix than it covers",
         ("E1", "M1"),
+        ("mamba",),
         (
             Edit(
                 f"{_STATES}._stops",
@@ -88,13 +95,14 @@ _IN_THE_ENGINE = (
                 "live.prompt_length",
             ),
         ),
-        _ENGINE + "test_a_longer_prompt_begins_where_the_shorter_one_ended[4]",
         note="the cache refuses a state with a key that is not whole pages, so it is the engine that cuts "
         "the key and keeps the state",
     ),
-    Plant(
+    Fault(
         "B71",
+        "State stamped on a key that another component shortened",
         ("M1", "M2", "E1"),
+        ("mamba",),
         (
             Edit(
                 f"{_MEMORY}._insert",
@@ -102,12 +110,13 @@ _IN_THE_ENGINE = (
                 'options["mamba_value"] = self.states.save(live)\naligned -= self.page_size',
             ),
         ),
-        _ENGINE + "test_a_longer_prompt_begins_where_the_shorter_one_ended[1]",
         note="no second component shortens a key: the engine cuts a page off after it has saved the state",
     ),
-    Plant(
+    Fault(
         "B89",
+        "Tree state and forked state compared as if equal",
         ("E2", "M1"),
+        ("mamba",),
         (
             Edit(
                 f"{_MEMORY}._follow",
@@ -115,9 +124,8 @@ _IN_THE_ENGINE = (
                 "if self.states is not None:",
             ),
         ),
-        _ENGINE + "test_state_that_is_there_already_stays_the_callers",
         note="the engine takes the node that its insert returned for its own, duplicates and all",
     ),
 )
 
-PLANTS = (*_IN_THE_TREE, *_IN_THE_ENGINE)
+FAULTS = (*_IN_THE_TREE, *(replace(fault, searchers=("life-cycle machine",)) for fault in _IN_THE_ENGINE))

@@ -1,0 +1,1 @@
+"""The cabinet of faults: bugs of serving engines and others, planted, with the laws that may catch each."""

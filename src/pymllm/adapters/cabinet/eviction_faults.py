@@ -1,0 +1,273 @@
+"""Faults of what leaves a radix tree: windows that die and come back, victims and their order."""
+
+from __future__ import annotations
+
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.planting import Edit
+
+__all__ = ["FAULTS"]
+
+_CACHE = "pymllm.mem_cache.radix_cache:RadixCache"
+_TREE = "pymllm.mem_cache.radix_tree:RadixTree"
+_WINDOW = "pymllm.mem_cache.sliding_window:SlidingWindow"
+_WINDOW_PLAN = "pymllm.mem_cache.sliding_window:WindowPlan"
+_WINDOW_INSERT = "pymllm.mem_cache.window_insert:WindowInsert"
+_LEAF_PLAN = "pymllm.mem_cache.eviction:LeafPlan"
+_VICTIMS = "pymllm.mem_cache.victim_order:VictimOrder"
+_SAME_ACCESS = "pymllm.mem_cache.victim_order:_SameAccess"
+
+_WINDOWS = (
+    Fault(
+        "B31",
+        "Live-token counter reset only when the window was already full",
+        ("S1",),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW}.usable_part",
+                "run, from_root = 0, False",
+                "run, from_root = run if run < self.size else 0, False",
+            ),
+        ),
+    ),
+    Fault(
+        "B34",
+        "Reviving a tombstone replaces KV that others have locked",
+        ("S7", "R6", "X2"),
+        ("radix-window",),
+        (Edit(f"{_WINDOW_INSERT}._plan_revivals", "moves=bool(node.lock_ref)", "moves=False"),),
+    ),
+    Fault(
+        "B35",
+        "The same in upstream pymllm",
+        ("S7", "R6", "X2"),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW_INSERT}._plan_revivals",
+                "moves=bool(node.lock_ref)",
+                "moves=bool(node.lock_ref) and floor > start",
+            ),
+        ),
+    ),
+    Fault(
+        "B40",
+        "Leaf locked for full but not for window cannot be evicted from the window pool",
+        ("S3",),
+        ("radix-window",),
+        (Edit(f"{_WINDOW_PLAN}.take_windows", "if node is None:", "if node is None or node.lock_ref:"),),
+        note="a hold covers its own node's window (S5), so the skipped node is an inner one",
+    ),
+    Fault(
+        "B41",
+        "Window eviction kills the one window that makes a branch usable",
+        ("S3", "R8", "R5"),
+        ("radix-window",),
+        (Edit(f"{_SAME_ACCESS}.shallowest", "return by_depth[heap[0]]", "return by_depth[max(by_depth)]"),),
+        note="what the contract decides of it: of one access, the end of the path goes last",
+    ),
+    Fault(
+        "B43",
+        "The same in upstream pymllm",
+        ("R8",),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_CACHE}.match_prefix",
+                "self._stamp(path)",
+                "self._stamp(path if self._window is None else [])",
+            ),
+        ),
+    ),
+    Fault(
+        "B44",
+        "Tombstone-leaf cascade runs in one eviction path only",
+        ("S4", "R5"),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_LEAF_PLAN}.take_leaves",
+                "self.take(leaf)",
+                "must_go, self._must_go = self._must_go, lambda node: False\n"
+                "self.take(leaf)\n"
+                "self._must_go = must_go",
+            ),
+        ),
+    ),
+    Fault(
+        "B46",
+        "Freeing a tombstone is reported as window memory freed",
+        ("S3",),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW_PLAN}._forget",
+                "if node.swa_tombstone or",
+                "if node.swa_tombstone:\n    self.alive_tokens += node._length\nif node.swa_tombstone or",
+            ),
+        ),
+    ),
+    Fault(
+        "B47",
+        "Retention keeps exactly one window, so one token of divergence loses it",
+        ("S1", "S7", "S6"),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW_INSERT}.__init__",
+                "self._dead_until = min(max(evicted, walk.length), key.length)",
+                "size = self._tree.page_size\n"
+                "floor = (key.length - window.size) // size * size\n"
+                "self._dead_until = min(max(evicted, walk.length, floor), key.length)",
+            ),
+        ),
+        note="it is the insert that takes every token but the last window's for dead",
+    ),
+)
+
+_EVICTION = (
+    Fault(
+        "B49",
+        "Split prefix keeps an old timestamp",
+        ("R8",),
+        ("radix",),
+        (
+            Edit(
+                f"{_CACHE}.match_prefix",
+                "self._stamp(path)",
+                "self._stamp(path[:-1] if into_partial else path)",
+            ),
+        ),
+    ),
+    Fault(
+        "B50",
+        "Unmatched suffix is made young by a split",
+        ("R8",),
+        ("radix",),
+        (
+            Edit(
+                f"{_CACHE}.match_prefix",
+                "self._stamp(path)",
+                "self._stamp([*path, walk.partial] if into_partial else path)",
+            ),
+        ),
+    ),
+    Fault(
+        "B53",
+        "Tie on the timestamp, victim chosen by address",
+        ("R8", "X3", "S3", "R5"),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_SAME_ACCESS}.shallowest",
+                "return by_depth[heap[0]]",
+                "return min(by_depth.values(), key=lambda node: node.id)",
+            ),
+        ),
+        note="the node's number stands in for its address, so that the plant is reproducible",
+    ),
+    Fault(
+        "B55",
+        "Second-granular timestamps make eviction random",
+        ("R8", "X3"),
+        ("radix",),
+        (
+            Edit(
+                f"{_TREE}.tick",
+                "self.clock += 1.0",
+                "self.exact = getattr(self, 'exact', 1.0) + 0.25\nself.clock = float(int(self.exact))",
+            ),
+        ),
+    ),
+    Fault(
+        "B56",
+        "Lazy heap is only right for some policies",
+        ("R5", "R8", "X2"),
+        ("radix",),
+        (
+            Edit(f"{_CACHE}._stamp", "leaf = tree.is_evictable_leaf(path[-1])", "leaf = False"),
+            Edit(
+                f"{_VICTIMS}.discard",
+                "number = node.last_access_time",
+                "number = next((n for n, held in self._at.items() if held is node), node.last_access_time)",
+            ),
+        ),
+    ),
+    Fault(
+        "B58",
+        "LRU list and timestamps disagree (window tree)",
+        ("R8", "S3", "R6", "X2", "R5"),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW}.stamp",
+                "if self._is_unlocked(node):",
+                "if node.swa_lock_ref and not node.lock_ref:",
+            ),
+        ),
+    ),
+    Fault(
+        "B61",
+        "Victim has descendants in the other tier",
+        ("S3", "R9", "R5", "R6"),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW_PLAN}.take_windows",
+                "if self.leaves.is_leaf(node):",
+                "if node.children and all(child.swa_tombstone for child in node.children.values()):\n"
+                "    self.leaves._choose(node)\n"
+                "    continue\n"
+                "if self.leaves.is_leaf(node):",
+            ),
+        ),
+    ),
+    Fault(
+        "B62",
+        "Counter adjusted on the wrong side of a move",
+        ("S6",),
+        ("radix-window",),
+        (
+            Edit(
+                f"{_WINDOW_PLAN}.commit_tombstones",
+                "self._window.evictable_tokens -= node._length",
+                "self._window.evictable_tokens -= 0 if node.swa_tombstone else node._length",
+            ),
+        ),
+    ),
+    Fault(
+        "B65",
+        "Pending list written but never read in write-back",
+        ("R5", "R2"),
+        ("radix",),
+        (Edit(f"{_LEAF_PLAN}.take", "tree.leaves.add(parent)", "pass"),),
+    ),
+    Fault(
+        "B124",
+        "Observer called before the books are written",
+        ("X2", "X6"),
+        ("radix",),
+        (
+            Edit(
+                f"{_CACHE}.evict",
+                "self._tree.remove(plan.removed)\nself._notify(plan.removed)",
+                "self._notify(plan.removed)\nself._tree.remove(plan.removed)",
+            ),
+        ),
+    ),
+    Fault(
+        "B163",
+        "Double free in allocate and clear",
+        ("X2", "A5", "R5"),
+        ("radix",),
+        (
+            Edit(
+                f"{_CACHE}._give_back",
+                "self.pool.free(self._tree.gather(plan.removed))",
+                "self.pool.free(self._tree.gather(plan.removed))\nself.pool.free(self._tree.gather(plan.removed))",
+            ),
+        ),
+    ),
+)
+
+FAULTS = (*_WINDOWS, *_EVICTION)

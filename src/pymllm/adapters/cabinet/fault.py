@@ -1,0 +1,67 @@
+"""What a fault is: one way to be wrong, how to make it, and the laws that may catch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pymllm.adapters.cabinet.planting import Edit
+from pymllm.oracle.history import Config
+
+__all__ = ["SEARCHERS", "Fault"]
+
+SEARCHERS = ("machine", "life-cycle machine", "invariants", "sweep")
+"""Who can catch a fault: random programs judged by their outcomes; the same by an engine that drives; walks
+from inside while either plays; and failures of every single call of a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Parameters
+    ----------
+    id : str
+        Id in the catalogue of bugs, such as ``"B01"``, or a name of its own.
+    title : str
+        What is wrong, in one line.
+    laws : tuple of str
+        Ids of the laws that may catch it, written down before anybody looks; the most telling first.
+    adapters : tuple of str
+        Whom to examine, by registry name or ``module:Class``, in this order.
+    edits : tuple of Edit
+        What makes the adapters' classes wrong while they are examined; empty where the adapters are wrong
+        by themselves.
+    settings : dict
+        Only configurations of the adapters that agree with it are examined: those in which the fault shows.
+    searchers : tuple of str
+        Who is to look, names of `SEARCHERS`, the one first that is expected to find it.
+    note : str
+        In which way it differs from the catalogue's entry, where the entry's class is built another way.
+
+    Raises
+    ------
+    ValueError
+        A field that must say something is empty, or a searcher is none.
+    """
+
+    id: str
+    title: str
+    laws: tuple[str, ...]
+    adapters: tuple[str, ...]
+    edits: tuple[Edit, ...] = ()
+    settings: Config = field(default_factory=dict)
+    searchers: tuple[str, ...] = SEARCHERS
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("id", "title", "laws", "adapters", "searchers"):
+            value: Any = getattr(self, name)
+            if not value or isinstance(value, str) != (name in ("id", "title")):
+                kind = "a text" if name in ("id", "title") else "a tuple of texts"
+                raise ValueError(f"fault {self.id!r}: {name} is {value!r}; it must be {kind}, not empty")
+        for searcher in self.searchers:
+            if searcher not in SEARCHERS:
+                raise ValueError(
+                    f"fault {self.id!r}: no searcher {searcher!r}; there are {', '.join(SEARCHERS)}"
+                )

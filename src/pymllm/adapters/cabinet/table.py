@@ -1,0 +1,114 @@
+"""All faults there are, and those of others: ``module:TABLE`` names a sequence of `Fault`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+
+from pymllm.adapters.cabinet import (
+    engine_faults,
+    eviction_faults,
+    hybrid_faults,
+    pool_faults,
+    radix_faults,
+    schedule_faults,
+)
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.faulty import Faulty
+from pymllm.adapters.registry import FAULTY, AdapterEntry, find_adapter, load_adapter
+from pymllm.errors import UsageError
+from pymllm.oracle.laws import find_law
+
+__all__ = ["PLANTED", "find_faults", "load_cabinet", "own_cabinet"]
+
+_TABLES = (
+    radix_faults.FAULTS,
+    eviction_faults.FAULTS,
+    pool_faults.FAULTS,
+    hybrid_faults.FAULTS,
+    engine_faults.FAULTS,
+    schedule_faults.FAULTS,
+)
+
+PLANTED: tuple[Fault, ...] = tuple(
+    sorted((fault for table in _TABLES for fault in table), key=lambda fault: int(fault.id[1:]))
+)
+"""Those of the catalogue, planted by editing our classes, in the catalogue's order."""
+
+
+def own_cabinet() -> tuple[Fault, ...]:
+    """Return all faults of this package: `PLANTED`, and one for each wrong implementation of the registry."""
+    return (*PLANTED, *map(_fault_of, FAULTY))
+
+
+def _fault_of(entry: AdapterEntry) -> Fault:
+    wrong = load_adapter(entry)
+    assert issubclass(wrong, Faulty)  # or the registry lists it among its own
+    return Fault(entry.name, entry.summary, (wrong.BREAKS, *wrong.ALSO), (entry.name,))
+
+
+def load_cabinet(place: str) -> tuple[Fault, ...]:
+    """Return somebody's faults.
+
+    Parameters
+    ----------
+    place : str
+        ``"module:TABLE"``, where the table is any iterable of `Fault`.
+
+    Raises
+    ------
+    UsageError
+        There is no such table; it is empty; something in it is no `Fault`; an id is there twice; a law or
+        an adapter does not exist. The message names which.
+    """
+    module_name, _, name = place.partition(":")
+    if not module_name or not name:
+        raise UsageError(f"{place!r} names no table of faults; give module:TABLE")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a stranger's module may raise anything
+        raise UsageError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
+    table = getattr(module, name, None)
+    if table is None:
+        raise UsageError(f"{module_name} has no {name}; it must be a sequence of Fault")
+    return _checked(place, table)
+
+
+def _checked(place: str, table: object) -> tuple[Fault, ...]:
+    faults = tuple(table) if isinstance(table, Iterable) else ()
+    if not faults:
+        raise UsageError(f"{place} is {table!r}; it must be a sequence of Fault, and not an empty one")
+    ids: set[str] = set()
+    for number, fault in enumerate(faults, 1):
+        if not isinstance(fault, Fault):
+            raise UsageError(f"{place}: entry {number} is {fault!r}, which is no Fault")
+        if fault.id in ids:
+            raise UsageError(f"{place}: {fault.id} is there twice; every fault needs an id of its own")
+        ids.add(fault.id)
+        _check_names(place, fault)
+    return faults
+
+
+def _check_names(place: str, fault: Fault) -> None:
+    try:
+        for law in fault.laws:
+            find_law(law)
+        for adapter in fault.adapters:
+            find_adapter(adapter)
+    except ValueError as error:
+        raise UsageError(f"{place}: {fault.id}: {error}") from error
+
+
+def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Return some faults of a cabinet by their ids, in either case, each once; all where none is named.
+
+    Raises
+    ------
+    UsageError
+        There is none by this id.
+    """
+    known = {fault.id.lower(): fault for fault in cabinet}
+    for id in ids:
+        if id.lower() not in known:
+            raise UsageError(f"no fault {id!r}; pymllm faults --list shows them")
+    return tuple(known[id] for id in dict.fromkeys(id.lower() for id in ids)) or tuple(cabinet)

@@ -1,0 +1,239 @@
+"""One fault put in place and looked for: caught or not, by whom, by which law, after how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.planting import StaleEditError, planted
+from pymllm.conformance.acting import make_machine
+from pymllm.conformance.search import SearchPlan, search
+from pymllm.conformance.searchers import Caught, Searcher, make_searchers
+from pymllm.conformance.shortening import shorten
+from pymllm.conformance.time_limit import TookTooLong, time_limit
+from pymllm.errors import PymllmError
+from pymllm.oracle.history import Config
+
+__all__ = ["Detection", "FaultResult", "HuntPlan", "HuntTask", "hunt"]
+
+_FIRST_TURN = 2_000
+_LATER_TURNS = 4
+"""Each turn is so many times as long as the one before: only the stubborn get much."""
+_SHRUNK_ACTS = 12
+_SHRUNK_EXAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HuntPlan:
+    """How thoroughly to look.
+
+    Parameters
+    ----------
+    seeds : tuple of int
+        The fault is looked for from each.
+    operations : int
+        Most operations of each searcher from one seed.
+    shrinks : int
+        Most programs to play while a found one is made smaller; 0 leaves it as it is.
+    seconds : float
+        A fault that takes longer than this from one seed has hung something.
+    """
+
+    seeds: tuple[int, ...] = (0,)
+    operations: int = 100_000
+    shrinks: int = 0
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HuntTask:
+    """One fault and how to look for it."""
+
+    fault: Fault
+    plan: HuntPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """How a fault was caught from one seed.
+
+    Parameters
+    ----------
+    seed : int
+        Of the search.
+    law : str
+        Id of the law that was broken.
+    message : str
+        What was looked at.
+    searcher : str
+        Who saw it: a name of `pymllm.adapters.cabinet.fault.SEARCHERS`.
+    adapter, config
+        On whom.
+    operations : int
+        That this searcher carried out until then, in all its programs.
+    seconds : float
+        That all searchers took until then.
+    program : int or None
+        Operations of the smallest program that breaks a law of the fault's list; ``None`` where nobody was
+        to make it smaller.
+    """
+
+    seed: int
+    law: str
+    message: str
+    searcher: str
+    adapter: str
+    config: Config
+    operations: int
+    seconds: float
+    program: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultResult:
+    """What became of one fault.
+
+    Parameters
+    ----------
+    fault : Fault
+        As given.
+    detections : tuple of Detection
+        One for each seed from which it was caught.
+    problems : tuple of str
+        Why it was not, or could not be looked for.
+    seconds : float
+        For everything, shrinking included.
+    """
+
+    fault: Fault
+    detections: tuple[Detection, ...]
+    problems: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether it was caught from every seed, each time by a law of its list."""
+        return not self.problems and not self.unlisted
+
+    @property
+    def unlisted(self) -> tuple[str, ...]:
+        """Laws that caught it and are not in its list."""
+        return tuple(dict.fromkeys(it.law for it in self.detections if it.law not in self.fault.laws))
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Laws that caught it."""
+        return tuple(dict.fromkeys(it.law for it in self.detections))
+
+    @property
+    def searchers(self) -> tuple[str, ...]:
+        """Who caught it."""
+        return tuple(dict.fromkeys(it.searcher for it in self.detections))
+
+    @property
+    def operations(self) -> float:
+        """Median operations to detection; 0 where there was none."""
+        return median([it.operations for it in self.detections] or [0])
+
+    @property
+    def seconds_to_detection(self) -> float:
+        """Median seconds to detection; 0 where there was none."""
+        return median([it.seconds for it in self.detections] or [0.0])
+
+    @property
+    def program(self) -> int | None:
+        """Operations of the smallest program of all; ``None`` where none was made smaller."""
+        return min((it.program for it in self.detections if it.program is not None), default=None)
+
+
+def hunt(task: HuntTask) -> FaultResult:
+    """Put a fault in place, look for it from each seed, and take it out again.
+
+    Parameters
+    ----------
+    task : HuntTask
+        The fault and the plan.
+
+    Notes
+    -----
+    The functions that the fault edits are wrong in this process meanwhile: do not run two at once in one.
+    """
+    start = time.monotonic()
+    fault, plan = task.fault, task.plan
+    detections: list[Detection] = []
+    problems: list[str] = []
+    try:
+        with planted(fault.edits):
+            for seed in plan.seeds:
+                found = _hunt_from(fault, seed, plan)
+                if isinstance(found, Detection):
+                    detections.append(found)
+                else:
+                    problems.append(found)
+    except StaleEditError as error:
+        problems.append(f"cannot be planted: {error}")
+    except PymllmError as error:
+        problems.append(f"cannot be examined: {error}")
+    return FaultResult(fault, tuple(detections), tuple(problems), time.monotonic() - start)
+
+
+def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> Detection | str:
+    """Look for a fault from one seed; what was seen, or why nothing was."""
+    start = time.monotonic()
+    searchers = make_searchers(fault, seed)
+    try:
+        with time_limit(plan.seconds):
+            caught = _take_turns(searchers, plan.operations)
+    except TookTooLong as error:
+        return f"seed {seed}: {error}"
+    if caught is None:
+        crash = next((f"; {it.name} met {it.crash}" for it in searchers if it.crash), "")
+        played = ", ".join(f"{it.name} {it.operations:,}" for it in searchers) or "nobody can look for it"
+        return f"seed {seed}: not caught; operations: {played}{crash}"
+    searcher, what = caught
+    seconds = time.monotonic() - start
+    violation = what.found.violation
+    return Detection(
+        seed,
+        violation.law,
+        violation.message,
+        "invariants" if what.is_inside else _outside(searcher.name, what),
+        what.adapter,
+        what.config,
+        searcher.operations,
+        seconds,
+        _shrink(fault, what, seed, plan.shrinks) if plan.shrinks else None,
+    )
+
+
+def _take_turns(searchers: Sequence[Searcher], operations: int) -> tuple[Searcher, Caught] | None:
+    turn = _FIRST_TURN
+    while True:
+        for searcher in searchers:
+            caught = searcher.go_on(min(turn, operations))
+            if caught is not None:
+                return searcher, caught
+        if turn >= operations:
+            return None
+        turn *= _LATER_TURNS
+
+
+def _outside(name: str, caught: Caught) -> str:
+    """Name the machine where one that was looked into was seen to be wrong from outside all the same."""
+    if name != "invariants" or caught.machine is None:
+        return name
+    return "life-cycle machine" if caught.machine.__name__.startswith("Lifecycle") else "machine"
+
+
+def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
+    """Drop steps, and let Hypothesis look for something small by itself; operations of the smallest."""
+    lengths = [len(shorten(caught.found, shrinks).history)]
+    if caught.machine is not None:
+        base = caught.machine.__bases__[0]
+        again = make_machine(base, caught.adapter, caught.config, seed=seed, audit=caught.is_inside)  # type: ignore[arg-type]
+        result = search(again, SearchPlan(seed, _SHRUNK_ACTS, _SHRUNK_EXAMPLES, 0.0, shrinks))
+        lengths += [len(finding.history) for finding in result.found if finding.law in fault.laws]
+    return min(lengths)

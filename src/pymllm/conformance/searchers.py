@@ -1,0 +1,175 @@
+"""Who looks for a fault: each plays programs on its adapters until one breaks a law, and can go on later.
+
+What is found follows from the seed alone, and never from how fast a machine is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.faulty import configured
+from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
+from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Config
+
+__all__ = ["Caught", "MachineSearcher", "Searcher", "make_searchers"]
+
+_ACTS = (40, 80, 160, 320)
+"""Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """A program that breaks a law, and where.
+
+    Parameters
+    ----------
+    found : FoundViolation
+        The program as it was played, and the violation.
+    adapter, config
+        On whom.
+    machine : type of ActingMachine or None
+        That played it, if one did.
+    is_inside : bool
+        Whether a walk from inside saw it, and not the outcome of an operation.
+    """
+
+    found: FoundViolation
+    adapter: str
+    config: Config
+    machine: type[ActingMachine] | None
+    is_inside: bool
+
+
+class Searcher(Protocol):
+    """One way to look for a fault.
+
+    Attributes
+    ----------
+    name : str
+        One of `pymllm.adapters.cabinet.fault.SEARCHERS`.
+    operations : int
+        Carried out so far.
+    crash : str or None
+        The first error that was no violation.
+    """
+
+    name: str
+    operations: int
+    crash: str | None
+
+    def go_on(self, operations: int) -> Caught | None:
+        """Play on until so many operations were carried out in all, or something is caught."""
+
+
+class MachineSearcher:
+    """Drives machines in turn, with seeds that count up.
+
+    Parameters
+    ----------
+    name : str
+        As of `Searcher`.
+    machines : sequence of type of ActingMachine
+        Classes of `make_machine`, not used before.
+    seed : int
+        The first one.
+    """
+
+    def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
+        self.name = name
+        self.crash: str | None = None
+        self._machines = machines
+        self._is_inside = False
+        self._programs = self._plan(seed)
+        for machine in machines:
+            machine.on_end = self._note
+
+    @property
+    def operations(self) -> int:
+        """Operations carried out so far."""
+        return sum(machine.steps_run for machine in self._machines)
+
+    def _plan(self, seed: int) -> Iterator[tuple[type[ActingMachine], int, int]]:
+        """Yield machine, seed and number of acts of each program."""
+        for number in itertools.count():
+            for machine in self._machines:
+                yield machine, seed + number, _ACTS[number % len(_ACTS)]
+
+    def go_on(self, operations: int) -> Caught | None:
+        """Play on until so many operations were carried out in all, or something is caught.
+
+        Notes
+        -----
+        A program that ends with any other error than a violation says nothing; the next one is played, and
+        one operation is counted at least, so that there is an end to it.
+        """
+        spent = self.operations
+        while spent < operations:
+            machine, seed, acts = next(self._programs)
+            before = self.operations
+            try:
+                drive(machine, seed, acts)
+            except InvariantViolation:
+                return self._caught(machine)
+            except Exception as error:  # whatever the fault has made of the code
+                self.crash = self.crash or f"{type(error).__name__}: {error}"
+            spent += max(1, self.operations - before)
+        return None
+
+    def _note(self, examiner: Examiner) -> None:
+        self._is_inside = examiner.is_found_inside
+
+    def _caught(self, machine: type[ActingMachine]) -> Caught:
+        assert machine.found is not None  # every violation passes through the machine
+        return Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, self._is_inside)
+
+
+def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
+    """Make those that are to look for a fault and that can: without an engine to drive, no life cycles.
+
+    Parameters
+    ----------
+    fault : Fault
+        In place already.
+    seed : int
+        Of every choice.
+
+    Raises
+    ------
+    UsageError, AdapterError
+        An adapter of the fault is none, or cannot be built.
+    """
+    places = [
+        (name, dict(config), entry)
+        for name in fault.adapters
+        for config in configured(load_adapter(find_adapter(name)).CONFIGURATIONS, **fault.settings)
+        for entry in _machines_of(name, config)
+    ]
+    machines = {
+        "machine": [place for place in places if not place[2].needs],
+        "life-cycle machine": [place for place in places if place[2].needs],
+        "invariants": places,
+    }
+    return [
+        MachineSearcher(name, [_make(place, seed, name == "invariants") for place in machines[name]], seed)
+        for name in fault.searchers
+        if machines.get(name)
+    ]
+
+
+def _machines_of(name: str, config: Config) -> tuple[MachineEntry, ...]:
+    adapter = make_adapter(name, dict(config))
+    adapter.close()
+    return machines_for(adapter.kind, adapter.capabilities)
+
+
+def _make(place: tuple[str, Config, MachineEntry], seed: int, audit: bool) -> type[ActingMachine]:
+    name, config, entry = place
+    return make_machine(load_machine(entry), name, config, seed=seed, audit=audit)

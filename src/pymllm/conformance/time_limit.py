@@ -1,0 +1,44 @@
+"""An end to what may never end: a fault can make any loop endless."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["TookTooLong", "time_limit"]
+
+
+class TookTooLong(BaseException):
+    """Leaves whatever runs; an `Exception` would be taken for an answer of the implementation."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Leave the block with `TookTooLong` once it has taken so long.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall-clock; above 0.
+
+    Notes
+    -----
+    It takes the process's alarm, which only the main thread can set: in any other there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def give_up(signum: int, frame: FrameType | None) -> None:
+        raise TookTooLong(f"still running after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

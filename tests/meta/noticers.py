@@ -1,0 +1,201 @@
+"""The test that must notice each planted fault of the cabinet, beside whoever searches for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from pymllm.errors import InvariantViolation, LockError, OwnershipError, StaleNodeError
+
+__all__ = ["NOTICED", "NOTICERS", "Noticer"]
+
+NOTICED = (AssertionError, pytest.fail.Exception, InvariantViolation)
+"""What a test or a check raises when it has noticed something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noticer:
+    """Who notices a fault.
+
+    Parameters
+    ----------
+    test : str
+        Node id, relative to the root of the repository; without brackets: of all its parameters.
+    shows_as : type of BaseException, optional
+        Where the class under test refuses what the fault does, its error; no error but this one counts then.
+    """
+
+    test: str
+    shows_as: type[BaseException] | None = None
+
+    @property
+    def counts(self) -> tuple[type[BaseException], ...]:
+        """The errors that show that the fault was noticed, and not that the plant is broken."""
+        return NOTICED if self.shows_as is None else (self.shows_as,)
+
+
+_CACHES = "tests/unit/mem_cache/"
+_ENGINE = "tests/unit/workloads/"
+_HERE = "tests/meta/"
+
+NOTICERS: dict[str, Noticer] = {
+    "B01": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_hold_counts_on_the_whole_path"),
+    "B02": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_last_node_spells_the_prefix"),
+    "B04": Noticer(
+        _CACHES + "test_radix_cache.py::TestMatch::test_pages_that_differ_in_their_last_token_are_siblings"
+    ),
+    "B05": Noticer(_HERE + "test_noticers.py::test_windowed_branch_grows_from_the_common_prefix"),
+    "B07": Noticer(_CACHES + "test_radix_tree.py::TestSplit::test_halves_do_not_keep_the_whole_alive"),
+    "B08": Noticer(_CACHES + "test_radix_cache.py::TestInsert::test_tree_keeps_no_view_of_key_or_value"),
+    "B10": Noticer(_ENGINE + "test_engine_memory.py::test_finish_gives_back_duplicates_and_tail"),
+    "B11": Noticer(
+        _CACHES
+        + "test_mamba_radix_cache.py::TestMatch::test_a_longer_match_passes_over_nodes_without_a_state"
+    ),
+    "B13": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_locked_nodes_are_never_taken"),
+    "B14": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_hold_counts_on_the_whole_path", LockError),
+    "B16": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_sizes_survive_a_child_of_a_leaf"),
+    "B17": Noticer(
+        _ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4-6]", LockError
+    ),
+    "B19": Noticer(_CACHES + "test_sliding_window.py::TestHolds::test_release_after_a_revival_is_exact"),
+    "B20": Noticer(_CACHES + "test_sliding_window.py::TestHolds::test_release_takes_nobody_elses_window"),
+    "B22": Noticer(
+        _CACHES + "test_mamba_radix_cache.py::TestLocks::test_split_of_a_held_node_keeps_the_state_lock_below"
+    ),
+    "B23": Noticer(
+        _CACHES + "test_sliding_window.py::TestHolds::test_split_of_the_edge_node_keeps_its_id_on_top"
+    ),
+    "B25": Noticer(
+        _CACHES + "test_sliding_window.py::TestHolds::test_split_of_the_edge_node_keeps_its_id_on_top"
+    ),
+    "B26": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_release_without_a_hold_is_refused"),
+    "B29": Noticer(_ENGINE + "test_engine_memory.py::test_failed_admission_gives_its_hold_back"),
+    "B31": Noticer(
+        _CACHES
+        + "test_sliding_window.py::TestUsablePrefixes::test_alive_tokens_are_counted_from_the_last_tombstone"
+    ),
+    "B32": Noticer(
+        _ENGINE + "test_engine_memory.py::test_window_halves_behind_the_window_are_returned[True]"
+    ),
+    "B34": Noticer(
+        _CACHES
+        + "test_window_insert.py::TestRevival::test_held_tombstone_keeps_its_slots_and_takes_the_halves"
+    ),
+    "B35": Noticer(
+        _CACHES
+        + "test_window_insert.py::TestRevival::test_held_tombstone_keeps_its_slots_and_takes_the_halves"
+    ),
+    "B37": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1-4]"),
+    "B38": Noticer(
+        _ENGINE + "test_engine_memory.py::test_window_halves_behind_the_window_are_returned[True]",
+        OwnershipError,
+    ),
+    "B40": Noticer(_HERE + "test_noticers.py::test_held_node_loses_the_window_that_its_hold_does_not_cover"),
+    "B41": Noticer(_HERE + "test_noticers.py::test_window_of_a_path_dies_from_its_beginning"),
+    "B43": Noticer(_HERE + "test_noticers.py::test_windowed_match_refreshes_what_it_returns"),
+    "B44": Noticer(_CACHES + "test_eviction.py::TestWindowTokens::test_tombstones_go_with_their_last_child"),
+    "B46": Noticer(_CACHES + "test_eviction.py::TestWindowTokens::test_dead_tokens_count_as_full_only"),
+    "B47": Noticer(
+        _ENGINE + "test_engine_memory.py::test_window_halves_behind_the_window_are_returned[False]",
+        OwnershipError,
+    ),
+    "B49": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_matched_half_of_a_split_node_is_young"),
+    "B50": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_unmatched_rest_of_a_split_node_stays_old"),
+    "B52": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-4]"),
+    "B53": Noticer(_HERE + "test_noticers.py::test_window_of_a_path_dies_from_its_beginning"),
+    "B55": Noticer(_CACHES + "test_radix_cache.py::TestRecencyAndIds::test_clock_is_logical"),
+    "B56": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_match_refreshes_what_it_returns"),
+    "B58": Noticer(
+        _CACHES + "test_eviction.py::TestWindowTokens::test_inner_nodes_lose_their_window_and_stay"
+    ),
+    "B59": Noticer(_CACHES + "test_mamba_radix_cache.py::TestRecencyAndIds::test_lists_follow_the_recency"),
+    "B61": Noticer(_HERE + "test_noticers.py::test_node_above_tombstones_only_is_no_leaf"),
+    "B62": Noticer(
+        _CACHES + "test_eviction.py::TestWindowTokens::test_inner_nodes_lose_their_window_and_stay"
+    ),
+    "B64": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-1]"),
+    "B65": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_parents_become_leaves"),
+    "B67": Noticer(
+        _ENGINE + "test_engine.py::test_aborted_request_leaves_nothing_behind[Stage.HELD-1-radix-1]"
+    ),
+    "B68": Noticer(
+        _ENGINE + "test_engine.py::test_retracted_request_comes_back_and_finishes[radix-4]", OwnershipError
+    ),
+    "B70": Noticer(
+        _ENGINE + "test_engine_states.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[4]"
+    ),
+    "B71": Noticer(
+        _ENGINE + "test_engine_states.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[1]"
+    ),
+    "B73": Noticer(_CACHES + "test_mamba_radix_cache.py::TestLocks::test_sizes_count_tokens_and_states"),
+    "B74": Noticer(
+        _CACHES + "test_mamba_radix_cache.py::TestInsert::test_state_of_an_ancestor_does_not_count"
+    ),
+    "B77": Noticer(
+        _CACHES + "test_gdn_pool.py::test_track_slots_follow_the_rows_and_are_handed_out_once", RuntimeError
+    ),
+    "B79": Noticer(_HERE + "test_noticers.py::test_an_idle_engine_keeps_what_is_cached"),
+    "B89": Noticer(_ENGINE + "test_engine_states.py::test_state_that_is_there_already_stays_the_callers"),
+    "B91": Noticer(_CACHES + "test_token_allocator.py::test_a_slot_that_is_nobodys_is_refused"),
+    "B92": Noticer(_CACHES + "test_swa_allocator.py::test_free_returns_what_is_left_of_both"),
+    "B94": Noticer(_CACHES + "test_swa_allocator.py::test_groups_hold_both_halves_back"),
+    "B95": Noticer(_CACHES + "test_kv_pool.py::test_the_last_slot_of_the_last_page_is_a_row"),
+    "B97": Noticer(
+        _ENGINE + "test_engine.py::test_request_may_finish_inside_its_first_chunk[radix-4]", OwnershipError
+    ),
+    "B98": Noticer(_ENGINE + "test_engine.py::test_retracted_request_comes_back_and_finishes[radix-4]"),
+    "B100": Noticer(_CACHES + "test_token_allocator.py::test_pages_are_handed_out_whole"),
+    "B101": Noticer(
+        _ENGINE + "test_engine_memory.py::test_duplicates_are_given_back_after_the_row_names_the_tree"
+    ),
+    "B103": Noticer(_CACHES + "test_chunk_cache.py::test_insert_adopts_nothing_and_frees_nothing"),
+    "B104": Noticer(
+        _ENGINE + "test_engine.py::test_aborted_request_leaves_nothing_behind[Stage.PREFILL-2-radix-4]",
+        OwnershipError,
+    ),
+    "B106": Noticer(_ENGINE + "test_engine.py::test_request_may_be_retracted_between_its_chunks[radix-4]"),
+    "B107": Noticer(_CACHES + "test_req_to_token_pool.py::test_a_freed_row_carries_nothing_over[cpu]"),
+    "B109": Noticer(
+        _ENGINE + "test_engine.py::test_aborted_request_leaves_nothing_behind[Stage.PREFILL-2-radix-4]"
+    ),
+    "B110": Noticer(_ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4]"),
+    "B112": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-1]"),
+    "B113": Noticer(
+        _ENGINE + "test_engine.py::test_aborted_request_leaves_nothing_behind[Stage.PREFILL-2-chunk-4]"
+    ),
+    "B115": Noticer(_ENGINE + "test_engine.py::test_full_hit_leaves_a_token_to_compute"),
+    "B116": Noticer(_CACHES + "test_req_to_token_pool.py::test_rows_count_from_1_lowest_first"),
+    "B121": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-4]"),
+    "B124": Noticer(
+        _CACHES + "test_radix_cache.py::TestFaults::test_all_callbacks_run_and_the_first_error_is_raised"
+    ),
+    "B134": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-1]"),
+    "B136": Noticer(
+        _CACHES
+        + "test_base_prefix_cache.py::TestHashes::test_page_hash_is_sha256_of_little_endian_tokens[list]"
+    ),
+    "B139": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_namespaces_share_nothing"),
+    "B140": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_namespaces_share_nothing"),
+    "B142": Noticer(
+        _CACHES + "test_base_prefix_cache.py::TestHashes::test_content_hash_is_the_first_8_bytes_unsigned"
+    ),
+    "B143": Noticer(
+        _CACHES + "test_radix_tree.py::TestHashes::test_equal_pages_at_different_places_hash_differently"
+    ),
+    "B145": Noticer(_CACHES + "test_radix_tree.py::TestHashes::test_namespace_seeds_the_first_page"),
+    "B146": Noticer(_CACHES + "test_radix_tree.py::TestSplit::test_split_divides_the_hashes"),
+    "B148": Noticer(_ENGINE + "test_engine_forward.py::test_batch_is_padded_with_slot_and_row_zero"),
+    "B151": Noticer(_CACHES + "test_gdn_pool.py::test_track_slots_follow_the_rows_and_are_handed_out_once"),
+    "B152": Noticer(_ENGINE + "test_engine_forward.py::test_batch_is_padded_with_slot_and_row_zero"),
+    "B154": Noticer(_ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4]"),
+    "B155": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_empty_cache_matches_nothing"),
+    "B157": Noticer(_ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4-6-True]"),
+    "B163": Noticer(
+        _CACHES + "test_radix_cache.py::TestEvict::test_victims_go_back_to_the_pool_in_one_call",
+        OwnershipError,
+    ),
+    "B164": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-4-6]", StaleNodeError),
+}
+"""By the id of the fault."""
