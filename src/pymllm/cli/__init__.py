@@ -7,6 +7,7 @@ workloads are loaded by the command that needs them, so that ``pymllm --help`` a
 from __future__ import annotations
 
 from pymllm.cli.adapters import adapters_command
+from pymllm.cli.faults import faults_command
 from pymllm.cli.judge import judge_command
 from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
@@ -20,6 +21,7 @@ for command in (
     verify_command,
     rerun_command,
     judge_command,
+    faults_command,
     adapters_command,
     schema_command,
     replay_command,

@@ -233,7 +233,7 @@ def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
     lengths = [len(shorten(caught.found, shrinks).history)]
     if caught.machine is not None:
         base = caught.machine.__bases__[0]
-        again = make_machine(base, caught.adapter, caught.config, seed=seed, audit=caught.is_inside)  # type: ignore[arg-type]
+        again = make_machine(base, caught.adapter, caught.config, seed=seed, audit=caught.is_inside)
         result = search(again, SearchPlan(seed, _SHRUNK_ACTS, _SHRUNK_EXAMPLES, 0.0, shrinks))
         lengths += [len(finding.history) for finding in result.found if finding.law in fault.laws]
     return min(lengths)

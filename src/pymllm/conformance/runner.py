@@ -28,7 +28,7 @@ from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
 from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
 
-__all__ = ["Progress", "verify"]
+__all__ = ["Progress", "verify", "versions"]
 
 _DIED = "the process that ran it died; run it alone with --jobs 1 to see how"
 
@@ -88,7 +88,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         plan.examples,
         plan.jobs,
         plan.profile.steps,
-        _versions(),
+        versions(),
         results,
         spent,
     )
@@ -146,7 +146,8 @@ def _sum_up(
     return leave_unknown(smoke or SmokeFailure(entry.name, None, _DIED), plan.laws)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part in a search."""
     packages = ("hypothesis", "torch", "numpy")
     own = {"pymllm": __version__, "python": platform.python_version()}
     return {**own, **{package: version(package) for package in packages}}

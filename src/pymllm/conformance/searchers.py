@@ -55,15 +55,16 @@ class Searcher(Protocol):
     ----------
     name : str
         One of `pymllm.adapters.cabinet.fault.SEARCHERS`.
-    operations : int
-        Carried out so far.
     crash : str or None
         The first error that was no violation.
     """
 
     name: str
-    operations: int
     crash: str | None
+
+    @property
+    def operations(self) -> int:
+        """Operations carried out so far."""
 
     def go_on(self, operations: int) -> Caught | None:
         """Play on until so many operations were carried out in all, or something is caught."""
@@ -157,11 +158,12 @@ def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
         "life-cycle machine": [place for place in places if place[2].needs],
         "invariants": places,
     }
-    return [
-        MachineSearcher(name, [_make(place, seed, name == "invariants") for place in machines[name]], seed)
-        for name in fault.searchers
-        if machines.get(name)
-    ]
+    searchers: list[Searcher] = []
+    for name in fault.searchers:
+        if machines.get(name):
+            made = [_make(place, seed, name == "invariants") for place in machines[name]]
+            searchers.append(MachineSearcher(name, made, seed))
+    return searchers
 
 
 def _machines_of(name: str, config: Config) -> tuple[MachineEntry, ...]:

@@ -91,7 +91,7 @@ def test_queue_is_bounded() -> None:
 def test_waiting_request_is_aborted_where_the_act_says(held: int, aborted: Stage) -> None:
     """E3: as long as it waits, or once its prefix is held."""
     machine = machine_of()()
-    assert not machine.has_lives
+    assert not machine.may_abort
     machine.ask_for_everything(0, 4, 0)
     machine.ask(2, 0, 0, 0, 9, 0)
     machine.step(1)
@@ -148,7 +148,7 @@ def test_rare_acts_are_rare() -> None:
     machine.step(1)
     machine.settle(3)
     machine.start_again(2, 0, 0)
-    assert machine.has_lives
+    assert machine.may_abort
 
 
 # -- what comes of it ----------------------------------------------------------------------------------------
@@ -275,11 +275,11 @@ def test_engine_that_broke_down_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
     machine.ask(2, 0, 0, 0, 9, 0)
 
     def fail(engine: Engine) -> bool:
-        raise UsageError("nothing goes")
+        raise RuntimeError("nothing goes")
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "step", fail)
-        with pytest.raises(UsageError):
+        with pytest.raises(RuntimeError):
             machine.step(1)
     machine.end()
     assert operations_of(machine) == []

@@ -19,7 +19,7 @@ from pymllm.adapters.registry import FAULTY, AdapterEntry, find_adapter, load_ad
 from pymllm.errors import UsageError
 from pymllm.oracle.laws import find_law
 
-__all__ = ["PLANTED", "find_faults", "load_cabinet", "own_cabinet"]
+__all__ = ["PLANTED", "find_faults", "join_cabinets", "load_cabinet", "own_cabinet"]
 
 _TABLES = (
     radix_faults.FAULTS,
@@ -42,8 +42,9 @@ def own_cabinet() -> tuple[Fault, ...]:
 
 
 def _fault_of(entry: AdapterEntry) -> Fault:
-    wrong = load_adapter(entry)
-    assert issubclass(wrong, Faulty)  # or the registry lists it among its own
+    wrong: object = load_adapter(entry)
+    assert isinstance(wrong, type)
+    assert issubclass(wrong, Faulty)  # or the registry would list it among its own
     return Fault(entry.name, entry.summary, (wrong.BREAKS, *wrong.ALSO), (entry.name,))
 
 
@@ -97,6 +98,22 @@ def _check_names(place: str, fault: Fault) -> None:
             find_adapter(adapter)
     except ValueError as error:
         raise UsageError(f"{place}: {fault.id}: {error}") from error
+
+
+def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
+    """Return the faults of several cabinets as one.
+
+    Raises
+    ------
+    UsageError
+        Two faults have the same id.
+    """
+    joined: dict[str, Fault] = {}
+    for fault in (fault for cabinet in cabinets for fault in cabinet):
+        if fault.id.lower() in joined:
+            raise UsageError(f"two faults are called {fault.id}; every one needs an id of its own")
+        joined[fault.id.lower()] = fault
+    return tuple(joined.values())
 
 
 def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ...]:

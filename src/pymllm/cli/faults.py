@@ -1,0 +1,137 @@
+"""``pymllm faults``: do the searches bite? The search is in `pymllm.conformance.faults_run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pymllm.cli.program import say
+from pymllm.cli.progress import progress_bar
+from pymllm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pymllm.adapters.cabinet.fault import Fault
+    from pymllm.conformance.detection import HuntPlan
+
+__all__ = ["faults_command"]
+
+_FULL_SEEDS = 5
+_SHRINKS = 300
+
+
+@click.command("faults", short_help="Plant known faults and see each one caught.")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option(
+    "--cabinet",
+    "cabinets",
+    metavar="MODULE:TABLE",
+    multiple=True,
+    show_default="the faults of this package",
+    help="Somebody's faults, a sequence of Fault; may be repeated. Without an ID only these are planted.",
+)
+@click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="The first seed.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    show_default="the number of processors",
+    help="Processes; 1 looks in this one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the table as Markdown, too.",
+)
+@click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Bar on standard error; auto shows it on a terminal.",
+)
+def faults_command(
+    ids: tuple[str, ...],
+    cabinets: tuple[str, ...],
+    full: bool,
+    seed: int,
+    jobs: int | None,
+    as_json: bool,
+    page: Path | None,
+    only_list: bool,
+    progress: str,
+) -> int:
+    """Put known faults in place, one at a time, and see each one caught by a law written down beforehand.
+
+    ID names a fault of the cabinet; by default all are planted. The quick form looks from one seed and stops
+    at the first violation; --full takes the median of five seeds and makes the programs small.
+
+    Ends with 0 where every fault was caught by a law of its list, with 1 where one was not, and with 2 for
+    bad input. docs/verify.md explains the table.
+    """
+    if page is not None and not page.absolute().parent.is_dir():
+        raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    chosen = _choose(ids, cabinets)
+    if only_list:
+        say("\n".join(_lines(chosen)))
+        return 0
+    from pymllm.conformance.faults_run import look_for_faults
+
+    def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
+        return progress_bar(progress, label, total, unit="")
+
+    report = look_for_faults(chosen, _plan(full, seed), jobs or len(os.sched_getaffinity(0)), show)
+    from pymllm.cli.faults_document import make_document
+    from pymllm.cli.faults_table import make_page, make_text
+
+    if page is not None:
+        page.write_text(make_page(report), encoding="utf-8")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    say(json.dumps(make_document(report), indent=2) if as_json else make_text(report, width))
+    return report.exit_status
+
+
+def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:
+    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, load_cabinet, own_cabinet
+
+    if cabinets and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        others = [load_cabinet(place) for place in cabinets]
+        cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
+        return find_faults(ids, cabinet)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+
+
+def _lines(faults: Sequence[Fault]) -> list[str]:
+    width = max(len(fault.id) for fault in faults)
+    laws = max(len(", ".join(fault.laws)) for fault in faults)
+    return [f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}" for fault in faults]
+
+
+def _plan(full: bool, seed: int) -> HuntPlan:
+    from pymllm.conformance.detection import HuntPlan
+
+    if full:
+        return HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
+    return HuntPlan((seed,))

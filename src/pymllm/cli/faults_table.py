@@ -1,0 +1,123 @@
+"""The table of faults as text, and as a page of Markdown: who was caught, by whom, after how much."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+
+from pymllm.adapters.cabinet.unplanted import UNPLANTED
+from pymllm.conformance.detection import FaultResult
+from pymllm.conformance.faults_run import FaultsReport
+
+__all__ = ["make_page", "make_text", "sum_up"]
+
+_HEAD = """\
+# Faults
+
+Each is one of our classes made wrong in one way; most are bugs from the history of serving engines.
+`pymllm faults` puts one after the other in place, and it must be caught by a law that was written down
+beforehand. A planted one must be noticed by a test, too (`tests/meta/noticers.py`).
+
+*operations* were carried out by who caught it until it did, *seconds* went by in all: medians over {seeds}
+seeds, with {jobs} processes. *program* is the smallest that was found to break one of the laws, in
+operations. The laws are those that caught it; `pymllm faults --list` has those that may.
+
+This page is written by `pymllm faults --full --page docs/faults.md`.
+
+"""
+_NOTES = """
+Where a class is built another way than the catalogue's entry, the fault differs:
+
+"""
+_TAIL = """
+## Not planted
+
+| id | bug | reason |
+| --- | --- | --- |
+"""
+
+
+def make_text(report: FaultsReport, width: int | None = None) -> str:
+    """Lay a report out as text: first what was not caught as it should be.
+
+    Parameters
+    ----------
+    report : FaultsReport
+        Of a run.
+    width : int, optional
+        Columns of the terminal; ``None`` for as many as the table needs.
+    """
+    table = Table(box=None, pad_edge=False)
+    columns = ["id", "fault", "caught", "law", "by the", "operations", "seconds"]
+    columns += ["program"] if report.plan.shrinks else []
+    for name in columns:
+        table.add_column(name, justify="right" if name in ("operations", "seconds", "program") else "left")
+    for result in sorted(report.results, key=lambda result: result.is_caught):
+        table.add_row(*_cells(result)[: len(columns)])
+    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    for result in report.missed:
+        lines += ["", *_explain(result)]
+    return "\n".join([*lines, "", sum_up(report)]) + "\n"
+
+
+def _cells(result: FaultResult) -> list[str]:
+    found = bool(result.detections)
+    return [
+        result.fault.id,
+        result.fault.title,
+        "yes" if result.is_caught else "BY ANOTHER LAW" if found and not result.problems else "NO",
+        ", ".join(result.laws),
+        ", ".join(result.searchers),
+        f"{result.operations:,.0f}" if found else "",
+        f"{result.seconds_to_detection:.2f}" if found else "",
+        "" if result.program is None else str(result.program),
+    ]
+
+
+def _explain(result: FaultResult) -> list[str]:
+    lines = [f"{result.fault.id} {result.fault.title}", *(f"  {problem}" for problem in result.problems)]
+    lines += [
+        f"  seed {it.seed}: {it.law} by the {it.searcher} on {it.adapter}: {it.message}; its laws are "
+        f"{', '.join(result.fault.laws)}"
+        for it in result.detections
+        if it.law in result.unlisted
+    ]
+    return lines
+
+
+def sum_up(report: FaultsReport) -> str:
+    """Say in one line how it ended."""
+    seen = Counter(result.searchers[0] for result in report.results if result.searchers)
+    by = ", ".join(f"{count} by the {name}" for name, count in seen.most_common())
+    caught = len(report.results) - len(report.missed)
+    found = f" ({by})" if by else ""
+    total = len(report.results)
+    return f"{caught} of {total} faults caught by a law of their list{found}; {report.seconds:.1f} s"
+
+
+def make_page(report: FaultsReport) -> str:
+    """Lay a report out as the page docs/faults.md."""
+    head = ["id", "fault", "law", "by the", "operations", "seconds", "program"]
+    lines = [
+        f"| {' | '.join(head)} |",
+        f"| {' | '.join('---:' if it in head[4:] else '---' for it in head)} |",
+    ]
+    for result in report.results:
+        cells = _cells(result)
+        caught = cells[3] if result.is_caught else f"{cells[3]} **{cells[2].lower()}**".strip()
+        lines.append(f"| {' | '.join([*cells[:2], caught, *cells[4:]])} |")
+    notes = [f"- {it.fault.id}: {it.fault.note}." for it in report.results if it.fault.note]
+    unplanted = [f"| {id} | {entry.title} | {entry.reason} |" for id, entry in UNPLANTED.items()]
+    page = (
+        _HEAD.format(seeds=len(report.plan.seeds), jobs=report.jobs)
+        + "\n".join([*lines, "", sum_up(report)])
+        + ".\n"
+    )
+    page += _NOTES + "\n".join(notes) + "\n" if notes else ""
+    return page + _TAIL + "\n".join(unplanted) + "\n"
