@@ -10,6 +10,7 @@ from statistics import median
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.conformance.acting import make_machine
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.searchers import Caught, Searcher, make_searchers
 from pymllm.conformance.shortening import shorten
@@ -200,7 +201,7 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> Detection | str:
         seed,
         violation.law,
         violation.message,
-        "invariants" if what.is_inside else _outside(searcher.name, what),
+        _name_of(searcher, what),
         what.adapter,
         what.config,
         searcher.operations,
@@ -221,19 +222,19 @@ def _take_turns(searchers: Sequence[Searcher], operations: int) -> tuple[Searche
         turn *= _LATER_TURNS
 
 
-def _outside(name: str, caught: Caught) -> str:
-    """Name the machine where one that was looked into was seen to be wrong from outside all the same."""
-    if name != "invariants" or caught.machine is None:
-        return name
-    return "life-cycle machine" if caught.machine.__name__.startswith("Lifecycle") else "machine"
+def _name_of(searcher: Searcher, caught: Caught) -> str:
+    """Name who saw it: the machine, where one that was looked into was seen to be wrong from outside."""
+    if searcher.name != "invariants" or caught.is_inside:
+        return searcher.name
+    return "life-cycle machine" if issubclass(caught.machine, LifecycleMachine) else "machine"
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
     """Drop steps, and let Hypothesis look for something small by itself; operations of the smallest."""
     lengths = [len(shorten(caught.found, shrinks).history)]
-    if caught.machine is not None:
-        base = caught.machine.__bases__[0]
-        again = make_machine(base, caught.adapter, caught.config, seed=seed, audit=caught.is_inside)
-        result = search(again, SearchPlan(seed, _SHRUNK_ACTS, _SHRUNK_EXAMPLES, 0.0, shrinks))
-        lengths += [len(finding.history) for finding in result.found if finding.law in fault.laws]
+    again = make_machine(
+        caught.machine.__bases__[0], caught.adapter, caught.config, seed=seed, audit=caught.is_inside
+    )
+    result = search(again, SearchPlan(seed, _SHRUNK_ACTS, _SHRUNK_EXAMPLES, 0.0, shrinks))
+    lengths += [len(finding.history) for finding in result.found if finding.law in fault.laws]
     return min(lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,15 +31,23 @@ class DrivenAllocator:
         Of an adapter with a pool.
     size : int
         Slots of the pool, in tokens.
+
+    Attributes
+    ----------
+    refuses : callable or None
+        Asked before each allocation of anything whether it is to find nothing, whatever is free.
     """
 
     def __init__(self, carrier: Carrier, size: int) -> None:
         self.size = size
+        self.refuses: Callable[[], bool] | None = None
         self._carrier = carrier
         self._ledger = carrier.judge.ledger
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Hand out slots, int32 on the CPU, or ``None``."""
+        if need_size and self.refuses is not None and self.refuses():
+            return None
         result = self._carrier.do(Alloc(need_size), Slots, NoRoom)
         return torch.tensor(result.slots, dtype=torch.int32) if isinstance(result, Slots) else None
 

@@ -16,10 +16,11 @@ from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
+from pymllm.conformance.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config
 
-__all__ = ["Caught", "MachineSearcher", "Searcher", "make_searchers"]
+__all__ = ["Caught", "MachineSearcher", "Searcher", "SweepSearcher", "make_searchers"]
 
 _ACTS = (40, 80, 160, 320)
 """Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
@@ -35,8 +36,8 @@ class Caught:
         The program as it was played, and the violation.
     adapter, config
         On whom.
-    machine : type of ActingMachine or None
-        That played it, if one did.
+    machine : type of ActingMachine
+        That played it.
     is_inside : bool
         Whether a walk from inside saw it, and not the outcome of an operation.
     """
@@ -44,7 +45,7 @@ class Caught:
     found: FoundViolation
     adapter: str
     config: Config
-    machine: type[ActingMachine] | None
+    machine: type[ActingMachine]
     is_inside: bool
 
 
@@ -132,6 +133,56 @@ class MachineSearcher:
         return Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, self._is_inside)
 
 
+class SweepSearcher:
+    """Sweeps over one machine after the other, with seeds that count up.
+
+    Parameters
+    ----------
+    machines : sequence of type of ActingMachine
+        As of `MachineSearcher`.
+    seed : int
+        Of the first program on each machine.
+    """
+
+    name = "sweep"
+
+    def __init__(self, machines: list[type[ActingMachine]], seed: int) -> None:
+        self.crash: str | None = None
+        self._machines = machines
+        self._runs = self._plan(seed)
+
+    @property
+    def operations(self) -> int:
+        """Operations carried out so far."""
+        return sum(machine.steps_run for machine in self._machines)
+
+    def _plan(self, seed: int) -> Iterator[Caught | None]:
+        """Play failing program after failing program; what each has caught."""
+        for number in itertools.count(seed):
+            for machine in self._machines:
+                runs = sweep_runs(machine, (number,), CORPUS_ACTS)
+                try:
+                    for _ in runs:
+                        yield None
+                except InvariantViolation:
+                    assert machine.found is not None  # every violation passes through the machine
+                    yield Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, False)
+                except Exception as error:  # whatever the fault has made of the code
+                    self.crash = self.crash or f"{type(error).__name__}: {error}"
+                    yield None
+
+    def go_on(self, operations: int) -> Caught | None:
+        """Play on until so many operations were carried out in all, or something is caught."""
+        spent = self.operations
+        while spent < operations:
+            before = self.operations
+            caught = next(self._runs)
+            if caught is not None:
+                return caught
+            spent += max(1, self.operations - before)
+        return None
+
+
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
     """Make those that are to look for a fault and that can: without an engine to drive, no life cycles.
 
@@ -157,12 +208,15 @@ def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
         "machine": [place for place in places if not place[2].needs],
         "life-cycle machine": [place for place in places if place[2].needs],
         "invariants": places,
+        "sweep": places,
     }
     searchers: list[Searcher] = []
     for name in fault.searchers:
-        if machines.get(name):
-            made = [_make(place, seed, name == "invariants") for place in machines[name]]
-            searchers.append(MachineSearcher(name, made, seed))
+        if not machines[name]:
+            continue
+        made = [_make(place, seed, name in ("invariants", "sweep")) for place in machines[name]]
+        by_sweep = name == "sweep"
+        searchers.append(SweepSearcher(made, seed) if by_sweep else MachineSearcher(name, made, seed))
     return searchers
 
 

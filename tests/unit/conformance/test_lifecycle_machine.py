@@ -10,7 +10,7 @@ from pymllm.adapters.base import Adapter
 from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.conformance.acting import ActingMachine, acts_of, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.errors import AdapterError, InvariantViolation, UsageError
+from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import Config
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Evict, Insert, Lock, Match, Operation, Reset, Unlock

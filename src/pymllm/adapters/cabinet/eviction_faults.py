@@ -254,6 +254,7 @@ _EVICTION = (
                 "self._notify(plan.removed)\nself._tree.remove(plan.removed)",
             ),
         ),
+        searchers=("sweep", "machine"),
     ),
     Fault(
         "B163",

@@ -1,0 +1,238 @@
+"""Programs in which one call fails: every pool call, callback and allocation in turn (X2, X4, X6, E3).
+
+A corpus of sound programs comes from the machines and from seeds alone. Each is played again once for each
+call that it makes, up to the operation that makes it; there the call fails, and afterwards everything is
+given back. The judge, and a walk from inside, see to it that nothing was lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pymllm.conformance.acting import ActingMachine, drive
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.oracle.history import History
+from pymllm.oracle.operations import Alloc, AllocRows, AllocTrack, Fault, Operation
+from pymllm.oracle.outcomes import Outcome, Slots
+
+__all__ = ["CORPUS_ACTS", "CORPUS_SEEDS", "Failure", "SweepReport", "failures_of", "sweep", "sweep_runs"]
+
+CORPUS_SEEDS = (0, 1)
+CORPUS_ACTS = 30
+"""The corpus: so many acts from each of these seeds, on every configuration."""
+_ACTS_OF_AN_ENGINE = 5
+"""An engine's act is so many times as long as another's, and what is left of a program is played on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One call that is to fail.
+
+    Parameters
+    ----------
+    step : int
+        Operation that makes it.
+    call : str
+        As of `pymllm.oracle.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free.
+    nth : int
+        Which of these calls, from 1.
+    """
+
+    step: int
+    call: str
+    nth: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep did.
+
+    Parameters
+    ----------
+    programs, failures, operations : int
+        Of the corpus; calls that were let fail; operations in all.
+    exercised, audited : Counter of str
+        Tests by law, from outside and from inside.
+    """
+
+    programs: int
+    failures: int
+    operations: int
+    exercised: Counter[str]
+    audited: Counter[str]
+
+
+# -- machines in which calls fail ----------------------------------------------------------------------------
+
+
+def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
+    """Return the machine without the acts that let calls fail: a corpus is of sound programs."""
+    failing = ("can_fail_callback", "can_fail_pool", "can_fail_states", "can_fail_eviction")
+    space: dict[str, Any] = {name: False for name in failing if hasattr(machine, name)}
+    return type(f"{machine.__name__}__sound", (machine,), {**space, "AUDIT": False})
+
+
+def _drive_for(
+    machine: type[ActingMachine], other: type[ActingMachine], seed: int, acts: int
+) -> ActingMachine:
+    """Drive another machine in the name of one: that one counts, and has what is found."""
+    other.steps_run = 0
+    try:
+        return drive(other, seed, acts)
+    finally:
+        machine.steps_run += other.steps_run
+        machine.found = other.found
+
+
+class _ShortOfMemory:
+    """Goes before the life-cycle machine: some allocations of its engine find nothing, whatever is free."""
+
+    FAILS_AT: ClassVar[int] = 0
+    TIMES: ClassVar[int] = 0
+    allocations: ClassVar[int] = 0
+
+    def _start(self, headroom: int, early: int) -> None:
+        super()._start(headroom, early)  # type: ignore[misc]  # the machine's
+        self.engine.memory.pools.allocator.refuses = self._refuses  # type: ignore[attr-defined]
+
+    def _refuses(self) -> bool:
+        """Count an allocation; one that fails twice is followed by a retraction, for which two must live."""
+        cls = type(self)
+        cls.allocations += 1
+        engine = self.engine  # type: ignore[attr-defined]
+        lives = len(engine.prefilling) + len(engine.decoding)
+        return lives > 1 and cls.FAILS_AT <= cls.allocations < cls.FAILS_AT + cls.TIMES
+
+
+# -- what can fail -------------------------------------------------------------------------------------------
+
+
+def failures_of(history: History) -> Iterator[Failure]:
+    """Yield every call of a program that can be let fail, in order.
+
+    Parameters
+    ----------
+    history : History
+        Of a program in which none failed.
+    """
+    claimed = history.header.capabilities
+    for step in history.steps:
+        outcome = step.outcome
+        assert outcome is not None  # or the program was not sound
+        if "faults" in claimed:
+            yield from _failing_calls(step.number, outcome)
+        if "pool" in claimed and type(step.operation) in _HOARDS and isinstance(outcome.result, Slots):
+            yield Failure(step.number, "alloc", 1)
+
+
+def _failing_calls(step: int, outcome: Outcome) -> Iterator[Failure]:
+    for call, count in Counter(effect.call for effect in outcome.effects).items():
+        for name in ("callback", "reenter") if call == "callback" else (call,):
+            yield from (Failure(step, name, nth) for nth in range(1, count + 1))
+
+
+def _hoard_slots(free: dict[str, int]) -> list[Operation]:
+    return [Alloc(free["available_size"])]
+
+
+def _hoard_rows(free: dict[str, int]) -> list[Operation]:
+    return [AllocRows(free["available_size"])]
+
+
+def _hoard_tracks(free: dict[str, int]) -> list[Operation]:
+    return [AllocTrack() for _ in range(free.get("available_track_slots", 0))]
+
+
+_HOARDS: dict[type[Operation], Callable[[dict[str, int]], list[Operation]]] = {
+    Alloc: _hoard_slots,
+    AllocRows: _hoard_rows,
+    AllocTrack: _hoard_tracks,
+}
+"""What takes everything, so that the allocation finds nothing."""
+
+
+# -- sweeping ------------------------------------------------------------------------------------------------
+
+
+def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> SweepReport:
+    """Let every call of a corpus of programs fail, and have all that comes of it judged.
+
+    Parameters
+    ----------
+    machine : type of ActingMachine
+        A class of `pymllm.conformance.acting.make_machine`.
+    seeds : sequence of int
+        One program from each.
+    acts : int
+        Length of a program.
+
+    Raises
+    ------
+    InvariantViolation
+        A law is broken; ``machine.found`` has the program.
+
+    Notes
+    -----
+    Cost: the square of the length of a program.
+    """
+    exercised, audited = Counter[str](), Counter[str]()
+    failures = 0
+    for examiner in sweep_runs(machine, seeds, acts):
+        failures += 1
+        exercised += examiner.judge.evidence.exercised
+        audited += examiner.audited
+    return SweepReport(len(seeds), failures, machine.steps_run, exercised, audited)
+
+
+def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> Iterator[Examiner]:
+    """Do the same one failure at a time; yields the examiner of each program that was played to its end."""
+    for seed in seeds:
+        if issubclass(machine, LifecycleMachine):
+            yield from _sweep_lives(machine, seed, acts // _ACTS_OF_AN_ENGINE)
+            continue
+        sound = _drive_for(machine, _sound(machine), seed, acts).examiner.history
+        for failure in failures_of(sound):
+            yield _play(machine, sound, failure)
+
+
+def _play(machine: type[ActingMachine], sound: History, failure: Failure) -> Examiner:
+    """Play a program up to the operation that fails, and give everything back."""
+    played = machine()
+    examiner = played.examiner
+    looks, examiner.audits_steps = examiner.audits_steps, False
+    try:
+        for step in sound.steps:
+            if step.number == failure.step:
+                examiner.audits_steps = looks
+                _let_fail(played, step.operation, failure)
+                break
+            played.do(step.operation)
+    finally:
+        played.teardown()
+    return examiner
+
+
+def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> None:
+    if failure.call == "alloc":
+        last = played.examiner.history.steps[-1:]
+        free = last[0].outcome.sizes if last and last[0].outcome is not None else {}
+        hoard = _HOARDS[type(operation)](free or played.examiner.adapter.sizes())  # type: ignore[attr-defined]
+        for taking in hoard:
+            played.do(taking)
+    else:
+        played.do(Fault(failure.call, failure.nth))
+    played.do(operation)
+
+
+def _sweep_lives(machine: type[LifecycleMachine], seed: int, acts: int) -> Iterator[Examiner]:
+    """Let every allocation of an engine find nothing, once and twice; all is given back all the same."""
+    short: Any = type(f"{machine.__name__}__short", (_ShortOfMemory, machine), {})
+    _drive_for(machine, short, seed, acts)
+    for fails_at in range(1, short.allocations + 1):
+        for times in (1, 2):
+            short.FAILS_AT, short.TIMES, short.allocations = fails_at, times, 0
+            yield _drive_for(machine, short, seed, acts).examiner
