@@ -60,3 +60,13 @@ def test_calm_source_forgets_what_it_was_told() -> None:
     assert not source.abort(0, Stage.DECODE)
     assert source.chunk_limit(0, 9) == 9
     assert source.retract_victim([0, 1]) == 1
+
+
+def test_who_is_to_come_is_known_by_id() -> None:
+    """E3: a request can be doomed before it arrives."""
+    source = DrawnSource()
+    for number in (3, 1):
+        source.push(Request(number, 0.0, 4, 1, (0,), 4))
+    assert source.pending_ids == [3, 1]
+    source.next_request()
+    assert source.pending_ids == [1]

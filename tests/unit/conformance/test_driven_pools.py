@@ -132,3 +132,16 @@ def test_engine_of_a_cache_that_keeps_nothing() -> None:
     found = pools.kind.cache.match_prefix(RadixKey([1, 2]))
     assert torch.cat(pools.kind.path_slots(found.last_node)).tolist() == []
     assert torch.cat(pools.kind.cached_slots()).tolist() == []
+
+
+def test_an_allocation_can_be_refused_whatever_is_free() -> None:
+    """X4: the adapter is not asked; nothing is always to be had."""
+    examiner, carrier = examined(1, "token", None)
+    allocator = DrivenAllocator(carrier, 6)
+    answers = [True, False]
+    allocator.refuses = lambda: answers.pop(0)
+    assert allocator.alloc(2) is None
+    assert examiner.history.steps == []
+    assert allocator.alloc(0) is not None
+    assert allocator.alloc(2) is not None
+    assert answers == []

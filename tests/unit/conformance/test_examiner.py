@@ -12,7 +12,7 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Alloc, Free, Operation, Span
+from pymllm.oracle.operations import Alloc, AllocRows, Free, Operation, Span
 from pymllm.oracle.outcomes import Outcome, Slots
 
 
@@ -132,3 +132,18 @@ def test_an_adapter_cannot_end_the_run() -> None:
     """What it leaves of other adapters is examined all the same."""
     with pytest.raises(AdapterError, match=r"step 1, Alloc\(tokens=1\): tried to end the process"):
         Examiner(Leaving(token_slots(), 1)).do(Alloc(1))
+
+
+def test_a_walk_that_finds_something_is_told_apart() -> None:
+    """A broken law that no outcome shows is the walk's find."""
+    examiner = Examiner(make_adapter("rows"))
+    examiner.do(AllocRows(1))
+    assert not examiner.is_found_inside
+
+    def fail() -> list[str]:
+        raise InvariantViolation("P2", "row 1 is not zero")
+
+    examiner.adapter.audit = fail  # type: ignore[method-assign]
+    with pytest.raises(InvariantViolation):
+        examiner.do(AllocRows(1))
+    assert examiner.is_found_inside

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.base import Adapter
+from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.conformance.acting import ActingMachine, acts_of, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
@@ -290,3 +291,37 @@ def test_registry_adapter_is_driven_by_its_name() -> None:
     config: Config = {**CONFIG, "window": None, "pool": "token", "retains": False}
     machine = drive(make_machine(LifecycleMachine, "chunk", config), 3, 40)
     assert machine.examiner.judge.evidence.exercised["E1"] > 0
+
+
+def test_a_request_to_come_can_be_doomed() -> None:
+    """E3: it is aborted as soon as its prefix is held."""
+    machine = machine_of()()
+    machine.ask(2, 0, 0, 0, 9, 0)
+    machine.abort(0, 1)
+    assert machine.source._doomed == {(0, Stage.HELD)}
+
+
+@pytest.mark.parametrize(
+    ("target", "old", "new", "law"),
+    [
+        ("give_back", "allocator.free(own)", "allocator.free(own)\nself.pools.allocator.free(own)", "E3"),
+        ("match_and_hold", "lock(match.last_node", "lock(match.last_node + 99", "E2"),
+        ("take_row", "self.pools.rows.alloc(1)", "self.pools.rows.free(9)", "E2"),
+        (
+            "share",
+            "aligned = self.whole_pages",
+            "self.pools.kind.cache.reset()\naligned = self.whole_pages",
+            "R3",
+        ),
+    ],
+)
+def test_an_engine_answers_for_what_no_caller_may_do(target: str, old: str, new: str, law: str) -> None:
+    """E2, E3: nobody else has chosen what to ask for."""
+    edit = Edit(f"pymllm.workloads.engine_memory:EngineMemory.{target}", old, new)
+
+    def live_often() -> None:
+        for seed in range(20):
+            drive(machine_of(), seed, 40)
+
+    with planted([edit]), pytest.raises(InvariantViolation, match=f"{law}: the engine (did|emptied)"):
+        live_often()

@@ -87,3 +87,14 @@ def test_nothing_is_left_to_judge_at_the_end() -> None:
     judge = make_judge()
     judge.check_end()
     assert judge.evidence.exercised == {}
+
+
+def test_sizes_that_were_wrong_from_the_start_are_no_fault_of_a_refusal() -> None:
+    """P1: what a first operation did not change was wrong before it; later it is X1's business."""
+    judge = make_judge("refusals")
+    with pytest.raises(InvariantViolation, match="P1: sizes"):
+        judge.judge(1, MALFORMED, Outcome(Failed("TypeError"), (), {"available_size": 3}))
+    judge = make_judge("refusals")
+    judge.judge(1, MALFORMED, Outcome(Failed("TypeError"), (), {"available_size": 2}))
+    with pytest.raises(InvariantViolation, match="X1: sizes"):
+        judge.judge(2, MALFORMED, Outcome(Failed("TypeError"), (), {"available_size": 3}))

@@ -15,6 +15,7 @@ from pymllm.workloads.engine_audit import (
     check_ownership,
     check_quiescent,
     check_track_slots,
+    check_windows,
 )
 from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.live_request import LiveRequest
@@ -233,3 +234,18 @@ def test_lost_track_slot_is_noticed_at_rest(hybrid: Engine) -> None:
     pools.kind.state_pool.alloc_track_slot()
     with pytest.raises(InvariantViolation, match="E3: track slots: 1 are free and 3 are cached"):
         check_quiescent(hybrid.config, pools)
+
+
+def test_window_before_the_last_whole_page_must_be_there(engine: Engine) -> None:
+    """S1: whoever has given back a half of it could be cached no more; what lies before it may go."""
+    pools, lives = engine.memory.pools, lives_of(engine)
+    check_windows(engine.config, pools, lives)
+    if pools.swa_allocator is None:
+        return
+    page = pools.rows.req_to_token[lives[0].row, lives[0].held_length : lives[0].held_length + 4]
+    pools.swa_allocator.free_swa(page)
+    lives[0].length = 20
+    check_windows(engine.config, pools, lives[1:])
+    lives[0].length = 16
+    with pytest.raises(InvariantViolation, match=r"S1: request .*position 12 has no SWA half"):
+        check_windows(engine.config, pools, lives)

@@ -119,3 +119,17 @@ def test_slots_may_have_higher_numbers_than_there_are_in_use() -> None:
     assert forward.unchecked_writes == 1
     forward.check_untouched()
     assert forward.unchecked_writes == 0
+
+
+@pytest.mark.parametrize("stray", [-1, 3])
+def test_padding_that_names_another_slot_is_noticed(
+    full: SimulatedForward, monkeypatch: pytest.MonkeyPatch, stray: int
+) -> None:
+    """E5: before anything is written."""
+
+    def pad(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([values, [stray]])
+
+    monkeypatch.setattr("pymllm.workloads.engine_forward.padded", pad)
+    with pytest.raises(InvariantViolation, match=f"E5: the padding of a batch names slot {stray}"):
+        full.write(SLOTS[:3], PREFIXES[:3])

@@ -159,3 +159,16 @@ def test_state_that_changes_between_two_iterations_is_noticed(ask: Ask) -> None:
     engine.memory.pools.kind.state_pool.recurrent_state[0, -1] = 1
     with pytest.raises(InvariantViolation, match="E5: recurrent_state of row 15"):
         engine.step()
+
+
+def test_a_request_without_work_is_not_admitted(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """E4: a full hit leaves a token to compute."""
+    watch = engine_of([ask(0, 8)]).watch
+    live = LiveRequest(ask(0, 8), place=1)
+    live.length = 7
+    watch.check_work(live)
+    live.length = 8
+    with pytest.raises(InvariantViolation, match="E4: request 0: 8 tokens are a hit"):
+        watch.check_work(live)

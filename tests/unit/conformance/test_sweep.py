@@ -1,0 +1,109 @@
+"""Every call of a program fails once, and nothing is lost by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymllm.adapters.cabinet.planting import Edit, planted
+from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.conformance.prefix_machine import PrefixMachine
+from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.state_machine import StateMachine
+from pymllm.conformance.sweep import Failure, failures_of, sweep, sweep_runs
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Config, Header, History, Step
+from pymllm.oracle.operations import Alloc, Evict, Fault
+from pymllm.oracle.outcomes import Effect, Evicted, NoRoom, Outcome, Slots
+
+PREFIX: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
+ROWS: Config = {"max_reqs": 3, "max_context_len": 4}
+STATES: Config = {
+    "max_reqs": 2, "layers": 2, "v_heads": 2, "k_dim": 2, "v_dim": 3, "conv_dim": 3, "kernel": 3,
+    "dtype": "float32", "track_slots": 3,
+}  # fmt: skip
+
+
+def machine_of(base: type[ActingMachine], adapter: str, config: Config) -> Any:
+    return make_machine(base, adapter, config, seed=0)
+
+
+def test_every_call_and_every_allocation_of_a_program_can_fail() -> None:
+    """X2, X4, X6: each once, a callback in two ways, and what finds no room by itself not at all."""
+    effects = (Effect("free", (3,)), Effect("callback", node=1), Effect("callback", node=2))
+    steps = [
+        Step(1, Alloc(4), Outcome(Slots((1, 2, 3, 4)))),
+        Step(2, Alloc(4), Outcome(NoRoom())),
+        Step(3, Evict(1), Outcome(Evicted(1, 1), effects)),
+    ]
+    history = History(Header("radix", "prefix", {}, ("faults", "pool")), steps)
+    assert list(failures_of(history)) == [
+        Failure(1, "alloc", 1),
+        Failure(3, "free", 1),
+        Failure(3, "callback", 1),
+        Failure(3, "callback", 2),
+        Failure(3, "reenter", 1),
+        Failure(3, "reenter", 2),
+    ]
+    assert list(failures_of(History(Header("radix", "prefix", {}), steps))) == []
+
+
+def test_a_cache_that_meets_every_failure_loses_nothing() -> None:
+    """X2, X6: each call of the corpus fails in a program of its own, which is judged to its end."""
+    report = sweep(machine_of(PrefixMachine, "radix", PREFIX), (0, 1), 12)
+    assert report.programs == 2
+    assert report.failures > 10
+    assert report.operations > report.failures
+    assert min(report.exercised["X2"], report.exercised["X4"], report.exercised["X6"]) > 0
+    assert report.audited["R7"] > 0
+
+
+def test_a_failing_program_ends_with_its_failure_and_what_is_given_back() -> None:
+    """X2: the operation before the last ones is the one that was told to fail."""
+    machine = machine_of(PrefixMachine, "radix", PREFIX)
+    runs = [examiner.history for examiner in sweep_runs(machine, (0,), 12)]
+    armed = [
+        [at for at, step in enumerate(history.steps) if isinstance(step.operation, Fault)] for history in runs
+    ]
+    assert all(len(places) <= 1 for places in armed)
+    assert sum(map(len, armed)) > 5
+
+
+@pytest.mark.parametrize(
+    ("base", "adapter", "config"), [(RowMachine, "rows", ROWS), (StateMachine, "gdn-states", STATES)]
+)
+def test_an_allocation_that_finds_nothing_changes_nothing(
+    base: type[ActingMachine], adapter: str, config: Config
+) -> None:
+    """X4: somebody else has taken everything just before."""
+    report = sweep(machine_of(base, adapter, config), (0, 1, 2), 25)
+    assert report.failures > 0
+    assert report.exercised["X4"] >= report.failures
+
+
+def test_an_engine_that_is_refused_memory_gives_everything_back() -> None:
+    """E3, E4: each allocation finds nothing, once and twice."""
+    machine = machine_of(LifecycleMachine, "radix", PREFIX)
+    report = sweep(machine, (3,), 20)
+    assert report.failures > 4
+    assert report.failures % 2 == 0
+    assert report.exercised["E3"] > report.failures
+
+
+def test_what_a_failure_loses_is_found() -> None:
+    """X2: victims that the pool did not take are not put back among those that can be evicted."""
+    edits = [Edit("pymllm.mem_cache.radix_cache:RadixCache._give_back", "call_off()", "pass")]
+    machine = machine_of(PrefixMachine, "radix", PREFIX)
+    with planted(edits), pytest.raises(InvariantViolation) as caught:
+        sweep(machine, range(4), 20)
+    assert machine.found.violation is caught.value
+
+
+def test_a_corpus_comes_from_its_seed_alone() -> None:
+    """X3: the same program and the same failures each time."""
+    histories = [
+        drive(machine_of(PrefixMachine, "radix", PREFIX), 5, 12).examiner.history.steps for _ in range(2)
+    ]
+    assert histories[0] == histories[1]

@@ -1,0 +1,46 @@
+"""An end to what never ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from pymllm.conformance.time_limit import TookTooLong, time_limit
+
+
+def test_an_endless_loop_is_left() -> None:
+    """By what no implementation can take for an answer."""
+
+    def spin() -> None:
+        with time_limit(0.05):
+            while True:
+                pass
+
+    with pytest.raises(TookTooLong, match=r"still running after 0\.05 s"):
+        spin()
+    assert not issubclass(TookTooLong, Exception)
+
+
+def test_what_ends_in_time_is_left_alone() -> None:
+    """The alarm is off afterwards, and who had it before has it again."""
+    before = signal.getsignal(signal.SIGALRM)
+    with time_limit(60):
+        assert signal.getsignal(signal.SIGALRM) != before
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_other_threads_have_no_limit() -> None:
+    """They cannot set the alarm, and go on without."""
+    done: list[int] = []
+
+    def work() -> None:
+        with time_limit(60):
+            done.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [1]
