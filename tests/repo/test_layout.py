@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "pymllm"
 UNIT = ROOT / "tests" / "unit"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.startswith("__"))
-FOLDERS = ["src", "tests", "benchmarks", "docs", ".ci", "constraints"]
+FOLDERS = ["src", "tests", "benchmarks", "docs", "examples", ".ci", "constraints"]
 SUFFIXES = {".py", ".md", ".toml", ".ini", ".txt", ".json", ".sh", ""}
 
 

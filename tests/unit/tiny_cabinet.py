@@ -21,7 +21,7 @@ ENDLESS = Fault(
     ("tiny_adapters:TinyRows",),
     (Edit(_FREE, _ZEROES, "while True:\n    pass"),),
 )
-BROKEN = Fault("broken", "breaks down", ("P2",), ("tiny_adapters:Unbuildable",))
+BROKEN = Fault("broken", "breaks down", ("P2",), ("tiny_adapters:LacksSetting",))
 
 TABLE = (DIRTY, KEEPING)
 TWICE = (DIRTY, DIRTY)

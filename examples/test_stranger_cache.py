@@ -1,0 +1,15 @@
+"""What a project that has a cache puts beside its own tests."""
+
+from __future__ import annotations
+
+from stranger_adapter import StrangerCache
+
+from pymllm.conformance.cache_machine import cache_machine, check_adapter
+
+# A state machine that pytest collects: Hypothesis plays it and shows the smallest program that breaks a law.
+TestStrangerCache = cache_machine(StrangerCache).TestCase
+
+
+def test_it_keeps_every_law_that_it_claims() -> None:
+    """On every configuration, also where an engine drives it."""
+    check_adapter("stranger_adapter:StrangerCache", examples=10)
