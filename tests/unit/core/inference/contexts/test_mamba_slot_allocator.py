@@ -59,6 +59,7 @@ OFFSETS = [
     pytest.param((12, 0, 0, 12, 3, 3), [8], [11], 12, id="not at the end of the chunk"),
     pytest.param((3, 0, 0, 3, 0, 1), [], [], -1, id="not within the first block"),
     pytest.param((4, 0, 4, 4, 1, 1), [], [], 10, id="nothing computed"),
+    pytest.param((7, 0, 0, 7, 0, 2), [4], [10], -1, id="the first block"),
     pytest.param((17, 0, 0, 17, 2, 4), [8, 12, 16], [11, 12, 13], -1, id="all three"),
 ]
 
@@ -277,7 +278,7 @@ def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context
 def test_a_commit_that_fails_half_way_publishes_nothing(
     make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B76: a slot that was never filled, or only in part, is not found by anybody."""
+    """X2, C7, B76: a slot that was never filled, or only in part, is not found by anybody."""
     context = make_context(max_slots=8)
     context.slots.allocate_slots_batch([1, 7])
     prefill(context, {0: [0, 1, 2]}, [12])

@@ -174,7 +174,7 @@ def test_a_new_request_starts_from_a_zero_state() -> None:
 
 
 def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B76: the request computes everything, from zeros."""
+    """C7, E1, B76: the request computes everything, from zeros."""
     context = make_context(**STATES)
     finish(context, *range(8))
     monkeypatch.setattr(context.mamba_slot_allocator, "restore_to_live", lambda request_idx, block_id: False)
