@@ -17,7 +17,7 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     Parameters
     ----------
     numbers : numpy.ndarray
-        May be changed as soon as this returns.
+        Any strides; may be changed as soon as this returns.
     target : torch.Tensor
         Contiguous, on any device.
 
@@ -26,7 +26,9 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     Cost: one copy. No synchronisation: on CUDA it goes through pinned memory of its own, which torch keeps
     until the copy is done.
     """
-    source = torch.from_numpy(numbers)
+    flags = numbers.flags
+    # Torch reads neither what goes backwards nor, without a warning, what a caller keeps from being written.
+    source = torch.from_numpy(numbers if flags.c_contiguous and flags.writeable else numbers.copy())
     if target.device.type != "cpu":
         source = source.pin_memory()  # pragma: needs cuda
     target.copy_(source, non_blocking=True)

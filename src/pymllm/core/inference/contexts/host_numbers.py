@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 __all__ = ["check_as_many", "host_array", "host_integers"]
 
 _INT64: Final = np.dtype(np.int64)
+_LARGEST: Final = np.iinfo(np.int64).max
 _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 
 
@@ -52,7 +53,7 @@ def host_integers(
     name : str
         What they are called in a message.
     values : sequence of int, torch.Tensor or numpy.ndarray
-        Integers of any shape, on any device. Bools are none.
+        Integers of any shape, on any device. Bools are none, though one among ints in a list is not noticed.
     stop : int, optional
         First value that is too large; negative values are refused with it.
 
@@ -66,9 +67,7 @@ def host_integers(
     TypeError
         Something is not an integer.
     ValueError
-        A sequence whose elements differ in length.
-    OverflowError
-        An integer does not fit 64 bits.
+        A sequence whose elements differ in length, or an integer that int64 does not have.
     IndexError
         A value is outside ``0 .. stop - 1``; the message names the first.
 
@@ -85,6 +84,8 @@ def host_integers(
     if array.dtype is not _INT64:
         if array.dtype.kind not in "iu" and array.size:
             raise TypeError(f"{name} must be integers, got {short_repr(values)}")
+        if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
+            raise ValueError(f"{name} has {array.max()}, which int64 does not have")
         array = array.astype(np.int64)
     if array.ndim != 1:
         array = array.reshape(-1)

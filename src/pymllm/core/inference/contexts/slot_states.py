@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.block_slots import BlockSlots
 from pymllm.core.inference.contexts.device_copies import copy_rows, row_index
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_integers
-from pymllm.core.inference.contexts.live_states import LiveStates, as_state
+from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
 from pymllm.core.inference.contexts.snapshot_offsets import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
@@ -48,11 +48,12 @@ class SlotStates(BlockSlots):
         super().__init__(context, max_slots)
         self.device = as_device(getattr(context, "device", "cpu"))
         self.num_mamba_layers = as_size("num_mamba_layers", num_mamba_layers)
-        conv = tuple(as_size("conv_states_shape", size) for size in conv_states_shape)
-        ssm = tuple(as_size("ssm_states_shape", size) for size in ssm_states_shape)
+        conv = as_state_shape("conv_states_shape", conv_states_shape)
+        ssm = as_state_shape("ssm_states_shape", ssm_states_shape)
         conv_dtype = as_row_dtype(conv_states_dtype, self.device)
         ssm_dtype = as_row_dtype(ssm_states_dtype, self.device)
-        self.max_intermediate_count = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * context.max_requests
+        requests = as_size("context.max_requests", context.max_requests)
+        self.max_intermediate_count = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * requests
         with torch.inference_mode(False):
             self.conv_states = self._zeros(self.max_slots, conv, conv_dtype)
             self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)

@@ -27,6 +27,14 @@ def test_an_index_is_of_its_own(device: torch.device) -> None:
     assert row_index(np.empty(0, np.int64), device).tolist() == []
 
 
+def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: torch.device) -> None:
+    """Contract, section 8: ids may be any integers, a caller's reversed or read-only array among them."""
+    numbers = np.arange(6)
+    numbers.flags.writeable = False
+    for given in (numbers, numbers[::-1], numbers[1::2]):
+        assert row_index(given, device).tolist() == given.tolist()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex128])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 def test_rows_are_copied_bit_for_bit(

@@ -205,6 +205,35 @@ def test_releasing_a_cached_block_is_refused() -> None:
     check_kv_block_allocator(allocator)
 
 
+@pytest.mark.parametrize(
+    ("clock", "error"),
+    [(1.5, TypeError), (None, TypeError), (True, TypeError), (2**63, ValueError), (-(2**63) - 1, ValueError)],
+)
+def test_a_clock_that_is_no_stamp_is_refused_before_anything_is_taken(
+    clock: Any, error: type[Exception]
+) -> None:
+    """X1, X3: neither is a block lost on the way nor a stamp rounded."""
+    allocator = Watched(5)
+    allocator.cache_chain(2, 10, clock=1)
+    before = books_of(allocator.at(clock))
+    with pytest.raises(error, match="prefix_cache_lru_clock"):
+        allocator.allocate_memory_blocks(4)
+    with pytest.raises(error, match="prefix_cache_lru_clock"):
+        allocator.update_timestamps([0])
+    assert books_of(allocator) == before
+    assert allocator.seen == []
+    check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize("clock", [np.int32(7), torch.tensor(7)])
+def test_a_clock_may_be_any_integer(clock: Any) -> None:
+    """Contract, section 8: contexts that are not ours."""
+    allocator = Watched(4).at(clock)
+    (block,) = allocator.take(1)
+    allocator.update_timestamps([2])
+    assert allocator.block_timestamps[[block, 2]].tolist() == [7, 7]
+
+
 def test_a_registered_block_stays_and_an_unregistered_one_is_free() -> None:
     """C1, C6: at count 0; the observer hears of the free one, which had no hash, not of the cached one."""
     allocator = Watched(6)
