@@ -128,13 +128,12 @@ class SlotStates(BlockSlots):
         synchronisation. Laws: C7, X1.
         """
         targets = self._as_slots(slots)
-        conv, ssm = self._live.buffers()
+        live = self._live.buffers()
         rows = self._live.rows(request_indices)
         check_as_many("slots", targets, rows.numel(), "requests")
         if targets.size:
             write = row_index(targets, self.device)
-            copy_rows(conv, rows, self.conv_states, write)
-            copy_rows(ssm, rows, self.ssm_states, write)
+            copy_rows(live, rows, (self.conv_states, self.ssm_states), write)
 
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
         """Copy the cached state of a block into the live state of a request, all layers.
@@ -168,12 +167,11 @@ class SlotStates(BlockSlots):
         """
         slot = self.get_slot(block_id)
         row = self._live.rows([as_int("request_idx", request_idx)])
-        conv, ssm = self._live.buffers()
+        live = self._live.buffers()
         if slot < 0:
             return False
         read = row_index(np.array([slot]), self.device)
-        copy_rows(self.conv_states, read, conv, row)
-        copy_rows(self.ssm_states, read, ssm, row)
+        copy_rows((self.conv_states, self.ssm_states), read, live, row)
         return True
 
     def _copy_intermediate_to_cache(self, src_offsets: Sequence[int], slots: Sequence[int]) -> None:
@@ -205,8 +203,8 @@ class SlotStates(BlockSlots):
         check_as_many("slots", targets, sources.size, "rows")
         if targets.size:
             read, write = row_index(sources, self.device), row_index(targets, self.device)
-            copy_rows(self.intermediate_conv_out, read, self.conv_states, write)
-            copy_rows(self.intermediate_ssm_out, read, self.ssm_states, write)
+            outputs = (self.intermediate_conv_out, self.intermediate_ssm_out)
+            copy_rows(outputs, read, (self.conv_states, self.ssm_states), write)
 
     def mem_bytes(self) -> int:
         """Count the bytes of all states, cached ones and output buffers (beyond the reference).
