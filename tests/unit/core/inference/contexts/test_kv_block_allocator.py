@@ -120,13 +120,14 @@ def test_a_block_outside_the_pool_has_no_stamp(wrong: Any) -> None:
     assert books_of(allocator) == before
 
 
-KINDS: list[Callable[[list[int]], Any]] = [
+KINDS: list[Any] = [
     list,
     tuple,
     lambda ids: np.array(ids, np.int16),
     lambda ids: torch.tensor(ids, dtype=torch.int32),
     lambda ids: torch.tensor(ids, dtype=torch.int64),
     lambda ids: torch.tensor(ids, dtype=torch.uint8).reshape(1, -1),
+    pytest.param(lambda ids: torch.tensor(ids, device="cuda"), marks=pytest.mark.gpu, id="cuda"),
 ]
 
 
