@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pymllm.mem_cache.arguments import INTEGER_DTYPES
+
 __all__ = ["check_as_many", "host_array", "host_integers"]
 
 _INT64: Final = np.dtype(np.int64)
@@ -79,6 +81,8 @@ def host_integers(
         array = np.array(values)
     elif isinstance(values, (str, bytes)) or not isinstance(values, (torch.Tensor, np.ndarray, Sequence)):
         raise TypeError(f"{name} must be a sequence or a tensor of ints, got {type(values).__name__}")
+    elif isinstance(values, torch.Tensor) and values.numel() and values.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name} must be integers, got a tensor of {values.dtype}")
     else:
         array = host_array(values)
     if array.dtype is not _INT64:
