@@ -66,7 +66,7 @@ BLOCK_CALLS: dict[str, tuple[Any, ...]] = {
 
 
 def make_caller() -> BlockCaller:
-    """Blocks 0 to 2 are a cached prompt with states, the first of them in use, as are 3 to 5; 6 and 7 are free."""
+    """Blocks 0 to 2 are a cached prompt with states, 0 is in use, as are 3 to 5; 6 and 7 are free."""
     caller = BlockCaller(PrefixCachingEvictionPolicy.LRU)
     caller.play("admit 0 a3 3; compute 0; release 0; admit 0 a1 1; admit 1 b3 3")
     return caller
