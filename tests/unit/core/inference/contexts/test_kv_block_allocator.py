@@ -101,6 +101,13 @@ def test_an_allocation_that_cannot_be_met_changes_nothing(count: int) -> None:
     check_kv_block_allocator(allocator)
 
 
+def test_the_smallest_pool_is_one_block_and_the_dummy() -> None:
+    """C1: and that one block is handed out."""
+    allocator = Watched(2)
+    assert allocator.take(1) == [0]
+    assert allocator.allocate_memory_blocks(1) is None
+
+
 def test_allocating_stamps_with_the_clock_and_no_block_is_empty_handed() -> None:
     """X3: recency is the context's clock; 0 blocks are an empty tensor."""
     allocator = Watched(4).at(7)
@@ -226,13 +233,13 @@ def test_a_clock_that_is_no_stamp_is_refused_before_anything_is_taken(
     check_kv_block_allocator(allocator)
 
 
-@pytest.mark.parametrize("clock", [np.int32(7), torch.tensor(7)])
+@pytest.mark.parametrize("clock", [np.int32(7), torch.tensor(7), 2**63 - 1, -(2**63)])
 def test_a_clock_may_be_any_integer(clock: Any) -> None:
     """Contract, section 8: contexts that are not ours."""
     allocator = Watched(4).at(clock)
     (block,) = allocator.take(1)
     allocator.update_timestamps([2])
-    assert allocator.block_timestamps[[block, 2]].tolist() == [7, 7]
+    assert allocator.block_timestamps[[block, 2]].tolist() == [int(clock)] * 2
 
 
 def test_a_registered_block_stays_and_an_unregistered_one_is_free() -> None:

@@ -82,6 +82,16 @@ def test_offsets_are_where_a_state_is_worth_keeping(
     assert left.end_block == end
 
 
+@pytest.mark.parametrize(("length", "end"), [(0, -1), (1, 10), (2, 11)])
+def test_a_block_may_be_a_single_token(make_context: MakeContext, length: int, end: int) -> None:
+    """C8: every prompt is block-aligned then, but one without tokens ends nowhere."""
+    context = make_context(blocks=16)
+    context.block_size_tokens = 1
+    context.request_to_kv_block_ids[0, :2] = torch.tensor([10, 11])
+    context.slots.compute_and_store_offsets(request(length), 0, 0, length, 0, [], length)
+    assert context.slots._offsets.of_request[0].end_block == end
+
+
 @pytest.mark.parametrize("as_table", [torch.Tensor.tolist, torch.Tensor.numpy])
 def test_the_block_table_may_be_anything(make_context: MakeContext, as_table: Callable[..., Any]) -> None:
     """Contract, section 8: any context."""
@@ -347,10 +357,12 @@ def test_a_commit_counts_what_it_may_evict(make_context: MakeContext) -> None:
 
 
 def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context: MakeContext) -> None:
-    """C7, X1: no slot is taken for a state that cannot be copied, and the step's offsets are gone."""
-    context = make_context()
+    """C7, X1: no state is evicted for one that cannot be copied, and the step's offsets are gone."""
+    context = make_context(max_slots=1)
     prefill(context, {0: [0, 1, 2]}, [12])
-    context.register([1, 2])
+    context.register([1, 2, 5])
+    context.slots.allocate_slots_batch([5])
+    context.kv_block_allocator.release_memory_blocks([5])
     context.mamba_conv_states = context.mamba_conv_states.double()
     before = context.books()
     with pytest.raises(ValueError, match="only the rows may differ"):
