@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from pymllm.errors import InvariantViolation, LockError, OwnershipError, StaleNodeError
+from pymllm.errors import (
+    InvariantViolation,
+    LockError,
+    OwnershipError,
+    StaleNodeError,
+)
 
 __all__ = ["NOTICED", "NOTICERS", "Noticer"]
 
@@ -38,6 +43,7 @@ class Noticer:
 _CACHES = "tests/unit/mem_cache/"
 _ENGINE = "tests/unit/workloads/"
 _HERE = "tests/meta/"
+_BLOCKS = "tests/unit/core/inference/contexts/"
 
 NOTICERS: dict[str, Noticer] = {
     "B01": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_hold_counts_on_the_whole_path"),
@@ -197,5 +203,55 @@ NOTICERS: dict[str, Noticer] = {
         OwnershipError,
     ),
     "B164": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-4-6]", StaleNodeError),
+    "B118": Noticer(_BLOCKS + "test_kv_block_allocator.py::test_a_block_named_twice_counts_twice"),
+    "B119": Noticer(
+        _BLOCKS + "test_kv_block_allocator.py::test_an_ancestor_is_never_evicted_before_its_descendants"
+    ),
+    "B133": Noticer(
+        _BLOCKS + "test_kv_block_allocator.py::test_nobody_shares_releases_or_registers_what_is_not_held"
+    ),
+    "B124-blocks": Noticer(
+        _BLOCKS + "test_kv_block_allocator.py::test_an_observer_that_raises_finds_the_books_written"
+    ),
+    "B104-blocks": Noticer(
+        _BLOCKS + "test_request_context.py::test_every_exit_gives_everything_back", OwnershipError
+    ),
+    "B121-blocks": Noticer(
+        _BLOCKS + "test_request_context.py::test_a_request_that_finds_no_room_leaves_no_trace"
+    ),
+    "B164-blocks": Noticer(
+        _BLOCKS + "test_request_context.py::test_what_was_found_is_not_evicted_to_make_room", OwnershipError
+    ),
+    "B122": Noticer(_BLOCKS + "test_kv_block_allocator.py::test_registering_again_changes_nothing"),
+    "B125": Noticer(
+        _BLOCKS + "test_kv_block_allocator.py::test_eviction_takes_the_oldest_and_the_lowest_id_among_equals"
+    ),
+    "B127": Noticer(_BLOCKS + "test_kv_block_allocator.py::test_first_registration_of_a_hash_wins"),
+    "B130": Noticer(_BLOCKS + "test_dynamic_context.py::test_nothing_is_registered_before_it_is_computed"),
+    "B131": Noticer(_BLOCKS + "test_prefix_index.py::test_a_block_that_is_taken_again_is_no_hit_any_more"),
+    "B136-blocks": Noticer(
+        _BLOCKS + "test_prefix_index.py::test_whole_blocks_are_registered_under_the_chain_of_their_pages"
+    ),
+    "B137": Noticer(_BLOCKS + "test_prefix_index.py::test_an_equal_hash_is_no_hit"),
+    "B143-blocks": Noticer(
+        _BLOCKS + "test_prefix_index.py::test_whole_blocks_are_registered_under_the_chain_of_their_pages"
+    ),
+    "B76": Noticer(
+        _BLOCKS + "test_mamba_slot_allocator.py::test_a_commit_that_fails_half_way_publishes_nothing"
+    ),
+    "B80": Noticer(_BLOCKS + "test_mamba_slot_allocator.py::test_offsets_are_where_a_state_is_worth_keeping"),
+    "B82": Noticer(_BLOCKS + "test_block_slots.py::test_what_cannot_be_met_takes_nothing"),
+    "B85": Noticer(_BLOCKS + "test_block_slots.py::test_an_allocation_evicts_none_of_its_own_blocks"),
+    "B86": Noticer(
+        _BLOCKS
+        + "test_mamba_slot_allocator.py::test_offsets_are_where_a_state_is_worth_keeping[the first block]"
+    ),
+    "B88": Noticer(_BLOCKS + "test_slot_states.py::test_where_nothing_is_cached_the_live_state_stays"),
+    "B128": Noticer(_BLOCKS + "test_block_slots.py::test_a_deregistered_block_takes_only_its_own_hash"),
+    "B76-requests": Noticer(_BLOCKS + "test_request_context.py::test_a_restore_that_fails_is_no_resume"),
+    "B79-requests": Noticer(_BLOCKS + "test_dynamic_context.py::test_a_step_without_requests_wipes_nothing"),
+    "B107-requests": Noticer(_BLOCKS + "test_request_rows.py::test_a_closed_row_keeps_nothing"),
+    "B115-requests": Noticer(_BLOCKS + "test_request_context.py::test_a_full_hit_leaves_a_token_to_compute"),
+    "B148-requests": Noticer(_BLOCKS + "test_forward_batch.py::test_tokens_in_shared_blocks_go_to_the_dummy"),
 }
 """By the id of the fault."""

@@ -22,7 +22,8 @@ class Fault:
     Parameters
     ----------
     id : str
-        Id in the catalogue of bugs, such as ``"B01"``, or a name of its own.
+        Id in the catalogue of bugs, such as ``"B01"``, or a name of its own. Where an entry is planted more
+        than once, the system follows: ``"B79-requests"``.
     title : str
         What is wrong, in one line.
     laws : tuple of str
@@ -53,6 +54,11 @@ class Fault:
     settings: Config = field(default_factory=dict)
     searchers: tuple[str, ...] = SEARCHERS
     note: str = ""
+
+    @property
+    def entry(self) -> str:
+        """The id without the system: what the catalogue calls it, if it is from there."""
+        return self.id.partition("-")[0]
 
     def __post_init__(self) -> None:
         for name in ("id", "title", "laws", "adapters", "searchers"):

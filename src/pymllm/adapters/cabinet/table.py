@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Iterable, Sequence
 
 from pymllm.adapters.cabinet import (
+    block_faults,
+    block_state_faults,
     engine_faults,
     eviction_faults,
     hybrid_faults,
@@ -28,10 +30,14 @@ _TABLES = (
     hybrid_faults.FAULTS,
     engine_faults.FAULTS,
     schedule_faults.FAULTS,
+    block_faults.FAULTS,
+    block_state_faults.FAULTS,
 )
 
 PLANTED: tuple[Fault, ...] = tuple(
-    sorted((fault for table in _TABLES for fault in table), key=lambda fault: int(fault.id[1:]))
+    sorted(
+        (fault for table in _TABLES for fault in table), key=lambda fault: (int(fault.entry[1:]), fault.id)
+    )
 )
 """Those of the catalogue, planted by editing our classes, in the catalogue's order."""
 

@@ -55,6 +55,8 @@ def test_states_have_a_row_for_each_slot(make_context: MakeContext, device: torc
         ({"num_mamba_layers": 0}, ValueError),
         ({"conv_states_shape": (0,)}, ValueError),
         ({"ssm_states_shape": (2.5,)}, TypeError),
+        ({"ssm_states_shape": 2}, TypeError),
+        ({"conv_states_shape": None}, TypeError),
         ({"ssm_states_dtype": "float32"}, TypeError),
     ],
 )

@@ -1,0 +1,227 @@
+"""Faults of the allocator of KV blocks, and of the index that finds a prompt's blocks."""
+
+from __future__ import annotations
+
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.planting import Edit
+
+__all__ = ["FAULTS"]
+
+_CONTEXTS = "pymllm.core.inference.contexts."
+_ALLOCATOR = f"{_CONTEXTS}kv_block_allocator:KVBlockAllocator"
+_HASHES = f"{_CONTEXTS}block_hashes:BlockHashes"
+_INDEX = f"{_CONTEXTS}prefix_index:PrefixIndex"
+_CONTEXT = f"{_CONTEXTS}request_context:RequestContext"
+
+_REFERENCES = (
+    Fault(
+        "B118",
+        "Shared block released twice in one call counts once",
+        ("C1",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_ALLOCATOR}.release_memory_blocks",
+                "self._ref_counts[given] -= times.astype(np.int32)",
+                "self._ref_counts[given] -= 1",
+            ),
+        ),
+    ),
+    Fault(
+        "B119",
+        "Ancestor evicted before its descendant",
+        ("C1",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_ALLOCATOR}._evict_lru_blocks",
+                "self._drop([self._forest.pop_oldest() for _ in range(count)])",
+                "oldest = sorted(self._forest._idle, key=lambda block: (self._timestamps[block], block))\n"
+                "for block in oldest[:count]:\n"
+                "    self._forest._forget(block)\n"
+                "self._drop(oldest[:count])",
+            ),
+        ),
+    ),
+    Fault(
+        "B133",
+        "Null and repeated blocks reach the free queue",
+        ("C1", "X1"),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_ALLOCATOR}._as_occupied",
+                "(blocks >= self.dummy_block_idx)",
+                "(blocks > self.dummy_block_idx)",
+            ),
+            Edit(
+                f"{_ALLOCATOR}._as_occupied", "if is_free.any():", "if is_free[blocks < blocks.max()].any():"
+            ),
+            Edit(
+                f"{_ALLOCATOR}.release_memory_blocks",
+                "if short.any():",
+                "if short[given < self.dummy_block_idx].any():",
+            ),
+        ),
+    ),
+    Fault(
+        "B124-blocks",
+        "Observer called before the books are written",
+        ("X2", "C1"),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_ALLOCATOR}._drop",
+                "hashes = self._known.forget(index)",
+                "hashes = set(self._known.of_block[index].tolist()) - {NO_HASH}\n"
+                "self._observer.run(self.on_blocks_deregistered, blocks, hashes)\n"
+                "self._known.forget(index)",
+            ),
+            Edit(
+                f"{_ALLOCATOR}._drop",
+                "self._is_free[free] = True",
+                "self._is_free[free] = True\nhashes = set()",
+            ),
+        ),
+    ),
+    Fault(
+        "B104-blocks",
+        "Blocks recycled repeatedly",
+        ("E3",),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXT}.release",
+                "self.kv_block_allocator.release_memory_blocks(live.blocks)",
+                "self.kv_block_allocator.release_memory_blocks(live.blocks)\n"
+                "self.kv_block_allocator.release_memory_blocks(live.blocks)",
+            ),
+        ),
+    ),
+    Fault(
+        "B121-blocks",
+        "Pin not rolled back when the allocation fails",
+        ("E3", "X4"),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXT}._match",
+                "undo.callback(self.kv_block_allocator.release_memory_blocks, list(blocks))",
+                "pass",
+            ),
+        ),
+    ),
+    Fault(
+        "B164-blocks",
+        "Matched block is also the head of the free queue",
+        ("X6",),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXT}._match",
+                "self.kv_block_allocator.retain_memory_blocks(blocks)",
+                "new = self._allocate(self._blocks_for(prompt.size) - len(blocks))\n"
+                "self.kv_block_allocator.release_memory_blocks(new or [])\n"
+                "self.kv_block_allocator.retain_memory_blocks(blocks)",
+            ),
+        ),
+        note="room is made before the match is held, and is empty again when it is used",
+    ),
+)
+
+_INDEXED = (
+    Fault(
+        "B122",
+        "Registering a block twice raises its parent's child count twice",
+        ("C1", "C3"),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_HASHES}._register",
+                "if hash_value in self.to_block or (",
+                "if self.to_block.get(hash_value, block) != block or (",
+            ),
+        ),
+    ),
+    Fault(
+        "B125",
+        "Block popped from the evictor stays in the cached index",
+        ("C1", "C3"),
+        ("blocks", "requests"),
+        (Edit(f"{_HASHES}.forget", "del self.to_block[hash_value]", "pass"),),
+    ),
+    Fault(
+        "B127",
+        "Second block with the same hash is dropped from the index",
+        ("C3",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_HASHES}._register",
+                "if hash_value in self.to_block or (parent != NO_BLOCK and parent not in self._forest):",
+                "if parent != NO_BLOCK and parent not in self._forest:",
+            ),
+            Edit(
+                f"{_HASHES}._register",
+                "self.to_block[hash_value] = block",
+                "self.to_block.setdefault(hash_value, block)",
+            ),
+        ),
+        note="the second block counts as cached, but the index does not have it",
+    ),
+    Fault(
+        "B130",
+        "Hash published before the KV exists",
+        ("C3",),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXT}.add_request",
+                "self._live_by_id[id(req)] = live",
+                "self._live_by_id[id(req)] = live\nself._index.register(live, prompt.size)",
+            ),
+        ),
+    ),
+    Fault(
+        "B131",
+        "Reused block's old hash still points at it",
+        ("C3",),
+        ("blocks", "requests"),
+        (
+            Edit(f"{_ALLOCATOR}._drop", "hashes = self._known.forget(index)", "hashes = set()"),
+            Edit(f"{_INDEX}.match", "if not np.array_equal(self._tokens[block], page):", "if False:"),
+        ),
+    ),
+    Fault(
+        "B136-blocks",
+        "Weak process hash: collisions between prompts",
+        ("C3",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_CONTEXTS}prefix_index:block_hash",
+                "hash_to_int64(digest) & _LARGEST",
+                "hash_to_int64(digest) & 0xFF",
+            ),
+        ),
+    ),
+    Fault(
+        "B137",
+        "No check that a hit has the right tokens",
+        ("C3",),
+        ("blocks", "requests"),
+        (Edit(f"{_INDEX}.match", "if not np.array_equal(self._tokens[block], page):", "if False:"),),
+    ),
+    Fault(
+        "B143-blocks",
+        "Content-only hashes make a block its own parent",
+        ("C3",),
+        ("blocks", "requests"),
+        (
+            Edit(f"{_INDEX}.match", "digests[-1] if digests else None", "None"),
+            Edit(f"{_INDEX}.register", "live.page_hashes[-1] if place else None", "None"),
+        ),
+    ),
+)
+
+FAULTS = (*_REFERENCES, *_INDEXED)

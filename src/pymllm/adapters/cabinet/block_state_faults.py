@@ -1,0 +1,170 @@
+"""Faults where blocks have cached states: their slots, and the requests that leave and find them."""
+
+from __future__ import annotations
+
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.planting import Edit
+
+__all__ = ["FAULTS"]
+
+_CONTEXTS = "pymllm.core.inference.contexts."
+_SLOTS = f"{_CONTEXTS}block_slots:BlockSlots"
+_ALLOCATOR = f"{_CONTEXTS}mamba_slot_allocator:MambaSlotAllocator"
+_REQUESTS = f"{_CONTEXTS}request_context:RequestContext"
+
+_IN_THE_ALLOCATOR = (
+    Fault(
+        "B76",
+        "Aborted restore leaves a published, never-filled slot",
+        ("X2", "C7"),
+        ("blocks", "requests"),
+        (Edit(f"{_ALLOCATOR}._commit", "self._invalidate_blocks_batch(kept)", "pass"),),
+        note="the slot is mapped before the copy, and stays so where the copy fails",
+    ),
+    Fault(
+        "B80",
+        "Offsets framed on the first chunk only",
+        ("C8",),
+        ("blocks", "requests"),
+        (Edit(f"{_ALLOCATOR}.compute_and_store_offsets", "first = start + skipped", "first = skipped"),),
+    ),
+    Fault(
+        "B82",
+        "Slot batch allocation consumes free slots before failing",
+        ("C5", "C2"),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_SLOTS}._take_slots",
+                "evicted = self._books.take_from(self._choose_victims(missing, keep))\n"
+                "return evicted if not self.free_count else np.append(self._books.pop_free(self.free_count), "
+                "evicted)",
+                "free = self._books.pop_free(self.free_count)\n"
+                "return np.append(free, self._books.take_from(self._choose_victims(missing, keep)))",
+            ),
+        ),
+    ),
+    Fault(
+        "B85",
+        "Snapshot allocation evicts the blocks being committed",
+        ("C5",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_SLOTS}._evictable",
+                "return blocks[~np.isin(blocks, kept)] if kept.size else blocks",
+                "return blocks",
+            ),
+        ),
+    ),
+    Fault(
+        "B86",
+        "State index computed in the wrong block size",
+        ("C8",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_ALLOCATOR}._blocks_ending_at",
+                "depth // self.context.block_size_tokens - 1",
+                "depth // self.context.mamba_chunk_size - 1",
+            ),
+        ),
+    ),
+    Fault(
+        "B88",
+        "Partial removal reports success but leaves the state",
+        ("C7",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_CONTEXTS}slot_states:SlotStates.restore_to_live",
+                "return False",
+                "return True",
+            ),
+        ),
+    ),
+    Fault(
+        "B128",
+        "Removing one duplicate removes the survivor's entry",
+        ("C4",),
+        ("blocks", "requests"),
+        (
+            Edit(
+                f"{_SLOTS}.on_kv_blocks_deregistered",
+                "self._invalidate_blocks_batch(block_ids_list)",
+                "self._invalidate_blocks_batch(block_ids_list)\n"
+                "for value in hashes_to_delete:\n"
+                "    self.hash_to_block_id.pop(value, None)",
+            ),
+        ),
+    ),
+)
+
+_IN_REQUESTS = (
+    Fault(
+        "B76-requests",
+        "Aborted restore leaves a published, never-filled slot",
+        ("E1", "C7"),
+        ("requests",),
+        (
+            Edit(
+                f"{_REQUESTS}._resume",
+                "if found and slots.restore_to_live(live.row, live.blocks[found - 1]):",
+                "if found:\n    slots.restore_to_live(live.row, live.blocks[found - 1])",
+            ),
+        ),
+        note="the context takes no notice of a restore that did not happen",
+    ),
+    Fault(
+        "B79-requests",
+        "Idle dummy step wipes the prefix cache",
+        ("C1", "C4"),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXTS}dynamic_context:DynamicInferenceContext.step",
+                "batch = self.begin_step()",
+                "batch = self.begin_step()\n"
+                "if not batch.requests:\n"
+                "    self.kv_block_allocator.reset()\n"
+                "    self.mamba_slot_allocator.reset()",
+            ),
+        ),
+    ),
+    Fault(
+        "B107-requests",
+        "Rows of finished requests are not cleared",
+        ("E2",),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXTS}request_rows:RequestRows.close",
+                "self._table[live.row] = _NONE",
+                "pass",
+            ),
+        ),
+    ),
+    Fault(
+        "B115-requests",
+        "Full hit leaves nothing to compute",
+        ("E4",),
+        ("requests",),
+        (Edit(f"{_REQUESTS}._resume", "(live.prompt.size - 1) //", "live.prompt.size //"),),
+    ),
+    Fault(
+        "B148-requests",
+        "Padding id -1 used as an index",
+        ("E5", "E2"),
+        ("requests",),
+        (
+            Edit(
+                f"{_CONTEXTS}forward_batch:plan_step",
+                "blocks[positions < live.matched * block_size] = dummy_block",
+                "blocks[positions < live.matched * block_size] = -1",
+            ),
+        ),
+        note="-1 instead of the dummy block is the last row but some of the last block",
+    ),
+)
+
+FAULTS = (*_IN_THE_ALLOCATOR, *_IN_REQUESTS)
