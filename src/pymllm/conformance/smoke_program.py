@@ -42,6 +42,7 @@ from pymllm.oracle.operations import (
 )
 from pymllm.oracle.outcomes import (
     Buffers,
+    ContextView,
     Done,
     Evicted,
     Hashes,
@@ -50,15 +51,19 @@ from pymllm.oracle.outcomes import (
     Locked,
     Matched,
     Number,
+    Ran,
+    RequestView,
     Slots,
     States,
     Table,
     Tokens,
 )
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["LEGAL_RESULTS", "SampleStep", "make_sample"]
 
 LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
+    AddRequest: (RequestView,),
     Alloc: (Slots,),
     AllocRows: (Slots,),
     AllocTrack: (Slots,),
@@ -76,16 +81,21 @@ LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
     HashInt64: (Number,),
     HashPage: (Hashes,),
     Insert: (Inserted,),
-    Inspect: (Inspected,),
+    Inspect: (Inspected, ContextView),
     Lock: (Locked,),
     Match: (Matched,),
     Merge: (Done,),
+    Pause: (Done,),
     PickToken: (Tokens,),
     ReadHalves: (Slots,),
     ReadKV: (Buffers,),
     ReadRows: (Table,),
     ReadStates: (States,),
+    Release: (Done,),
     Reset: (Done,),
+    Resume: (Done,),
+    RunStep: (Ran,),
+    ScheduleChunk: (RequestView,),
     SliceKey: (Tokens,),
     Unlock: (Done,),
 }
@@ -190,6 +200,20 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
     ]
 
 
+def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
+    prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
+    return [
+        (None, AddRequest(prompt, 1)),
+        (None, RunStep()),
+        (None, ScheduleChunk(1)),
+        (None, RunStep((1,))),
+        ("inspect", Inspect()),
+        ("faults", Fault("forward", 99)),
+        (None, Release(1)),
+        (None, Reset()),
+    ]
+
+
 _SAMPLES = {
     "slots": _slots,
     "rows": _rows,
@@ -197,4 +221,5 @@ _SAMPLES = {
     "states": _states,
     "hashes": _hashes,
     "prefix": _prefix,
+    "requests": _requests,
 }

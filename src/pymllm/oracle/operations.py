@@ -13,12 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pymllm.oracle.records import decode_tagged, encode_tagged
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = [
     "KINDS",
     "OPERATIONS",
     "OPERATIONS_OF",
     "SPAN_LIMIT",
+    "AddRequest",
     "Alloc",
     "AllocRows",
     "AllocTrack",
@@ -46,13 +48,18 @@ __all__ = [
     "MoveKV",
     "MoveSWA",
     "Operation",
+    "Pause",
     "PickToken",
     "ReadHalves",
     "ReadKV",
     "ReadRows",
     "ReadStates",
+    "Release",
     "Reset",
     "ResetStates",
+    "Resume",
+    "RunStep",
+    "ScheduleChunk",
     "SliceKey",
     "Span",
     "Token",
@@ -138,7 +145,10 @@ class Fault:
     call : str
         ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of states
         (it raises and takes nothing), ``"callback"`` (the eviction callback raises) or ``"reenter"`` (the
-        eviction callback calls the cache: `match_prefix`, which must be refused, X6).
+        eviction callback calls the cache: `match_prefix`, which must be refused, X6). Of a context:
+        ``"allocate_blocks"`` (raises), ``"no_blocks"`` (the same answers ``None``), ``"allocate_slots"``,
+        ``"store_states"`` (what copies into slots), ``"restore_state"`` and ``"forward"`` (raises at the nth
+        request).
     nth : int
         Which of these calls, from 1.
     """
@@ -509,6 +519,7 @@ Operation = (
     | AllocTrack | FreeTrack | WriteState | CopyStates | ResetStates | ReadStates
     | SliceKey | PickToken | HashPage | HashInt64 | HashBytes
     | Match | Insert | Evict | Lock | Unlock | Hash | Reset | Inspect
+    | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
 )  # fmt: skip
 
 _POOL = (Alloc, Free, FreeSWA, MoveSWA)
@@ -535,11 +546,23 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         AllocTrack,
         FreeTrack,
     ),
+    "requests": (
+        AddRequest,
+        ScheduleChunk,
+        RunStep,
+        Pause,
+        Resume,
+        Release,
+        Reset,
+        Inspect,
+        Fault,
+        Malformed,
+    ),
 }
 """The operations of each kind of implementation."""
 
 KINDS = tuple(OPERATIONS_OF)
-"""Slot allocators, request rows, KV buffers, state pools, keys and hashes, prefix caches."""
+"""Slot allocators, request rows, KV buffers, state pools, keys and hashes, prefix caches, whole requests."""
 
 OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))
 """Every operation once."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from pymllm.oracle.operations import Token
 from pymllm.oracle.records import decode, decode_tagged, encode, encode_tagged, schema_of, tagged_schema_of
+from pymllm.oracle.request_outcomes import ContextView, Ran, RequestView
 
 __all__ = [
     "INJECTED",
     "RESULTS",
     "Buffers",
+    "ContextView",
     "Done",
     "Effect",
     "Evicted",
@@ -24,6 +26,8 @@ __all__ = [
     "NodeView",
     "Number",
     "Outcome",
+    "Ran",
+    "RequestView",
     "Result",
     "Slots",
     "States",
@@ -246,12 +250,12 @@ class Inspected:
 
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
-    | Tokens | Table | Buffers | States | Inspected
+    | Tokens | Table | Buffers | States | Inspected | RequestView | Ran | ContextView
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = (
     Done, Failed, Unsupported, NoRoom, Slots, Matched, Inserted, Evicted, Locked, Hashes, Number,
-    Tokens, Table, Buffers, States, Inspected,
+    Tokens, Table, Buffers, States, Inspected, RequestView, Ran, ContextView,
 )  # fmt: skip
 """Every kind of answer."""
 
@@ -268,7 +272,8 @@ class Effect:
         ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of states, or
         ``"callback"`` for a removed node.
     slots : tuple of int
-        Slots named; the sources of a move. Empty for a callback.
+        Slots named; the sources of a move. Empty for a callback. Of a context's ``"deregistered"``: the
+        blocks that its block allocator says were deregistered or became free.
     target : tuple of int
         The targets of a move.
     node : int or None
