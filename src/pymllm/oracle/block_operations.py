@@ -1,7 +1,8 @@
 """The operations of block allocators and of the cached states beside them (kind ``blocks``).
 
 Blocks are named by the `AllocBlocks` that handed them out, slots by the `AllocSlots` or
-`EvictSlots` that did. A request is a row of the context, which is the caller's; so are the clock and the live states.
+`EvictSlots` that did. A request is a row of the context, which is the caller's; so are the clock and the
+live states.
 """
 
 from __future__ import annotations
