@@ -156,7 +156,7 @@ class Requests(BaseAdapter):
         inner = blocks.on_blocks_deregistered
 
         def record(ids: list[int], hashes: set[int]) -> None:
-            self.effects.append(Effect("deregistered", tuple(int(block) for block in ids)))
+            self.effects.append(Effect("callback", tuple(int(block) for block in ids)))
             if inner is not None:
                 inner(ids, hashes)
 

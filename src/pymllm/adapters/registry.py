@@ -47,6 +47,7 @@ OWN: tuple[AdapterEntry, ...] = (
     ),
     AdapterEntry("mamba", "pymllm.adapters.own_mamba:Mamba", "MambaRadixCache"),
     AdapterEntry("chunk", "pymllm.adapters.own_chunk:Chunk", "ChunkCache"),
+    AdapterEntry("blocks", "pymllm.adapters.own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
     AdapterEntry("requests", "pymllm.adapters.own_requests:Requests", "DynamicInferenceContext"),
 )
 """Our own classes; what ``pymllm verify`` examines by default."""

@@ -60,6 +60,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
         MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 0.75),
         MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 0.75, _DRIVEN),
     ),
+    "blocks": (MachineEntry("pymllm.conformance.block_machine:BlockMachine", 0.4),),
     "requests": (MachineEntry("pymllm.conformance.request_machine:RequestMachine", 0.6),),
 }
 """The machines of each kind."""
