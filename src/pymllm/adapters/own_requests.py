@@ -36,7 +36,7 @@ _SHORT: Config = {
         "chunk_size": 2,
     },
     **_STATES,
-    **{"slots": 3, "policy": "lru", "hash_digits": None},
+    **{"mamba_slots": 3, "policy": "lru", "hash_digits": None},
 }
 _LONG: Config = {**_SHORT, "block_size": 256, "chunk_size": 128}
 
@@ -101,12 +101,12 @@ class Requests(BaseAdapter):
     CONTEXT: ClassVar[type[DynamicInferenceContext]] = DynamicInferenceContext
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _SHORT,
-        {**_SHORT, "slots": 1, "policy": "ref_zero"},
-        {**_SHORT, "slots": 64, "hash_digits": 2},
-        {**_SHORT, "layers": 0, "slots": 0, "hash_digits": 2},
-        {**_SHORT, "chunk_size": 128, "num_blocks": 81, "max_blocks": 42, "paused_limit": 45},
-        {**_LONG, "slots": 1},
-        {**_LONG, "slots": 64, "policy": "ref_zero", "hash_digits": 2},
+        {**_SHORT, "mamba_slots": 1, "policy": "ref_zero"},
+        {**_SHORT, "mamba_slots": 64, "hash_digits": 2},
+        {**_SHORT, "layers": 0, "mamba_slots": 0, "hash_digits": 2},
+        {**_SHORT, "chunk_size": 128, "num_blocks": 55, "max_blocks": 40, "paused_limit": 42},
+        {**_LONG, "mamba_slots": 1},
+        {**_LONG, "mamba_slots": 64, "policy": "ref_zero", "hash_digits": 1},
         {**_LONG, "chunk_size": 2},
     )
 
@@ -124,7 +124,7 @@ class Requests(BaseAdapter):
         """Build what is adapted."""
         digits = self.config.get("hash_digits")
         states: dict[str, Any] = {
-            "mamba_slots": self._size("slots"),
+            "mamba_slots": self._size("mamba_slots"),
             "num_mamba_layers": self._size("layers"),
             "mamba_chunk_size": self._size("chunk_size"),
             "conv_states_shape": (self._size("conv_width"),),
@@ -164,8 +164,8 @@ class Requests(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
-        claims = {"pool", "refusals", "faults", "inspect"}
-        return frozenset(claims | ({"mamba"} if self._size("layers") and self._size("slots") else set()))
+        has_states = self._size("layers") and self._size("mamba_slots")
+        return frozenset({"pool", "refusals", "faults", "inspect", *(["mamba"] if has_states else [])})
 
     def sizes(self) -> dict[str, int]:
         """Count blocks, requests by their region, and free slots where there are such."""
@@ -227,8 +227,9 @@ class Requests(BaseAdapter):
         return Done()
 
     def do_reset(self, step: int, operation: Reset) -> Result:
-        """Empty the context."""
+        """Empty the context, and the KV beside it, so that what is read afterwards is the same on a new one."""
         self.context.reset()
+        self.forward.kv[:] = 0
         return Done()
 
     def _find(self, step: int) -> Prompted:

@@ -10,7 +10,7 @@ from pymllm.conformance.twins import check_twins
 from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
 from pymllm.oracle.outcomes import Failed, Outcome
 from pymllm.oracle.request_judge import RequestJudge
-from pymllm.oracle.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
+from pymllm.oracle.request_model import PAUSED, WAITING, RequestModel, ServedRequest
 from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["RequestMachine"]
@@ -218,18 +218,29 @@ class RequestMachine(ActingMachine):
             _FAULTS[call * 2 + branch % 2 * (1 - call)], 1, AddRequest(self._prompt(pieces, tail, 3, branch))
         )
 
-    @act(needs="can_fail", call=(0, 1), pick=_PICK)
+    @act(weight=2, needs="can_fail", call=(0, 1), pick=_PICK)
     def schedule_and_fail(self, call: int, pick: int) -> None:
         """Let the allocation of a chunk's blocks fail (X2)."""
+        if not self.model.of(WAITING):
+            self._add_aligned(pick, 1)
         waiting = self.model.of(WAITING)
         if waiting:
             self._fail(_FAULTS[call], 1, ScheduleChunk(waiting[pick % len(waiting)].step))
 
-    @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), limit=_LIMIT)
-    def step_and_fail(self, call: int, nth: int, limit: int) -> None:
+    @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
+    def step_and_fail(self, call: int, nth: int, pieces: int) -> None:
         """Let a step fail, at its beginning, in the forward pass, or in the commit (X2, C7)."""
-        self._schedule(limit)
+        if call < 2:
+            self._add_aligned(pieces, None)  # its first decode needs a block
+        elif call < 5:
+            self.do(AddRequest(self._prompt(pieces, 0, 3, nth)))  # its prompt's end leaves a state
+        self._schedule(0)
         self._fail(_FAULTS[call], nth if call == 5 else 1, RunStep())
+
+    def _add_aligned(self, pieces: int, limit: int | None) -> None:
+        """Let a request arrive whose prompt ends with a block, and compute once."""
+        self.do(AddRequest(self._prompt(pieces % 3, 4, 3, 2), limit))
+        self._step((1,), 1)
 
     def _fail(self, call: str, nth: int, operation: Operation) -> None:
         self.do(Fault(call, nth))
@@ -260,10 +271,10 @@ class RequestMachine(ActingMachine):
         if what == 0 and gone:
             self.do(Release(gone[pick % len(gone)]))
         elif self.has_requests:
-            request = self._picked(pick)
+            request = next(iter(self.model.of(PAUSED) if what > 1 else ()), self._picked(pick))
             if request.region == PAUSED:
                 self.do(Pause(request.step))
-            elif what == 1 and request.region == PREFILL:
+            elif what == 1 and request.region != WAITING:
                 self.do(ScheduleChunk(request.step))
             else:
                 self.do(Resume(request.step))

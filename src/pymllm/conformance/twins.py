@@ -8,12 +8,12 @@ from pymllm.adapters.base import Adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.history import Step
-from pymllm.oracle.operations import Clear
+from pymllm.oracle.operations import Clear, Fault, Reset
 from pymllm.oracle.outcomes import Failed, NoRoom, Outcome
 
 __all__ = ["check_clears", "check_refusals", "check_twins"]
 
-_TWINNED = ("slots", "rows", "buffers", "states", "hashes")
+_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "requests")
 """Kinds of which every step that was refused or found no room must have changed nothing."""
 
 
@@ -30,7 +30,7 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     Parameters
     ----------
     examiner : Examiner
-        After a program without faults that were let happen on purpose.
+        After a program. What was let fail on purpose is left out where it changed nothing, and its fault.
     make : callable
         Makes a new adapter of the same configuration.
 
@@ -40,10 +40,10 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
         The law of the last step left out before the difference: X4 if that found no room (it changed, for
         instance, the order of what is handed out next), X1 if it was refused; X3 if there is none.
     """
-    laws = {step.number: law for step in examiner.history.steps if (law := _law_of_nothing(step, examiner))}
+    steps, laws = examiner.history.steps, _laws_of_nothing(examiner)
     if not laws:
         return
-    different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
+    different = _first_difference([step for step in steps if step.number not in laws], make)
     if different is not None:
         # Where nothing was left out before it, the same program did something else.
         law = next((laws[number] for number in reversed(laws) if number < different[0].number), "X3")
@@ -67,10 +67,13 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
         X7: what was cleared does something else than what is new.
     """
     steps = examiner.history.steps
-    cleared = max((at for at, step in enumerate(steps) if isinstance(step.operation, Clear)), default=None)
+    cleared = max(
+        (at for at, step in enumerate(steps) if isinstance(step.operation, Clear | Reset)), default=None
+    )
     if cleared is None:
         return
-    later = [step for step in steps[cleared + 1 :] if not _law_of_nothing(step, examiner)]
+    laws = _laws_of_nothing(examiner)
+    later = [step for step in steps[cleared + 1 :] if step.number not in laws]
     try:
         different = _first_difference(later, make)
     except ProgramError:  # a step names what was given before the clear, which a new one never gave
@@ -78,6 +81,18 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     if different is not None:
         _refuse("X7", different, "on a new one, without the steps before the clear")
     examiner.judge.evidence.count("X7")
+
+
+def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
+    """Return the law of each step that must have changed nothing, and of the faults of such steps."""
+    laws: dict[int, str] = {}
+    following = ""
+    for step in reversed(examiner.history.steps):
+        law = following if isinstance(step.operation, Fault) else _law_of_nothing(step, examiner)
+        if law:
+            laws[step.number] = law
+        following = law
+    return dict(sorted(laws.items()))
 
 
 def _law_of_nothing(step: Step, examiner: Examiner) -> str:

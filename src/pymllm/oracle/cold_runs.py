@@ -65,6 +65,7 @@ class ColdRuns:
         self._hash_digits = hash_digits
         self._maps: dict[int, list[tuple[int, int, int]]] = {}
         self._known: dict[tuple[Prefix, tuple[int, ...]], Prefix] = {}
+        self._partial: dict[Prefix, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.nothing = Prefix(None, 0, 0, 0, (0,) * len(self._elements), "")
 
     def extend(self, prefixes: list[Prefix], tokens: Sequence[int]) -> None:
@@ -78,7 +79,14 @@ class ColdRuns:
         """Return the state after ``tokens[:stop]``, whose prefixes are known."""
         whole = stop // self.block_size
         above = prefixes[whole - 1] if whole else self.nothing
-        return self._advance(above.state, tokens[above.length : stop])
+        rest = tuple(tokens[above.length : stop])
+        # Asked for over and over while a request is looked at, and then a few tokens further on.
+        known, state = self._partial.get(above, ((), above.state))
+        if rest[: len(known)] != known:
+            known, state = (), above.state
+        state = self._advance(state, rest[len(known) :])
+        self._partial[above] = (rest, state)
+        return state
 
     def kv_until(self, prefixes: Sequence[Prefix], tokens: Sequence[int], stop: int) -> tuple[int, ...]:
         """Return what is told of each block of a run that has computed ``tokens[:stop]``."""

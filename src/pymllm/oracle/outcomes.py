@@ -288,7 +288,8 @@ class BlockBooks:
 
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
-    | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks | RequestView | Ran | ContextView
+    | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks
+    | RequestView | Ran | ContextView
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = (

@@ -99,7 +99,7 @@ class RequestModel:
     ----------
     config : dict
         ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a request), ``block_size``,
-        ``chunk_size``, ``slots``, ``layers``, ``conv_width`` and ``ssm_width`` (elements of one layer),
+        ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width`` (elements of one layer),
         ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak hash keeps; ``None``
         for all).
 
@@ -133,7 +133,7 @@ class RequestModel:
             )
         self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
         self.blocks = ContextBlocks(self._number("num_blocks", 2) - 1, config["policy"] == "lru")
-        self.slots = ContextSlots(self._number("slots", 0) if self.layers else 0)
+        self.slots = ContextSlots(self._number("mamba_slots", 0) if self.layers else 0)
         self.clear()
 
     def _number(self, key: str, least: int = 1) -> int:
