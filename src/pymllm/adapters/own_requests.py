@@ -227,7 +227,7 @@ class Requests(BaseAdapter):
         return Done()
 
     def do_reset(self, step: int, operation: Reset) -> Result:
-        """Empty the context, and the KV beside it, so that what is read afterwards is the same on a new one."""
+        """Empty the context, and the KV beside it: what is read afterwards is the same on a new one."""
         self.context.reset()
         self.forward.kv[:] = 0
         return Done()

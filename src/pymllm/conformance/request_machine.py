@@ -95,12 +95,12 @@ class RequestMachine(ActingMachine):
         self.do(AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
         self.observe()
 
-    @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL)
-    def add_alike(self, pieces: int, turn: int, branch: int, tail: int) -> None:
-        """Let two requests arrive that compute the same blocks at a time."""
-        for each in (tail, tail + 1):
-            self.do(AddRequest(self._prompt(pieces, each, turn, branch)))
-        self._step((), 1)
+    @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL, apart=(0, 1))
+    def add_two(self, pieces: int, turn: int, branch: int, tail: int, apart: int) -> None:
+        """Let two requests arrive and compute at a time, the same blocks or others."""
+        for each in (0, 1):
+            self.do(AddRequest(self._prompt(pieces, tail + each, turn, branch + each * apart)))
+        self._step((1,), 1)
 
     @act(weight=2, turn=_PIECES, branch=_BRANCH, short=(0, 2))
     def add_longest(self, turn: int, branch: int, short: int) -> None:
@@ -159,7 +159,7 @@ class RequestMachine(ActingMachine):
 
     def _step(self, next_tokens: tuple[int, ...], times: int) -> None:
         for _ in range(times):
-            outcome = self.do(RunStep(next_tokens or (1,)))
+            outcome = self.do(RunStep(next_tokens))
             self._make_way(outcome)
         self.observe()
 

@@ -99,10 +99,9 @@ class RequestBooks:
             How many it needed; what was evicted for that is already free in the model.
         """
         had, evidence = len(request.blocks), self.evidence
-        law = "E2" if had > request.matched else "C3"
         if had:
             evidence.expect(
-                law, f"first blocks of request {request.step}", tuple(request.blocks), tuple(blocks[:had])
+                "E2", f"first blocks of request {request.step}", tuple(request.blocks), tuple(blocks[:had])
             )
         new = [*blocks[had:]]
         evidence.expect("E2", f"blocks of request {request.step}", had + missing, len(blocks))

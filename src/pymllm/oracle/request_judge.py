@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import ClassVar
 
 from pymllm.oracle.history import Header
@@ -68,12 +69,11 @@ class RequestJudge(PoolJudge):
         missing = model.missing(request)
         if self._is_short(missing, model.blocks.room(request.blocks), "a request", outcome):
             return "X4"
-        hit = [*request.blocks]
-        model.blocks.retain(hit)
+        model.blocks.retain(request.blocks)
         view = self._take(request, missing, outcome)
         model.served[step] = request
         check_request(self.books, request, view)
-        self.evidence.count("C3", *(["E4"] if missing else []))
+        self.evidence.count(*(["E4"] if missing else []))
         self._note_admission(request)
         return "C1"
 
@@ -124,10 +124,18 @@ class RequestJudge(PoolJudge):
         view = self.answer(RequestView, "E4", f"room for {missing} blocks", outcome)
         victims = self.model.evict(missing)
         self.books.check_effects("C1", "an eviction", victims, outcome)
+        if not request.computed:
+            self._judge_hit(request, view)
         self.model.extend(request, self.books.check_new(request, view.blocks, missing))
         self.evidence.meet("cached blocks are evicted to make room", victims)
         self.evidence.meet("a state goes with its block", states.intersection(victims))
         return view
+
+    def _judge_hit(self, request: ServedRequest, view: RequestView) -> None:
+        """Test which blocks a request shares: at the start of its row those that were not free (C3)."""
+        shared = tuple(takewhile(lambda block: not self.model.blocks.is_free(block), view.blocks))
+        what = f"blocks that request {request.step} shares"
+        self.evidence.expect("C3", what, tuple(request.blocks), shared)
 
     def _note_match(self, request: ServedRequest) -> None:
         blocks, hit = self.model.blocks, len(request.blocks)
