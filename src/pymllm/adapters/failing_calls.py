@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -29,6 +30,11 @@ class FailingCalls:
     context : DynamicInferenceContext
         Its allocators get attributes of their own in place of these methods.
 
+    Attributes
+    ----------
+    made : Counter of str
+        How often each call of `FAILING_CALLS` was made, failing ones included.
+
     Notes
     -----
     A call that asks for nothing, such as an allocation of no blocks, cannot fail and is not counted.
@@ -37,6 +43,7 @@ class FailingCalls:
     def __init__(self, context: Any) -> None:
         self._fault: Fault | None = None
         self._calls_until = 0
+        self.made: Counter[str] = Counter()
         for owner, names in set(FAILING_CALLS.values()):
             part = getattr(context, owner)
             for name in names if part is not None else ():
@@ -53,7 +60,8 @@ class FailingCalls:
     def _before(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
         def checked(asked: Any, *more: Any) -> Any:
             if self._is_struck(name, asked):
-                if self._fault is not None and self._fault.call == "no_blocks":
+                assert self._fault is not None
+                if self._fault.call == "no_blocks":
                     return None
                 raise InjectedFault(f"{name} was told to fail")
             return call(asked, *more)
@@ -61,8 +69,11 @@ class FailingCalls:
         return checked
 
     def _is_struck(self, name: str, asked: Any) -> bool:
-        if self._fault is None or name not in FAILING_CALLS.get(self._fault.call, ("", ()))[1]:
+        if name != "restore_to_live" and not asked:
             return False
-        is_counted = name == "restore_to_live" or bool(asked)
-        self._calls_until -= is_counted
-        return is_counted and self._calls_until == 0
+        calls = [call for call, (_, names) in FAILING_CALLS.items() if name in names]
+        self.made.update(calls)
+        if self._fault is None or self._fault.call not in calls:
+            return False
+        self._calls_until -= 1
+        return self._calls_until == 0
