@@ -125,7 +125,7 @@ class Sweep:
 @pytest.mark.parametrize("seed", [5, 12])
 @pytest.mark.parametrize("policy", ["lru", "ref_zero"])
 def test_whichever_allocation_fails_what_was_asked_is_done_or_undone(policy: str, seed: int) -> None:
-    """X2, X4, E1, E3: the n-th call of each kind, for every n; all checks pass after each step, then all goes."""
+    """X2, X4, E1, E3: the n-th call of each kind, for every n; checks pass after each step, then all goes."""
     config: Config = {**CONFIGURATIONS[0], "policy": policy}
     program = corpus_program(config, seed)
     sound = Sweep(config, audit=False)

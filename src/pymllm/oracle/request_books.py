@@ -73,8 +73,10 @@ class RequestBooks:
         """Tell whether one of these calls was told to fail."""
         return self.fault is not None and self.fault.call in calls
 
-    def survive(self, what: str) -> str:
+    def survive(self, what: str, outcome: Outcome | None = None) -> str:
         """Count a failure that has left no trace, and return the law of its traces."""
+        if outcome is not None:
+            self.check_effects("X2", "what failed", (), outcome)
         if "faults" in self.claims:
             self.evidence.count("X2")
         self.evidence.meet(what)

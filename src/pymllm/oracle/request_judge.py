@@ -65,7 +65,7 @@ class RequestJudge(PoolJudge):
         request = model.meet(step, operation.tokens, operation.limit)
         self._note_match(request)
         if self.books.is_struck(outcome, "allocate_blocks", "restore_state"):
-            return self.books.survive("a request that could not be added leaves no trace")
+            return self.books.survive("a request that could not be added leaves no trace", outcome)
         missing = model.missing(request)
         if self._is_short(missing, model.blocks.room(request.blocks), "a request", outcome):
             return "X4"
@@ -85,7 +85,7 @@ class RequestJudge(PoolJudge):
         chunk, request.chunk = request.chunk, request.plan_chunk(operation.limit)
         if self.books.is_struck(outcome, "allocate_blocks"):
             request.chunk = chunk
-            return self.books.survive("a chunk that could not be scheduled leaves no trace")
+            return self.books.survive("a chunk that could not be scheduled leaves no trace", outcome)
         missing = self.model.missing(request)
         if self._is_short(missing, self.model.blocks.room(), "a chunk", outcome):
             request.chunk = chunk
@@ -108,7 +108,7 @@ class RequestJudge(PoolJudge):
             self._no_room(f"{what} that needs {missing} blocks of {room}", outcome)
             return True
         if missing and self.books.is_armed("no_blocks") and isinstance(outcome.result, NoRoom):
-            self.books.survive(f"{what} finds no room where there is some")
+            self.books.survive(f"{what} finds no room where there is some", outcome)
             return True
         return False
 
