@@ -16,7 +16,14 @@ from pymllm.oracle.request_operations import AddRequest, Release, RunStep
 __all__ = ["CONFIG", "SEVEN", "Change", "law_of", "play", "result_with", "sizes_with", "two_served"]
 
 CONFIG: Config = {
-    **{"max_requests": 3, "num_blocks": 8, "max_blocks": 4, "paused_limit": 3, "block_size": 2, "chunk_size": 2},
+    **{
+        "max_requests": 3,
+        "num_blocks": 8,
+        "max_blocks": 4,
+        "paused_limit": 3,
+        "block_size": 2,
+        "chunk_size": 2,
+    },
     **{"layers": 1, "conv_width": 1, "ssm_width": 1, "mamba_slots": 2, "policy": "lru", "hash_digits": None},
 }
 SEVEN = (1, 2, 3, 4, 5, 6, 7)
@@ -52,7 +59,8 @@ def result_with(**fields: Any) -> Change:
 
     def change(outcome: Outcome) -> Outcome:
         values = {
-            name: value(getattr(outcome.result, name)) if callable(value) else value for name, value in fields.items()
+            name: value(getattr(outcome.result, name)) if callable(value) else value
+            for name, value in fields.items()
         }
         return dataclasses.replace(outcome, result=dataclasses.replace(outcome.result, **values))  # type: ignore[type-var]
 

@@ -10,7 +10,7 @@ from pymllm.conformance.twins import check_twins
 from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
 from pymllm.oracle.outcomes import Failed, Outcome
 from pymllm.oracle.request_judge import RequestJudge
-from pymllm.oracle.request_model import PAUSED, WAITING, RequestModel, ServedRequest
+from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["RequestMachine"]
@@ -159,9 +159,18 @@ class RequestMachine(ActingMachine):
 
     def _step(self, next_tokens: tuple[int, ...], times: int) -> None:
         for _ in range(times):
-            outcome = self.do(RunStep(next_tokens))
-            self._make_way(outcome)
+            self._spare_refusals()
+            self._make_way(self.do(RunStep(next_tokens)))
         self.observe()
+
+    def _spare_refusals(self) -> None:
+        """Release requests that are as long as they may be, where a step with them is not refused."""
+        for request in () if self.can_refuse else self._longest():
+            self.do(Release(request.step))
+
+    def _longest(self) -> list[ServedRequest]:
+        decoding = [each for each in self.model.of(DECODE) if len(each.blocks) == self.model.max_blocks]
+        return [each for each in decoding if self.model.missing(each)]
 
     def _make_way(self, outcome: Outcome) -> None:
         """Release whom a step has spoiled or could not take along."""
@@ -169,8 +178,7 @@ class RequestMachine(ActingMachine):
         if spoiled:
             self.observe()
         if isinstance(outcome.result, Failed):
-            full = [each for each in self.model.of("decode") if len(each.blocks) == self.model.max_blocks]
-            spoiled = [each for each in full if self.model.missing(each)] or [*self.model.served.values()][:1]
+            spoiled = self._longest() or [*self.model.served.values()][:1]
         for request in spoiled:
             self.do(Release(request.step))
 
@@ -235,6 +243,7 @@ class RequestMachine(ActingMachine):
         elif call < 5:
             self.do(AddRequest(self._prompt(pieces, 0, 3, nth)))  # its prompt's end leaves a state
         self._schedule(0)
+        self._spare_refusals()
         self._fail(_FAULTS[call], nth if call == 5 else 1, RunStep())
 
     def _add_aligned(self, pieces: int, limit: int | None) -> None:

@@ -50,7 +50,10 @@ def test_a_state_is_the_same_however_it_is_asked_for() -> None:
     cold = ColdRuns(2, 2, 1)
     prefixes = prefixes_of(cold, TOKENS)
     for stop in (0, 1, 3, 5, 4, 3, 2, 1, 0):
-        wanted = (*(element(e, CONV_PRIME, TOKENS[:stop]) for e in (0, 1)), element(0, SSM_PRIME, TOKENS[:stop]))
+        wanted = (
+            *(element(e, CONV_PRIME, TOKENS[:stop]) for e in (0, 1)),
+            element(0, SSM_PRIME, TOKENS[:stop]),
+        )
         assert cold.state_at(prefixes, TOKENS, stop) == wanted
     other = (5, 1)
     assert cold.state_at([], other, 1) == cold.state_at([], TOKENS, 1)

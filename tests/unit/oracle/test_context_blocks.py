@@ -58,7 +58,8 @@ def test_a_block_without_a_hash_is_free_after_its_last_reference() -> None:
     blocks.retain((0, 0))
     assert blocks.release((0,)) == []
     assert blocks.release((0,)) == [0]
-    assert not blocks.is_free(2) and not blocks.is_free(-1)
+    assert not blocks.is_free(2)
+    assert not blocks.is_free(-1)
 
 
 def test_a_hit_needs_the_tokens_and_the_very_parent() -> None:

@@ -49,7 +49,9 @@ def test_a_failure_counts_where_failures_are_claimed(claims: tuple[str, ...], co
 def test_blocks_are_given_up_once_in_any_order() -> None:
     """C1: by one callback or by several."""
     made = books()
-    made.check_effects("C1", "it", (2, 1), Outcome(Done(), (Effect("callback", (1,)), Effect("callback", (2,)))))
+    made.check_effects(
+        "C1", "it", (2, 1), Outcome(Done(), (Effect("callback", (1,)), Effect("callback", (2,))))
+    )
     made.check_effects("C1", "it", (), Outcome(Done()))
     assert made.evidence.exercised["C1"] == 1
     with pytest.raises(InvariantViolation, match="C1"):

@@ -31,14 +31,39 @@ def first_block(block: int) -> Change:
 
 GOOD: list[tuple[Operation, ...]] = [
     (*two_served(), RunStep(), RunStep(), Release(4), Release(4), Inspect(), Reset(), Inspect()),
-    (AddRequest(SEVEN, 2), RunStep(), Pause(1), Pause(1), Resume(1), Resume(1), ScheduleChunk(1), ScheduleChunk(1)),
-    (AddRequest(LONG), AddRequest(LONG), Pause(1), AddRequest((7, 7)), RunStep(), RunStep(), Release(1), RunStep()),
+    (
+        AddRequest(SEVEN, 2),
+        RunStep(),
+        Pause(1),
+        Pause(1),
+        Resume(1),
+        Resume(1),
+        ScheduleChunk(1),
+        ScheduleChunk(1),
+    ),
+    (
+        AddRequest(LONG),
+        AddRequest(LONG),
+        Pause(1),
+        AddRequest((7, 7)),
+        RunStep(),
+        RunStep(),
+        Release(1),
+        RunStep(),
+    ),
     (AddRequest((1,)), AddRequest((2,)), AddRequest((3,)), AddRequest((4,)), RunStep(), Inspect()),
     (AddRequest(()), AddRequest((-1,)), AddRequest((2**32,)), AddRequest((1,) * 9), AddRequest((1,), 0)),
     (Malformed("pause", "a stranger"), Malformed("commit_step", "no step")),
     (Fault("allocate_blocks"), AddRequest(SEVEN), Fault("no_blocks"), AddRequest(SEVEN), Inspect()),
     (*two_served()[:3], Fault("restore_state"), AddRequest(SEVEN), Inspect(), AddRequest(SEVEN), RunStep()),
-    (AddRequest(SEVEN, 2), RunStep(), Fault("allocate_blocks"), ScheduleChunk(1), ScheduleChunk(1), RunStep()),
+    (
+        AddRequest(SEVEN, 2),
+        RunStep(),
+        Fault("allocate_blocks"),
+        ScheduleChunk(1),
+        ScheduleChunk(1),
+        RunStep(),
+    ),
     (AddRequest(SEVEN, 2), RunStep(), Fault("no_blocks"), ScheduleChunk(1), ScheduleChunk(1, 0)),
     (Fault("tea"), Inspect(), AddRequest((1, 2)), Fault("forward", 2), RunStep(), RunStep((4, 5))),
 ]
@@ -117,7 +142,12 @@ def test_under_ref_zero_a_release_gives_up_what_was_cached() -> None:
     """C6: with its states; the law that the callback breaks says so."""
     history = play(AddRequest(SEVEN), RunStep(), Release(1), policy="ref_zero")
     assert history.steps[-1].outcome is not None
-    assert sorted(block for effect in history.steps[-1].outcome.effects for block in effect.slots) == [0, 1, 2, 3]
+    assert sorted(block for effect in history.steps[-1].outcome.effects for block in effect.slots) == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert law_of(history, tells(0, 1, 2)) == "C6"
 
 
@@ -148,4 +178,6 @@ def test_misuse_has_no_meaning_where_it_is_not_refused() -> None:
     """X1: an adapter that does not claim refusals is not asked for one."""
     header = play().header
     with pytest.raises(ProgramError, match="does not claim"):
-        make_judge(Header("x", header.kind, header.config, ("mamba",))).judge(1, AddRequest(()), Outcome(Done()))
+        make_judge(Header("x", header.kind, header.config, ("mamba",))).judge(
+            1, AddRequest(()), Outcome(Done())
+        )

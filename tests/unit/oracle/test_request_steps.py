@@ -22,7 +22,10 @@ def run_with(**fields: Any) -> Change:
     """Change fields of what is told of the first request."""
 
     def change(runs: tuple[Any, ...]) -> tuple[Any, ...]:
-        values = {name: value(getattr(runs[0], name)) if callable(value) else value for name, value in fields.items()}
+        values = {
+            name: value(getattr(runs[0], name)) if callable(value) else value
+            for name, value in fields.items()
+        }
         return (dataclasses.replace(runs[0], **values), *runs[1:])
 
     return result_with(requests=change)
@@ -110,7 +113,8 @@ def test_shared_tokens_that_are_computed_again_may_go_to_their_place_or_to_the_d
     """E5: the KV is the same in both cases; anywhere else it would be somebody's."""
     history = play(*two_served(EIGHT), RunStep(), mamba_slots=1)  # the only state is at the prompt's end
     (run,) = ran(history).requests
-    assert run.start == 0 and run.writes[0][0] == 14
+    assert run.start == 0
+    assert run.writes[0][0] == 14
     assert law_of(history, run_with(writes=lambda writes: ((run.blocks[0] * 2, 2), *writes[1:]))) is None
     assert law_of(history, run_with(writes=lambda writes: ((run.blocks[1] * 2, 2), *writes[1:]))) == "E5"
 
@@ -118,7 +122,8 @@ def test_shared_tokens_that_are_computed_again_may_go_to_their_place_or_to_the_d
 def ran(history: History) -> Ran:
     """The answer of the last step."""
     outcome = history.steps[-1].outcome
-    assert isinstance(outcome, Outcome) and isinstance(outcome.result, Ran)
+    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome.result, Ran)
     return outcome.result
 
 
@@ -159,3 +164,10 @@ def test_tokens_are_sampled_in_the_order_in_which_requests_were_added() -> None:
     for request, tokens in prompts.items():
         alone = play(AddRequest(tokens), RunStep())
         assert ran(alone).requests[0].kv == requests[request]
+
+
+def test_a_step_fails_alike_where_no_states_are_kept() -> None:
+    """X2: blocks that it registers would be told of tokens that were never computed."""
+    history = play(*CUT_SHORT, layers=0, mamba_slots=0)
+    assert law_of(history, result_with(registered=(0,))) == "X2"
+    assert law_of(history, result_with(error="")) == "E1"
