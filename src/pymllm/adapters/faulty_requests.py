@@ -166,9 +166,8 @@ class FullHits(_FaultyContext):
 
 class _HoldsLate(DynamicInferenceContext):
     def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
-        live = super()._match(req, prompt, undo)
-        self.kv_block_allocator.release_memory_blocks(live.blocks)
-        return live
+        blocks, digests = self._index.match(prompt)
+        return LiveRequest(req, prompt, blocks, digests, matched=len(blocks), registered=len(blocks))
 
     def _schedule(self, live: LiveRequest, chunk: int) -> None:
         if not live.computed and live.region is Region.WAITING:
@@ -179,7 +178,7 @@ class _HoldsLate(DynamicInferenceContext):
 class UnheldHits(_FaultyContext):
     """Holds what it has found only once the rest is allocated."""
 
-    BREAKS = "E4"
+    BREAKS = "X4"
     CONTEXT = _HoldsLate
     CONFIGURATIONS = configured(Requests.CONFIGURATIONS, layers=0)
 
