@@ -137,17 +137,22 @@ class BlockActs(PoolMachine):
         self.do(ReleaseBlocks(self.names(blocks)))
         self.observe()
 
-    @act(count=(1, 3), parent=PICK, fresh=(0, 3), seed=SEED, weight=3)
+    @act(count=(1, 3), parent=PICK, fresh=(0, 3), seed=SEED, weight=2)
     def publish(self, count: int, parent: int, fresh: int, seed: int) -> None:
-        """Take blocks and register them as a chain, on their own or below a registered block."""
+        """Take blocks and register them."""
+        self.take_chain(count, parent, fresh, seed)
+        self.observe()
+
+    def take_chain(self, count: int, parent: int, fresh: int, seed: int) -> tuple[int, ...]:
+        """Take blocks and register them as a chain, on their own or below a registered block; return them."""
         outcome = self.do(AllocBlocks(count * self._scale))
-        taken = getattr(outcome.result, "slots", ())
+        taken: tuple[int, ...] = getattr(outcome.result, "slots", ())
         hashes = [self._hash(seed + at, fresh) for at in range(len(taken))]
         above = [self.judge.blocks.hash_of[it] for it in pick(sorted(self.judge.blocks.hash_of), parent, 1)]
         parents = None if not above or parent % 3 == 0 else (*above, *hashes)[: len(taken)]
         if taken:
             self._register(taken, hashes, parents)
-        self.observe()
+        return taken
 
     @act("held", start=PICK, count=(1, 3), above=(0, 3), seed=SEED, form=FORM, weight=2)
     def register(self, start: int, count: int, above: int, seed: int, form: int) -> None:
@@ -187,7 +192,7 @@ class BlockActs(PoolMachine):
         """Let the clock advance; seldom, let it begin anew."""
         self.do(SetClock(self.judge.blocks.clock + by if back else 0))
 
-    @act(often=(0, 5))
+    @act(often=(0, 3))
     def reset(self, often: int) -> None:
         """Reset everything now and then, and where every slot is in hand."""
         slots = self.judge.slots

@@ -14,8 +14,10 @@ from pymllm.oracle.operations import (
     EvictSlots,
     FindSlots,
     NameStates,
+    ReleaseBlocks,
     RestoreLive,
     SaveLive,
+    SetClock,
     Span,
     StoreState,
     WriteLive,
@@ -50,6 +52,30 @@ class BlockMachine(BlockActs):
         """Whether there are slots, and misuse is refused."""
         return self.has_slots and self.can_refuse
 
+    # -- whole requests ------------------------------------------------------------------------------------
+
+    @act("has_slots", count=(1, 3), parent=PICK, request=(0, 7), stays=(0, 2), seed=SEED, weight=2)
+    def serve(self, count: int, parent: int, request: int, stays: int, seed: int) -> None:
+        """Take, publish, save and name the blocks of a request, and perhaps release them, some time later."""
+        blocks = self.take_chain(count, parent, fresh=1, seed=seed)
+        new = self._without_slot(blocks)[: len(self.slots.free) + len(self.slots.victims())]
+        self.do(AllocSlots(self.names(new)))
+        having = [block for block in new if block in self.slots.slot_of]
+        live, hashes = self.states.rows - 1, self.judge.blocks.hash_of
+        if live and having:
+            for layer, contents in enumerate(self._contents(seed)):
+                self.do(WriteLive(request % live, layer, *contents))
+            (slot,) = (self.slots.slot_of[block] for block in having[-1:])
+            self.do(SaveLive(self.slot_names([slot]), (request % live,)))
+        self.do(NameStates(self.names(having), tuple(hashes.get(block, -1) for block in having)))
+        if not stays:
+            self.do(ReleaseBlocks(self.names(blocks)))
+            self.do(SetClock(self.judge.blocks.clock + 1))
+        self.observe()
+
+    def _without_slot(self, blocks: Sequence[int]) -> list[int]:
+        return [block for block in blocks if block not in self.slots.slot_of]
+
     # -- slots ---------------------------------------------------------------------------------------------
 
     @act("has_slots", start=PICK, count=(0, 4), repeats=(0, 2), weight=3)
@@ -74,8 +100,7 @@ class BlockMachine(BlockActs):
         self.observe()
 
     def _new_blocks(self, start: int, count: int) -> list[int]:
-        slots = self.slots.slot_of
-        return pick([block for block in self.judge.blocks.occupied if block not in slots], start, count)
+        return pick(self._without_slot(self.judge.blocks.occupied), start, count)
 
     @act("has_slots", start=PICK, often=(0, 1))
     def alloc_slots_for_the_oldest(self, start: int, often: int) -> None:
@@ -124,7 +149,7 @@ class BlockMachine(BlockActs):
         self.do(NameStates(self.names(blocks), tuple(values)))
         self.observe()
 
-    @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 2), seed=SEED)
+    @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 3), seed=SEED)
     def drop_states(self, start: int, count: int, repeat: int, how: int, seed: int) -> None:
         """Drop the states of some blocks, as an observer also with hashes of others."""
         blocks = pick(
@@ -132,8 +157,9 @@ class BlockMachine(BlockActs):
         )
         blocks += blocks[:repeat]
         others = [value for block, value in self.slots.named.items() if block not in blocks]
-        hashes = (*others[:2], self._hash(seed)) if _WAYS[how] == "deregistered" else ()
-        self.do(DropStates(self.names(blocks), _WAYS[how], hashes))
+        way = _WAYS[min(how, 2)]
+        hashes = (*others[:2], self._hash(seed)) if way == "deregistered" else ()
+        self.do(DropStates(self.names(blocks), way, hashes))
         self.observe()
 
     # -- states --------------------------------------------------------------------------------------------
@@ -196,7 +222,7 @@ class BlockMachine(BlockActs):
         """Name a state by another block's hash, or one that is not there, or outside."""
         blocks, slots = self.judge.blocks, self.slots
         with_slot = pick(sorted(slots.slot_of), start, 1)
-        without = pick(sorted(set(blocks.occupied) - set(slots.slot_of)), other, 1)
+        without = pick(self._without_slot(blocks.occupied), other, 1)
         named = with_slot if twist < 2 else without
         if named:
             value = blocks.hash_of.get(named[0], 5) + (1 if twist < 2 else 0)
@@ -217,7 +243,7 @@ class BlockMachine(BlockActs):
     def use_states_badly(self, start: int, twist: int) -> None:
         """Store where no slot is, or outside; save and restore what is not live."""
         blocks, slots, last = self.judge.blocks, self.slots, self.states.rows - 1
-        homeless = pick([block for block in blocks.occupied if block not in slots.slot_of], start, 1)
+        homeless = pick(self._without_slot(blocks.occupied), start, 1)
         having = pick(sorted(slots.slot_of), start, 1)
         wrong = last if start % 2 else -1
         if twist == 0 and homeless:
