@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -81,7 +82,7 @@ class Blocks(OwnPool):
     KIND = "blocks"
     BLOCKS: ClassVar[type[Any]] = KVBlockAllocator
     SLOTS: ClassVar[type[Any]] = MambaSlotAllocator
-    CONFIGURATIONS = (
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _SMALL,
         {**_SMALL, "block_size": 256, "slots": 1, "conv_dtype": "float16", "ssm_dtype": "float16"},
         _LARGE,
@@ -260,17 +261,20 @@ class Blocks(OwnPool):
     def do_inspect(self, step: int, operation: Inspect) -> BlockBooks:
         """Read every documented view."""
         pool, slots = self.pool, self.slots
-        views = [_listed(it) for it in (pool.block_ref_counts, pool.block_hashes, pool.block_timestamps)]
-        names = tuple(sorted(pool.kv_hash_to_block_id.items()))
+        books = BlockBooks(
+            _listed(pool.block_ref_counts),
+            _listed(pool.block_hashes),
+            _listed(pool.block_timestamps),
+            tuple(sorted(pool.kv_hash_to_block_id.items())),
+        )
         if slots is None:
-            return BlockBooks(*views, names)
-        return BlockBooks(
-            *views,
-            names,
-            _listed(slots.block_to_slot),
-            _listed(slots.slot_to_block),
-            _listed(slots.free_slots[: slots.free_count]),
-            tuple(sorted(slots.hash_to_block_id.items())),
+            return books
+        return replace(
+            books,
+            slot_of_block=_listed(slots.block_to_slot),
+            block_of_slot=_listed(slots.slot_to_block),
+            free_slots=_listed(slots.free_slots[: slots.free_count]),
+            block_of_state=tuple(sorted(slots.hash_to_block_id.items())),
         )
 
     # -- slots ---------------------------------------------------------------------------------------------

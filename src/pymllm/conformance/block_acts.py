@@ -53,6 +53,8 @@ class BlockActs(PoolMachine):
         judge = self.examiner.judge
         assert isinstance(judge, BlockJudge)  # of the adapter's kind
         self.judge = judge
+        # A large pool takes long chains to fill, and more hashes, or all of them would be taken.
+        self._scale = 1 + judge.blocks.usable // 16
         self.observe()
 
     def observe(self) -> None:
@@ -135,17 +137,22 @@ class BlockActs(PoolMachine):
         self.do(ReleaseBlocks(self.names(blocks)))
         self.observe()
 
-    @act(count=(1, 3), parent=PICK, fresh=(0, 3), seed=SEED, weight=3)
+    @act(count=(1, 3), parent=PICK, fresh=(0, 3), seed=SEED, weight=2)
     def publish(self, count: int, parent: int, fresh: int, seed: int) -> None:
-        """Take blocks and register them as a chain, on their own or below a registered block."""
-        outcome = self.do(AllocBlocks(count))
-        taken = getattr(outcome.result, "slots", ())
+        """Take blocks and register them."""
+        self.take_chain(count, parent, fresh, seed)
+        self.observe()
+
+    def take_chain(self, count: int, parent: int, fresh: int, seed: int) -> tuple[int, ...]:
+        """Take blocks and register them as a chain, on their own or below a registered block; return them."""
+        outcome = self.do(AllocBlocks(count * self._scale))
+        taken: tuple[int, ...] = getattr(outcome.result, "slots", ())
         hashes = [self._hash(seed + at, fresh) for at in range(len(taken))]
         above = [self.judge.blocks.hash_of[it] for it in pick(sorted(self.judge.blocks.hash_of), parent, 1)]
         parents = None if not above or parent % 3 == 0 else (*above, *hashes)[: len(taken)]
         if taken:
             self._register(taken, hashes, parents)
-        self.observe()
+        return taken
 
     @act("held", start=PICK, count=(1, 3), above=(0, 3), seed=SEED, form=FORM, weight=2)
     def register(self, start: int, count: int, above: int, seed: int, form: int) -> None:
@@ -172,7 +179,7 @@ class BlockActs(PoolMachine):
     def _hash(self, seed: int, fresh: int = 0) -> int:
         """Draw a hash: one of a few, or one that nothing else is likely to have."""
         source = random.Random(seed)
-        return source.randint(1, 2**63 - 1) if fresh == 1 else source.randint(1, _HASHES)
+        return source.randint(1, 2**63 - 1) if fresh == 1 else source.randint(1, _HASHES * self._scale)
 
     @act("occupied", start=PICK, count=(1, 4), form=FORM)
     def stamp(self, start: int, count: int, form: int) -> None:
@@ -185,10 +192,11 @@ class BlockActs(PoolMachine):
         """Let the clock advance; seldom, let it begin anew."""
         self.do(SetClock(self.judge.blocks.clock + by if back else 0))
 
-    @act(often=(0, 9))
+    @act(often=(0, 3))
     def reset(self, often: int) -> None:
-        """Reset everything, now and then."""
-        if not often:
+        """Reset everything now and then, and where every slot is in hand."""
+        slots = self.judge.slots
+        if not often or (slots is not None and len(slots.in_hand) == slots.total):
             self.do(Reset())
             self.observe()
 

@@ -14,8 +14,10 @@ from pymllm.oracle.operations import (
     EvictSlots,
     FindSlots,
     NameStates,
+    ReleaseBlocks,
     RestoreLive,
     SaveLive,
+    SetClock,
     Span,
     StoreState,
     WriteLive,
@@ -50,6 +52,30 @@ class BlockMachine(BlockActs):
         """Whether there are slots, and misuse is refused."""
         return self.has_slots and self.can_refuse
 
+    # -- whole requests ------------------------------------------------------------------------------------
+
+    @act("has_slots", count=(1, 3), parent=PICK, request=(0, 7), stays=(0, 2), seed=SEED, weight=2)
+    def serve(self, count: int, parent: int, request: int, stays: int, seed: int) -> None:
+        """Take, publish, save and name the blocks of a request, and perhaps release them, some time later."""
+        blocks = self.take_chain(count, parent, fresh=1, seed=seed)
+        new = self._without_slot(blocks)[: len(self.slots.free) + len(self.slots.victims())]
+        self.do(AllocSlots(self.names(new)))
+        having = [block for block in new if block in self.slots.slot_of]
+        live, hashes = self.states.rows - 1, self.judge.blocks.hash_of
+        if live and having:
+            for layer, contents in enumerate(self._contents(seed)):
+                self.do(WriteLive(request % live, layer, *contents))
+            (slot,) = (self.slots.slot_of[block] for block in having[-1:])
+            self.do(SaveLive(self.slot_names([slot]), (request % live,)))
+        self.do(NameStates(self.names(having), tuple(hashes.get(block, -1) for block in having)))
+        if not stays:
+            self.do(ReleaseBlocks(self.names(blocks)))
+            self.do(SetClock(self.judge.blocks.clock + 1))
+        self.observe()
+
+    def _without_slot(self, blocks: Sequence[int]) -> list[int]:
+        return [block for block in blocks if block not in self.slots.slot_of]
+
     # -- slots ---------------------------------------------------------------------------------------------
 
     @act("has_slots", start=PICK, count=(0, 4), repeats=(0, 2), weight=3)
@@ -59,19 +85,28 @@ class BlockMachine(BlockActs):
         self.do(AllocSlots(self.names([*blocks, *blocks[:repeats]])))
         self.observe()
 
-    @act("has_slots", short=(0, 2))
-    def alloc_many_slots(self, short: int) -> None:
-        """Ask for about as many slots as there are blocks, which may be too many."""
-        blocks = self.judge.blocks.occupied
-        self.do(AllocSlots(self.names(blocks[: max(0, len(blocks) - short)])))
+    @act("has_slots", start=PICK, spare=(-1, 2))
+    def alloc_many_slots(self, start: int, spare: int) -> None:
+        """Ask for about as many slots as there are, or for one more."""
+        blocks = pick(self.judge.blocks.occupied, start, max(0, self.slots.total - spare))
+        self.do(AllocSlots(self.names(blocks)))
         self.observe()
+
+    @act("has_slots", start=PICK, count=(1, 2), weight=2)
+    def alloc_slots_for_new_blocks(self, start: int, count: int) -> None:
+        """Get slots for blocks that have none, sometimes for more than there are free slots."""
+        more = len(self.slots.free) if start % 2 else 0
+        self.do(AllocSlots(self.names(self._new_blocks(start, count + more))))
+        self.observe()
+
+    def _new_blocks(self, start: int, count: int) -> list[int]:
+        return pick(self._without_slot(self.judge.blocks.occupied), start, count)
 
     @act("has_slots", start=PICK, often=(0, 1))
     def alloc_slots_for_the_oldest(self, start: int, often: int) -> None:
         """Let the batch name the block whose slot would go first, beside others that have none."""
-        slots, blocks = self.slots, self.judge.blocks
-        if often and (victims := slots.victims()):
-            others = pick([block for block in blocks.occupied if block not in slots.slot_of], start, 2)
+        if often and (victims := self.slots.victims()):
+            others = self._new_blocks(start, len(self.slots.free) + 1)
             self.do(AllocSlots(self.names([victims[0], *others])))
             self.observe()
 
@@ -81,12 +116,19 @@ class BlockMachine(BlockActs):
         self.do(EvictSlots(count if extra else len(self.slots.victims()) + 1))
         self.observe()
 
-    @act("has_slots", everything=(0, 6))
-    def take_every_slot(self, everything: int) -> None:
-        """Take every slot that can be evicted, seldom: afterwards only a reset gives them back."""
-        if not everything:
+    @act("has_slots", often=(0, 5))
+    def hoard_slots(self, often: int) -> None:
+        """Take slots for cached blocks into hand until none is left, seldom: only a reset gives them back."""
+        cached = self.judge.blocks.cached
+        if often or not cached:
+            return
+        for _ in range(self.slots.total):
+            if not self.slots.free and not self.slots.victims():
+                break
+            self.do(AllocSlots(self.names(cached[: max(1, len(self.slots.free))])))
             self.do(EvictSlots(len(self.slots.victims())))
-            self.observe()
+        self.do(AllocSlots(self.names(cached[:1])))
+        self.observe()
 
     @act("has_slots", start=PICK, count=(1, 5), beyond=(0, 5))
     def find_slots(self, start: int, count: int, beyond: int) -> None:
@@ -98,22 +140,26 @@ class BlockMachine(BlockActs):
     @act("has_states", start=PICK, count=(1, 4), blank=(0, 3), weight=2)
     def name_states(self, start: int, count: int, blank: int) -> None:
         """Make states known under their blocks' hashes; what has no hash says so."""
-        hashes = self.judge.blocks.hash_of
-        blocks = pick(sorted(self.slots.slot_of), start, count)
+        hashes, having = self.judge.blocks.hash_of, sorted(self.slots.slot_of)
+        known = [block for block in having if block in hashes]
+        blocks = pick(known if known and blank else having, start, count)
         values = [hashes.get(block, -1) for block in blocks]
         if not blank:
             values[0] = 0
         self.do(NameStates(self.names(blocks), tuple(values)))
         self.observe()
 
-    @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 2), seed=SEED)
+    @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 3), seed=SEED)
     def drop_states(self, start: int, count: int, repeat: int, how: int, seed: int) -> None:
         """Drop the states of some blocks, as an observer also with hashes of others."""
-        blocks = pick(self.judge.blocks.occupied, start, count)
+        blocks = pick(
+            sorted(self.slots.named if start % 3 == 0 else self.judge.blocks.occupied), start, count
+        )
         blocks += blocks[:repeat]
-        others = sorted({*self.slots.named.values()} | {self._hash(seed)})
-        hashes = tuple(others[:2]) if _WAYS[how] == "deregistered" else ()
-        self.do(DropStates(self.names(blocks), _WAYS[how], hashes))
+        others = [value for block, value in self.slots.named.items() if block not in blocks]
+        way = _WAYS[min(how, 2)]
+        hashes = (*others[:2], self._hash(seed)) if way == "deregistered" else ()
+        self.do(DropStates(self.names(blocks), way, hashes))
         self.observe()
 
     # -- states --------------------------------------------------------------------------------------------
@@ -176,7 +222,7 @@ class BlockMachine(BlockActs):
         """Name a state by another block's hash, or one that is not there, or outside."""
         blocks, slots = self.judge.blocks, self.slots
         with_slot = pick(sorted(slots.slot_of), start, 1)
-        without = pick(sorted(set(blocks.hash_of) - set(slots.slot_of)), other, 1)
+        without = pick(self._without_slot(blocks.occupied), other, 1)
         named = with_slot if twist < 2 else without
         if named:
             value = blocks.hash_of.get(named[0], 5) + (1 if twist < 2 else 0)
@@ -197,7 +243,7 @@ class BlockMachine(BlockActs):
     def use_states_badly(self, start: int, twist: int) -> None:
         """Store where no slot is, or outside; save and restore what is not live."""
         blocks, slots, last = self.judge.blocks, self.slots, self.states.rows - 1
-        homeless = pick([block for block in blocks.occupied if block not in slots.slot_of], start, 1)
+        homeless = pick(self._without_slot(blocks.occupied), start, 1)
         having = pick(sorted(slots.slot_of), start, 1)
         wrong = last if start % 2 else -1
         if twist == 0 and homeless:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from pymllm.adapters.base import Adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.history import Step
 from pymllm.oracle.operations import Clear, Fault, Reset
-from pymllm.oracle.outcomes import Failed, NoRoom, Outcome
+from pymllm.oracle.outcomes import INJECTED, Failed, NoRoom, Outcome
 
 __all__ = ["check_clears", "check_refusals", "check_twins"]
 
-_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "requests")
+_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
 """Kinds of which every step that was refused or found no room must have changed nothing."""
 
 
@@ -30,7 +31,7 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     Parameters
     ----------
     examiner : Examiner
-        After a program. What was let fail on purpose is left out where it changed nothing, and its fault.
+        After a program. A fault that was to happen in a step which is left out is left out with it.
     make : callable
         Makes a new adapter of the same configuration.
 
@@ -40,10 +41,10 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
         The law of the last step left out before the difference: X4 if that found no room (it changed, for
         instance, the order of what is handed out next), X1 if it was refused; X3 if there is none.
     """
-    steps, laws = examiner.history.steps, _laws_of_nothing(examiner)
+    laws = _laws_of_nothing(examiner)
     if not laws:
         return
-    different = _first_difference([step for step in steps if step.number not in laws], make)
+    different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
     if different is not None:
         # Where nothing was left out before it, the same program did something else.
         law = next((laws[number] for number in reversed(laws) if number < different[0].number), "X3")
@@ -84,14 +85,12 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
 
 
 def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
-    """Return the law of each step that must have changed nothing, and of the faults of such steps."""
-    laws: dict[int, str] = {}
-    following = ""
-    for step in reversed(examiner.history.steps):
-        law = following if isinstance(step.operation, Fault) else _law_of_nothing(step, examiner)
-        if law:
-            laws[step.number] = law
-        following = law
+    """Return the law by which each step must have changed nothing, of those that must have."""
+    steps = examiner.history.steps
+    laws = {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}
+    for before, step in pairwise(steps):
+        if isinstance(before.operation, Fault) and step.number in laws:
+            laws[before.number] = laws[step.number]
     return dict(sorted(laws.items()))
 
 
@@ -99,7 +98,7 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
     """Return the claimed law by which a step must have changed nothing, or nothing."""
     result = step.outcome.result if step.outcome is not None else None
     capabilities = examiner.adapter.capabilities
-    if isinstance(result, Failed) and "refusals" in capabilities:
+    if isinstance(result, Failed) and result.error != INJECTED and "refusals" in capabilities:
         return "X1"
     return "X4" if isinstance(result, NoRoom) and "pool" in capabilities else ""
 

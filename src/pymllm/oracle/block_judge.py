@@ -51,6 +51,7 @@ class BlockJudge(BlockSlotJudge):
             self.evidence.expect("C9", "every view after a reset", self._fresh, books)
         self.evidence.count(*self.untested)
         self.untested.clear()
+        self.suspect = ""
         return ""
 
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:

@@ -150,16 +150,15 @@ def expected_situations(header: Header) -> frozenset[str]:
 
 def note_victims(evidence: Evidence, blocks: BlockModel, victims: Sequence[int]) -> None:
     """Note what is worth reaching in evictions that are about to be followed."""
-    cached, stamps = blocks.cached, blocks.stamps
-    leaves = blocks.leaves()
-    older = [block for block in cached if stamps[block] < stamps[victims[0]]] if victims[0] in leaves else []
+    evictable, stamps, leaves = blocks.evictable(), blocks.stamps, blocks.leaves()
+    older = [block for block in evictable if victims[0] in leaves and stamps[block] < stamps[victims[0]]]
     parents = [blocks.parent_of.get(block) for block in victims]
     met = {
         "a cached block is evicted": True,
         "an older parent waits for its child": any(blocks.children(block) for block in older),
         "a chain goes from its end": any(parent in victims for parent in parents),
         "equally old blocks wait for eviction": len({stamps[leaf] for leaf in leaves}) < len(leaves),
-        "a cached block is spared for its held child": set(cached) - blocks.evictable(),
+        "a cached block is spared for its held child": set(blocks.cached) - evictable,
     }
     for situation, truth in met.items():
         evidence.meet(situation, truth)

@@ -140,7 +140,7 @@ class KVBlockJudge(PoolJudge):
         for block in victims:
             self._check_victim(block)
             blocks.drop([block])
-        self._lose(victims, hashes)
+        self._lose("C6", victims, hashes)
 
     def _check_victim(self, block: int) -> None:
         leaves, stamps = self.blocks.leaves(), self.blocks.stamps
@@ -153,9 +153,9 @@ class KVBlockJudge(PoolJudge):
         if len(self.blocks.hash_of) > 1:
             self.evidence.count("C1")
 
-    def _lose(self, gone: Sequence[int], hashes: Sequence[int]) -> None:
-        """Follow blocks that were deregistered or became free, after the books were written."""
-        self.seen.check("C6" if "mamba" in self.claims else "C1", gone, hashes)
+    def _lose(self, law: str, gone: Sequence[int], hashes: Sequence[int]) -> None:
+        """Follow blocks that were deregistered or became free; where nobody is told, a law is broken."""
+        self.seen.check(law if "mamba" in self.claims else "C1", gone, hashes)
         self.seen.check_inside(KVBlockJudge.sizes(self))
 
     # -- references ----------------------------------------------------------------------------------------
@@ -185,7 +185,10 @@ class KVBlockJudge(PoolJudge):
         hashes = dict(self.blocks.hash_of)
         note_release(self.evidence, self.blocks, blocks)
         gone = self.blocks.release(blocks)
-        self._lose(gone, [hashes[block] for block in gone if block in hashes])
+        # If they did not even become free, that says more than that nobody was told.
+        is_freed = outcome.sizes.get("pool_avail", len(self.blocks.free)) == len(self.blocks.free)
+        law = "C6" if is_freed else "C1"
+        self._lose(law, gone, [hashes[block] for block in gone if block in hashes])
         if self.seen.raised:
             self.suspect = "X2"
             return "X2"

@@ -104,7 +104,7 @@ _FOR_ALL = (
         "what a pool did not take is still in the tree; calls come in order",
         "0",
         "op",
-        "prefix requests",
+        "prefix blocks requests",
         "faults",
     ),
     _law("X3", "the same program gives the same outcomes", "0", "sop", "all"),
@@ -113,7 +113,7 @@ _FOR_ALL = (
         "an allocation that cannot be met changes nothing",
         "0",
         "op",
-        "slots rows states prefix requests",
+        "slots rows states prefix blocks requests",
         "pool",
     ),
     _law(
@@ -125,9 +125,16 @@ _FOR_ALL = (
         "inspect",
     ),
     _law(
-        "X6", "callbacks run on written books and may not re-enter", "0", "op", "prefix", "callbacks faults"
+        "X6",
+        "callbacks run on written books and may not re-enter",
+        "0",
+        "op",
+        "prefix blocks",
+        "callbacks faults",
     ),
-    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix"),
+    _law(
+        "X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix blocks requests"
+    ),
 )
 _SLOTS = (
     _law("A1", "slot 0 and page 0 are never handed out", "1", "sop", "slots prefix", "pool"),
