@@ -202,10 +202,11 @@ class RequestJudge(PoolJudge):
 
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
         self.answer(Done, "C9", "reset", outcome)
-        self.books.check_effects("C9", "a reset", (), outcome)
+        if self.model.served or self.model.blocks.known:
+            self.evidence.expect("C9", "callbacks of a reset", (), outcome.effects)
         self.evidence.meet("a reset takes requests with it", self.model.served)
         self.model.clear()
-        return "C9"
+        return "X7"
 
     # -- steps, looks, failures ----------------------------------------------------------------------------
 

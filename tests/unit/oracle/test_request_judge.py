@@ -124,7 +124,8 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Release(1), Release(1)), answer(Done()), "X1"),
     ((AddRequest((1, 2)), Reset()), answer(Failed("RuntimeError")), "C9"),
     ((AddRequest((1, 2)), Reset()), tells(0), "C9"),
-    ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "C9"),
+    ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "X7"),
+    ((Reset(),), sizes_with(pool_avail=-1), "X7"),
     # Looks, faults, misuse.
     ((Inspect(),), answer(Done()), "E2"),
     ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
