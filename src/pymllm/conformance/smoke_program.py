@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import (
     Alloc,
+    AllocBlocks,
     AllocRows,
+    AllocSlots,
     AllocTrack,
     BeginGroup,
     Clear,
+    DropStates,
     EndGroup,
     Evict,
+    EvictSlots,
     Fault,
+    FindSlots,
     Free,
     FreeRow,
     FreeSWA,
@@ -29,44 +34,67 @@ from pymllm.oracle.operations import (
     Lock,
     Match,
     Merge,
+    NameStates,
     Operation,
     PickToken,
     ReadHalves,
     ReadKV,
+    ReadLive,
     ReadRows,
     ReadStates,
+    RegisterBlocks,
+    ReleaseBlocks,
     Reset,
+    RestoreLive,
+    RetainBlocks,
+    SaveLive,
+    SetClock,
     SliceKey,
     Span,
+    StampBlocks,
+    StoreState,
     Unlock,
+    WriteLive,
 )
 from pymllm.oracle.outcomes import (
+    BlockBooks,
     Buffers,
+    ContextView,
     Done,
     Evicted,
+    FoundSlots,
     Hashes,
     Inserted,
     Inspected,
     Locked,
     Matched,
     Number,
+    Ran,
+    RequestView,
     Slots,
     States,
     Table,
     Tokens,
 )
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["LEGAL_RESULTS", "SampleStep", "make_sample"]
 
 LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
+    AddRequest: (RequestView,),
     Alloc: (Slots,),
+    AllocBlocks: (Slots,),
     AllocRows: (Slots,),
+    AllocSlots: (Slots,),
     AllocTrack: (Slots,),
     BeginGroup: (Done,),
     Clear: (Done,),
+    DropStates: (Done,),
     EndGroup: (Done,),
     Evict: (Evicted,),
+    EvictSlots: (Slots,),
     Fault: (Done,),
+    FindSlots: (FoundSlots,),
     Free: (Done,),
     FreeRow: (Done,),
     FreeSWA: (Done,),
@@ -76,18 +104,34 @@ LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
     HashInt64: (Number,),
     HashPage: (Hashes,),
     Insert: (Inserted,),
-    Inspect: (Inspected,),
+    Inspect: (Inspected, BlockBooks, ContextView),
     Lock: (Locked,),
     Match: (Matched,),
     Merge: (Done,),
+    NameStates: (Done,),
+    Pause: (Done,),
     PickToken: (Tokens,),
     ReadHalves: (Slots,),
     ReadKV: (Buffers,),
+    ReadLive: (States,),
     ReadRows: (Table,),
     ReadStates: (States,),
+    RegisterBlocks: (Done,),
+    Release: (Done,),
+    ReleaseBlocks: (Done,),
     Reset: (Done,),
+    RestoreLive: (Number,),
+    Resume: (Done,),
+    RetainBlocks: (Done,),
+    RunStep: (Ran,),
+    SaveLive: (Done,),
+    ScheduleChunk: (RequestView,),
+    SetClock: (Done,),
     SliceKey: (Tokens,),
+    StampBlocks: (Done,),
+    StoreState: (Done,),
     Unlock: (Done,),
+    WriteLive: (Done,),
 }
 """What a legal call may answer, where there is room for it."""
 
@@ -190,6 +234,47 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
     ]
 
 
+def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
+    both, first = (Span(1, 0, 2),), Span(1, 0, 1)
+    return [
+        (None, AllocBlocks(2)),
+        (None, RegisterBlocks(both, (11, 22))),
+        (None, SetClock(1)),
+        (None, StampBlocks(both)),
+        (None, RetainBlocks(both)),
+        ("mamba", AllocSlots((first,))),
+        ("mamba", FindSlots(both)),
+        ("mamba", StoreState(first, 0, 1, 2)),
+        ("mamba", WriteLive(0, 0, 3, 4)),
+        ("mamba", SaveLive((Span(6, 0, 1),), (0,))),
+        ("mamba", RestoreLive(0, first)),
+        ("mamba", ReadStates(0)),
+        ("mamba", ReadLive(0)),
+        ("mamba", NameStates((), ())),
+        ("mamba", DropStates((first,))),
+        ("mamba", EvictSlots(0)),
+        ("inspect", Inspect()),
+        ("faults", Fault("callback")),
+        (None, RetainBlocks(both)),
+        (None, ReleaseBlocks(both)),
+        (None, Reset()),
+    ]
+
+
+def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
+    prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
+    return [
+        (None, AddRequest(prompt, 1)),
+        (None, RunStep()),
+        (None, ScheduleChunk(1)),
+        (None, RunStep((1,))),
+        ("inspect", Inspect()),
+        ("faults", Fault("forward", 99)),
+        (None, Release(1)),
+        (None, Reset()),
+    ]
+
+
 _SAMPLES = {
     "slots": _slots,
     "rows": _rows,
@@ -197,4 +282,6 @@ _SAMPLES = {
     "states": _states,
     "hashes": _hashes,
     "prefix": _prefix,
+    "blocks": _blocks,
+    "requests": _requests,
 }
