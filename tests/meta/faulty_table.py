@@ -47,10 +47,15 @@ def class_of(name: str) -> type[Faulty]:
     return found
 
 
-def look_for(name: str, seed: int) -> SearchResult:
-    """Let Hypothesis play short programs, with nobody looking inside, and shrink the first that fails."""
+def look_for(name: str, seed: int, *, with_engine: bool | None = None) -> SearchResult:
+    """Let Hypothesis play short programs, with nobody looking inside, and shrink the first that fails.
+
+    An engine makes them where it takes one, unless it is said whether.
+    """
     adapter = load_adapter(find_adapter(name))
-    machine = load_machine(MACHINES[adapter.KIND][0])
+    places = MACHINES[adapter.KIND]
+    is_driven = class_of(name).NEEDS_ENGINE if with_engine is None else with_engine
+    machine = load_machine(places[-1] if is_driven else places[0])
     config = dict(adapter.CONFIGURATIONS[0])
     made = make_machine(machine, name, config, seed=seed, audit=False)
     return search(made, SearchPlan(seed=seed, steps=12, examples=300, seconds=0.0, shrinks=100))

@@ -53,6 +53,12 @@ def test_the_sound_sibling_is_not_accused(name: str) -> None:
     assert len(again.history) == len(history)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if class_of(name).NEEDS_ENGINE])
+def test_what_needs_an_engine_is_seen_by_no_other_machine(name: str) -> None:
+    """E1: programs of single calls find nothing, as many of them as an engine's that do."""
+    assert look_for(name, CAUGHT[name].seed, with_engine=False).found == ()
+
+
 @each_faulty
 def test_the_fault_is_not_taken_for_the_adapters(name: str) -> None:
     """It passes the smoke test in every configuration: what is wrong with it is a law's business."""

@@ -15,11 +15,11 @@ from pymllm.oracle.laws import laws_of
 
 CONFIGURATIONS = [
     (adapter, config)
-    for adapter in ("radix", "radix-window", "chunk")
+    for adapter in ("radix", "radix-window", "mamba", "chunk")
     for config in load_adapter(find_adapter(adapter)).CONFIGURATIONS
     if config["pool"] != "none"
 ]
-SEEDS, ACTS = 12, 120
+SEEDS, ACTS = 24, 120
 
 every_configuration = pytest.mark.parametrize(
     ("adapter", "config"),

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.conformance.drawn_source import DrawnSource
-from pymllm.conformance.driven_cache import Carrier, DrivenCache
-from pymllm.conformance.driven_pools import driven_config, make_driven_pools
+from pymllm.conformance.driven_cache import Carrier
+from pymllm.conformance.driven_pools import driven_config, make_driven_cache, make_driven_pools
 from pymllm.conformance.lifecycle_situations import LifecycleNotes
 from pymllm.errors import AdapterError
 from pymllm.oracle.operations import Operation
@@ -62,9 +62,9 @@ class LifecycleMachine(ActingMachine):
         self._requests = 0
         self._is_intact = True
         self._scale = 1 if judge.model.page_size == 1 else 2
+        self._has_states = judge.books.tracks is not None
         self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
         self._carrier = Carrier(self._carry, judge)
-        self._cache = DrivenCache(self._carrier)
         self._start(headroom=0, early=0)
 
     def _start(self, headroom: int, early: int) -> None:
@@ -76,6 +76,7 @@ class LifecycleMachine(ActingMachine):
             decode_headroom=headroom,
             release_window_early=bool(early),
         )
+        self._cache = make_driven_cache(self._carrier, config)
         pools = make_driven_pools(self._carrier, self._cache, config, header)
         self._notes = LifecycleNotes(self.judge, self._cache, self.source, pools.rows, config)
         self.engine = Engine(config, self.source, pools=pools, onlooker=self._notes)
@@ -117,7 +118,7 @@ class LifecycleMachine(ActingMachine):
     def evict(self, tokens: int, secondary: int) -> None:
         """Evict on somebody else's behalf, between two iterations."""
         self._notes.begin_iteration()
-        self._cache.evict(tokens * self._scale, secondary * self._scale)
+        self._cache.evict(tokens * self._scale, secondary * (1 if self._has_states else self._scale))
         self.judge.evidence.meet("somebody else evicts between two iterations", self._lives())
 
     @property

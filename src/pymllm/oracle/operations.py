@@ -534,6 +534,8 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         Malformed,
         AllocTrack,
         FreeTrack,
+        WriteState,
+        ReadStates,
     ),
 }
 """The operations of each kind of implementation."""

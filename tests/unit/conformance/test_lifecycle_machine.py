@@ -13,7 +13,18 @@ from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Evict, Insert, Lock, Match, Operation, Reset, Unlock
+from pymllm.oracle.operations import (
+    AllocTrack,
+    Evict,
+    Insert,
+    Lock,
+    Match,
+    Operation,
+    ReadStates,
+    Reset,
+    Unlock,
+    WriteState,
+)
 from pymllm.oracle.outcomes import Outcome, Slots
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_memory import EngineMemory
@@ -126,6 +137,15 @@ def test_evicting_and_resetting_happen_around_the_engine() -> None:
     machine.teardown()
 
 
+def test_states_are_evicted_one_by_one() -> None:
+    """M5: whatever the page size; only tokens come in pages."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
+    machine: Any = make_machine(LifecycleMachine, "mamba", config)()
+    machine.evict(1, 2)
+    assert operations_of(machine)[-1] == Evict(2, 2)
+    machine.teardown()
+
+
 def test_other_engine_starts_over_the_same_cache() -> None:
     """E3: whoever lives is drained before."""
     machine = machine_of()()
@@ -167,6 +187,21 @@ def test_driven_program_is_a_history_like_any_other() -> None:
     assert exercised["X3"] == evidence.exercised["X3"] + 1
     assert examiner.audited["R9"] > 0
     assert operations_of(drive(machine_of(), 0, 60)) == operations_of(machine)
+
+
+def test_driven_hybrid_is_a_history_with_its_states() -> None:
+    """E1, M1: snapshots are written, handed over, evicted and read before they are resumed from."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 1}
+    machine = drive(make_machine(LifecycleMachine, "mamba", config), 0, 60)
+    operations, header = operations_of(machine), machine.examiner.history.header
+    kinds = {type(operation) for operation in operations}
+    assert {AllocTrack, WriteState, ReadStates} <= kinds
+    assert any(isinstance(operation, Insert) and operation.state is not None for operation in operations)
+    evidence, found = judge_steps(header, machine.examiner.history.steps)
+    assert found is None
+    exercised = machine.examiner.judge.evidence.exercised
+    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5"}
+    assert {f"M{number}" for number in (1, 2, 4, 5, 6, 7)} <= set(exercised)
 
 
 def test_walks_from_inside_can_be_left_out() -> None:
