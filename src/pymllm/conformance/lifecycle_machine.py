@@ -177,6 +177,15 @@ class LifecycleMachine(ActingMachine):
         total, tokens = self.engine.config.capacity + (beyond == 3), self._output(output)
         self._push(total + 1 - tokens, tokens, turn, branch=1, space=0)
 
+    @act(needs="may_ask", weight=2, chunk=(1, 6), slack=(0, 3), turn=(0, 1))
+    def crowd(self, chunk: int, slack: int, turn: int) -> None:
+        """Let one request produce while the prompt of another comes in chunks, until there is no room."""
+        total, scale = self.engine.config.capacity, self._scale
+        prompt = total // 6
+        self.source.chunk = chunk * scale
+        self._push(prompt, total // 2, turn, branch=0, space=0)
+        self._push(total - prompt - slack * scale, 1, turn, branch=1, space=0)
+
     def _output(self, output: int) -> int:
         return output * self._scale if output > 1 else 1  # a single token takes no decode step at all
 

@@ -114,6 +114,17 @@ def test_waiting_request_is_aborted_where_the_act_says(held: int, aborted: Stage
     assert machine.engine.report().aborted == 2
 
 
+def test_crowd_wants_more_than_there_is() -> None:
+    """E3, E4: who comes in chunks fits when it is admitted, and not any more when the other has produced."""
+    machine = machine_of(window=None, pool="token")()
+    machine.crowd(3, 1, 0)
+    assert machine.source.chunk == 6
+    machine.settle(0)
+    report = machine.engine.report()
+    assert (report.finished, report.retractions) == (2, 1)
+    assert "a request is retracted between two chunks" in machine.examiner.judge.evidence.reached
+
+
 def test_chunks_and_victims_are_the_sources() -> None:
     """X3: standing orders, until the end, where everything may finish."""
     machine = machine_of()()
@@ -217,6 +228,7 @@ def test_each_act_takes_small_numbers() -> None:
         "ask",
         "ask_for_everything",
         "choose_victims",
+        "crowd",
         "evict",
         "flush",
         "limit_chunks",
@@ -265,8 +277,10 @@ def test_what_the_engine_finds_is_kept_with_its_program(monkeypatch: pytest.Monk
     """E3: here an engine that gives nothing back; the cache is sound, so no operation is to blame."""
     cls = machine_of()
     monkeypatch.setattr(EngineMemory, "give_back", lambda self, live, adopted=(): live.forget_memory())
+    machine = cls()
+    machine.ask(2, 0, 5, 0, 9, 0)
     with pytest.raises(InvariantViolation, match="E3"):
-        drive(cls, 0, 60)
+        machine.settle(0)
     assert cls.found.violation.law == "E3"
     assert len(cls.found.history) > 0
     assert judge_steps(cls.found.history.header, cls.found.history.steps)[1] is None
