@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from pymllm.oracle.operations import (
 from pymllm.oracle.outcomes import Outcome, Slots
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_memory import EngineMemory
+from pymllm.workloads.engine_states import EngineStates
+from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.source import Stage
 
 CONFIG: Config = {"page_size": 4, "window": 6, "pool": "swa", "slots": 48, "swa_slots": 36}
@@ -283,6 +286,33 @@ def test_what_the_engine_finds_is_kept_with_its_program(monkeypatch: pytest.Monk
         machine.settle(0)
     assert cls.found.violation.law == "E3"
     assert len(cls.found.history) > 0
+    assert judge_steps(cls.found.history.header, cls.found.history.steps)[1] is None
+
+
+def begin_from_nothing(states: EngineStates, live: LiveRequest) -> None:
+    """Forget that the prefix has a state."""
+    states._pool.reset_states(live.row)
+    states._watch.note_reset(live.row)
+
+
+def lose_the_track_slot(states: EngineStates, live: LiveRequest, end: int) -> None:
+    """Take a track slot and forget it."""
+    states._pool.alloc_track_slot()
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "law"), [("begin", begin_from_nothing, "E1"), ("reserve", lose_the_track_slot, "E3")]
+)
+def test_what_the_engine_does_wrong_with_states_is_found(
+    monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., None], law: str
+) -> None:
+    """E1, E3: the engine's own audits see it, and no operation is to blame."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
+    cls: Any = make_machine(LifecycleMachine, "mamba", config)
+    monkeypatch.setattr(EngineStates, method, wrong)
+    with pytest.raises(InvariantViolation, match=law):
+        drive(cls, 0, 60)
+    assert cls.found.violation.law == law
     assert judge_steps(cls.found.history.header, cls.found.history.steps)[1] is None
 
 
