@@ -26,11 +26,14 @@ class Faulty:
         Ids of laws that its fault breaks as a consequence, and that may be seen first.
     SOUND : str
         Registry name of the adapter that it is but for its fault.
+    NEEDS_ENGINE : bool
+        Whether it takes a program of an engine to see the fault.
     """
 
     BREAKS: ClassVar[str]
     ALSO: ClassVar[tuple[str, ...]] = ()
     SOUND: ClassVar[str]
+    NEEDS_ENGINE: ClassVar[bool] = False
 
     def audit(self) -> Sequence[str]:
         """Look at nothing: only the outcomes may tell."""

@@ -349,6 +349,8 @@ class FreeTrack:
 class WriteState:
     """Write a state through a layer's views, each of the two parts with integers of its own.
 
+    Under a prefix cache the slot is the caller's: a snapshot that is handed over by a later `Insert`.
+
     Parameters
     ----------
     layer : int
@@ -566,6 +568,8 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         Malformed,
         AllocTrack,
         FreeTrack,
+        WriteState,
+        ReadStates,
     ),
     "blocks": (*BLOCK_OPERATIONS, ReadStates, Inspect, Reset, Fault, Malformed),
     "requests": (
