@@ -6,10 +6,22 @@ import sys
 
 import nox
 
-WORDS = ("lint", "types", "py", "unit", "properties", "meta", "stress", "bench")
+WORDS = (
+    "lint",
+    "types",
+    "py",
+    "unit",
+    "properties",
+    "meta",
+    "caught",
+    "faults",
+    "mutation",
+    "stress",
+    "bench",
+)
 LABELS = ("matrix", "nightly")
 
-nox.options.sessions = ["lint", "types", "py"]
+nox.options.sessions = ["lint", "types", "py", "caught"]
 nox.options.default_venv_backend = "none"
 
 
