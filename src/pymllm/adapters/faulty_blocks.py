@@ -101,6 +101,7 @@ class ForeignParents(_Blocks):
     """Takes any block with the hash of a parent for the parent."""
 
     BREAKS = "C3"
+    ALSO = ("X1",)
     BLOCKS = _TakesEqualHashes
 
 
@@ -131,6 +132,7 @@ class PartialReleases(_Blocks):
     """Releases blocks one by one, up to the one that must be refused."""
 
     BREAKS = "X1"
+    ALSO = ("X6",)
     BLOCKS = _ReleasesOneByOne
 
 

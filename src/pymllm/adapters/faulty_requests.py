@@ -105,6 +105,7 @@ class UnfilledSlots(_FaultySlots):
     """Keeps slots that a failing commit has not filled."""
 
     BREAKS = "X2"
+    ALSO = ("C1",)
     SLOTS = _PublishesEarly
 
 
@@ -142,6 +143,7 @@ class BareHashes(_FaultyContext):
     """Takes every block with the right hash for a hit."""
 
     BREAKS = "C3"
+    ALSO = ("C1",)
     CONFIGURATIONS = configured(Requests.CONFIGURATIONS, hash_digits=2, layers=0)
 
     def make_context(self) -> DynamicInferenceContext:
@@ -198,6 +200,7 @@ class LeakyAdmissions(_FaultyContext):
     """Keeps the shared blocks of a request that it could not take up."""
 
     BREAKS = "C1"
+    ALSO = ("X2",)
     CONTEXT = _ForgetsToUndo
 
 
@@ -214,6 +217,7 @@ class SharedReleases(_FaultyContext):
     """Gives a shared block up on behalf of two requests when one of them leaves."""
 
     BREAKS = "E3"
+    ALSO = ("C1",)
     CONTEXT = _ReleasesOften
 
 
@@ -259,4 +263,5 @@ class DurableHashes(_FaultyContext):
     """Resets by releasing every request, so that what was cached is found again."""
 
     BREAKS = "C9"
+    ALSO = ("C1",)
     CONTEXT = _KeepsHashes

@@ -26,14 +26,20 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     Notes
     -----
-    It takes the process's alarm, which only the main thread can set: in any other there is no limit.
+    Whoever clears up on the way out may meet errors, or end well: the block is late all the same. It takes
+    the process's alarm, which only the main thread can set: in any other there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    late = TookTooLong(f"still running after {seconds:g} s")
+    is_late = False
+
     def give_up(signum: int, frame: FrameType | None) -> None:
-        raise TookTooLong(f"still running after {seconds:g} s")
+        nonlocal is_late
+        is_late = True
+        raise late
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -42,3 +48,5 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if is_late:  # whatever left the block may have come of being torn out of the middle of something
+            raise late

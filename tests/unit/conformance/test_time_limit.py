@@ -44,3 +44,20 @@ def test_other_threads_have_no_limit() -> None:
     thread.start()
     thread.join()
     assert done == [1]
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError("in the middle")])
+def test_what_comes_of_clearing_up_is_no_answer(error: Exception | None) -> None:
+    """A program that was torn out of the middle of something shows anything, or nothing."""
+
+    def clear_up() -> None:
+        with time_limit(0.05):
+            try:
+                while True:
+                    pass
+            except TookTooLong:
+                if error is not None:
+                    raise error from None
+
+    with pytest.raises(TookTooLong):
+        clear_up()

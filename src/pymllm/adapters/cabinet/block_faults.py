@@ -46,7 +46,7 @@ _REFERENCES = (
     Fault(
         "B133",
         "Null and repeated blocks reach the free queue",
-        ("C1", "X1"),
+        ("C1", "X1", "E4"),
         ("blocks", "requests"),
         (
             Edit(
@@ -67,7 +67,7 @@ _REFERENCES = (
     Fault(
         "B124-blocks",
         "Observer called before the books are written",
-        ("X2", "C1"),
+        ("X2", "C1", "C6", "X6"),
         ("blocks", "requests"),
         (
             Edit(
@@ -101,7 +101,7 @@ _REFERENCES = (
     Fault(
         "B121-blocks",
         "Pin not rolled back when the allocation fails",
-        ("E3", "X4"),
+        ("E3", "X4", "C1", "X2"),
         ("requests",),
         (
             Edit(
@@ -114,7 +114,7 @@ _REFERENCES = (
     Fault(
         "B164-blocks",
         "Matched block is also the head of the free queue",
-        ("X6",),
+        ("X6", "C1"),
         ("requests",),
         (
             Edit(
@@ -146,14 +146,14 @@ _INDEXED = (
     Fault(
         "B125",
         "Block popped from the evictor stays in the cached index",
-        ("C1", "C3"),
+        ("C1", "C3", "X2"),
         ("blocks", "requests"),
         (Edit(f"{_HASHES}.forget", "del self.to_block[hash_value]", "pass"),),
     ),
     Fault(
         "B127",
         "Second block with the same hash is dropped from the index",
-        ("C3",),
+        ("C3", "C1"),
         ("blocks", "requests"),
         (
             Edit(
@@ -172,7 +172,7 @@ _INDEXED = (
     Fault(
         "B130",
         "Hash published before the KV exists",
-        ("C3",),
+        ("C3", "E4"),
         ("requests",),
         (
             Edit(
@@ -185,7 +185,7 @@ _INDEXED = (
     Fault(
         "B131",
         "Reused block's old hash still points at it",
-        ("C3",),
+        ("C3", "C6"),
         ("blocks", "requests"),
         (
             Edit(f"{_ALLOCATOR}._drop", "hashes = self._known.forget(index)", "hashes = set()"),
@@ -209,8 +209,9 @@ _INDEXED = (
         "B137",
         "No check that a hit has the right tokens",
         ("C3",),
-        ("blocks", "requests"),
+        ("requests",),
         (Edit(f"{_INDEX}.match", "if not np.array_equal(self._tokens[block], page):", "if False:"),),
+        settings={"hash_digits": 1},
     ),
     Fault(
         "B143-blocks",

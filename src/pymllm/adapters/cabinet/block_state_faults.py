@@ -60,7 +60,7 @@ _IN_THE_ALLOCATOR = (
     Fault(
         "B86",
         "State index computed in the wrong block size",
-        ("C8",),
+        ("C8", "E4"),
         ("blocks", "requests"),
         (
             Edit(
@@ -104,21 +104,22 @@ _IN_REQUESTS = (
     Fault(
         "B76-requests",
         "Aborted restore leaves a published, never-filled slot",
-        ("E1", "C7"),
+        ("E1", "C7", "E2"),
         ("requests",),
         (
+            Edit(f"{_REQUESTS}._resume", " if slots.has_state(live.blocks[count - 1])", ""),
             Edit(
                 f"{_REQUESTS}._resume",
                 "if found and slots.restore_to_live(live.row, live.blocks[found - 1]):",
                 "if found:\n    slots.restore_to_live(live.row, live.blocks[found - 1])",
             ),
         ),
-        note="the context takes no notice of a restore that did not happen",
+        note="the context restores without a look, and takes no notice of a restore that did not happen",
     ),
     Fault(
         "B79-requests",
         "Idle dummy step wipes the prefix cache",
-        ("C1", "C4"),
+        ("C1", "C4", "C6"),
         ("requests",),
         (
             Edit(
@@ -147,7 +148,7 @@ _IN_REQUESTS = (
     Fault(
         "B115-requests",
         "Full hit leaves nothing to compute",
-        ("E4",),
+        ("E4", "E1"),
         ("requests",),
         (Edit(f"{_REQUESTS}._resume", "(live.prompt.size - 1) //", "live.prompt.size //"),),
     ),
