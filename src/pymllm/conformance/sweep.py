@@ -24,6 +24,10 @@ __all__ = ["CORPUS_ACTS", "CORPUS_SEEDS", "Failure", "SweepReport", "failures_of
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
 """The corpus: so many acts from each of these seeds, on every configuration."""
+_FAILING_ACTS = frozenset(
+    {"can_fail", "has_faults", "can_fail_callback", "can_fail_pool", "can_fail_states", "can_fail_eviction"}
+)
+"""What the acts need that let calls fail, in any machine."""
 _ACTS_OF_AN_ENGINE = 5
 """An engine's act is so many times as long as another's, and what is left of a program is played on."""
 
@@ -71,8 +75,7 @@ class SweepReport:
 
 def _sound(machine: type[ActingMachine]) -> type[ActingMachine]:
     """Return the machine without the acts that let calls fail: a corpus is of sound programs."""
-    failing = ("can_fail_callback", "can_fail_pool", "can_fail_states", "can_fail_eviction")
-    space: dict[str, Any] = {name: False for name in failing if hasattr(machine, name)}
+    space: dict[str, Any] = {name: False for name in dir(machine) if name in _FAILING_ACTS}
     return type(f"{machine.__name__}__sound", (machine,), {**space, "AUDIT": False})
 
 
@@ -205,7 +208,7 @@ def _play(machine: type[ActingMachine], sound: History, failure: Failure) -> Exa
     examiner = played.examiner
     looks, examiner.audits_steps = examiner.audits_steps, False
     try:
-        for step in sound.steps:
+        for step in sound.steps[len(examiner.history) :]:  # some machines begin with operations
             if step.number == failure.step:
                 examiner.audits_steps = looks
                 _let_fail(played, step.operation, failure)
