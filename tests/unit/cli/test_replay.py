@@ -168,8 +168,9 @@ def test_an_unreadable_file_is_one_line_and_status_2(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, f"pymllm: {path}: cannot be read: Permission denied\n")
 
 
-def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path) -> None:
+def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: a file may be called anything; messages stay one line, and the table's heading too."""
+    monkeypatch.setenv("COLUMNS", "300")  # or the bar shortens the name
     path = tmp_path / "two\nlines \x1b[1m.jsonl"
     path.write_bytes(b"")
     assert replay(str(path)).stderr == f"pymllm: {tmp_path}/two\\nlines \\x1b[1m.jsonl: " + NO_REQUEST
@@ -180,8 +181,9 @@ def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path) -> None:
     assert "two\\nlines" in result.stderr
 
 
-def test_a_name_like_markup_is_a_name(tmp_path: Path) -> None:
+def test_a_name_like_markup_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar shows what it was given; "[/b]" would otherwise close what nobody opened."""
+    monkeypatch.setenv("COLUMNS", "300")  # or the bar shortens the name
     folder = tmp_path / "["
     folder.mkdir()
     write_trace(folder / "b].jsonl", make_requests("chat", 3))
