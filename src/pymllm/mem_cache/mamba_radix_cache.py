@@ -146,7 +146,7 @@ class MambaRadixCache(BasePrefixCache):
         """
         self._callbacks.refuse("reset")
         owned = list(self._tree.nodes())
-        track_slots = [node._track_slot for node in owned if node.mamba_value is not None]
+        track_slots = [node._track_slot for node in owned if node._track_slot is not None]
         slots = self._tree.gather(owned)
         self._tree.clear()
         self._states.clear()
@@ -189,7 +189,7 @@ class MambaRadixCache(BasePrefixCache):
         self._callbacks.refuse("match_prefix")
         walk = self._tree.walk(PagedKey.of(key, self.page_size))
         path = walk.path
-        while path and path[-1].mamba_value is None:
+        while path and path[-1]._track_slot is None:
             path.pop()
         self._stamp(path)
         for node in path:
@@ -261,9 +261,9 @@ class MambaRadixCache(BasePrefixCache):
             last = tree.append(last, paged, new)
             self.full_lru.insert_mru(last)
             adopted = ((walk.length, paged.length),)
-        exists = mamba_value is not None and last.mamba_value is not None
-        if mamba_value is not None and track_slot is not None and not exists:
-            self._states.adopt(last, mamba_value.to(self.device, torch.int64, copy=True), track_slot)
+        exists = track_slot is not None and last._track_slot is not None
+        if track_slot is not None and not exists:
+            self._states.adopt(last, track_slot)
         return InsertResult(walk.length, last, mamba_exist=exists, adopted=adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
@@ -304,7 +304,7 @@ class MambaRadixCache(BasePrefixCache):
         plan.give_back(self.mamba_pool)
         if removed and self.pool is not None:
             try:
-                self.pool.free(self._tree.gather(removed))
+                self.pool.free(self._tree.hand_over(removed))
             except BaseException:
                 plan.call_off()
                 raise

@@ -468,7 +468,7 @@ class RadixCache(BasePrefixCache):
     def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
         if plan.removed and self.pool is not None:
             try:
-                self.pool.free(self._tree.gather(plan.removed))
+                self.pool.free(self._tree.hand_over(plan.removed))
             except BaseException:
                 call_off()
                 raise

@@ -27,50 +27,6 @@ class Aged(Protocol):
 NodeT = TypeVar("NodeT", bound=Aged)
 
 
-class _AccessNumbers:
-    """A set of access numbers whose smallest is at hand.
-
-    A bitmap in blocks, with a heap of the blocks in use. Leaves enter with old access numbers when a
-    hold is released or a child goes, so neither a queue nor a linked list keeps them sorted; a heap of
-    the leaves themselves costs 3 us a pop at 200,000 leaves and fills with stale entries under locks. Here
-    adding, removing and finding take 0.2-0.4 us each, whatever the number of members.
-    """
-
-    __slots__ = ("_blocks", "_heap")
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, int] = {}
-        self._heap: list[int] = []
-
-    def add(self, number: int) -> None:
-        block = number >> _BLOCK_BITS
-        bits = self._blocks.get(block)
-        if bits is None:
-            heappush(self._heap, block)
-            bits = 0
-        self._blocks[block] = bits | (1 << (number & _BLOCK_MASK))
-
-    def remove(self, number: int) -> None:
-        block = number >> _BLOCK_BITS
-        bits = self._blocks[block] ^ (1 << (number & _BLOCK_MASK))
-        if bits:
-            self._blocks[block] = bits
-            return
-        del self._blocks[block]
-        if len(self._heap) > 2 * len(self._blocks) + _COMPACT_FROM:
-            self._heap = list(self._blocks)
-            heapify(self._heap)
-
-    def smallest(self) -> int | None:
-        heap, blocks = self._heap, self._blocks
-        while heap:
-            bits = blocks.get(heap[0])
-            if bits is not None:
-                return (heap[0] << _BLOCK_BITS) + (bits & -bits).bit_length() - 1
-            heappop(heap)
-        return None
-
-
 class _SameAccess(Generic[NodeT]):
     """Members of one access, which lie on one path: shallowest first."""
 
@@ -105,13 +61,19 @@ class VictimOrder(Generic[NodeT]):
 
     Most accesses leave one member behind (their leaf), so a lone member is stored bare and only several
     of one access get a container of their own.
+
+    The access numbers in use are a bitmap in blocks, with a heap of the blocks. Leaves enter with old access
+    numbers when a hold is released or a child goes, so neither a queue nor a linked list keeps them sorted; a
+    heap of the leaves themselves costs 3 us a pop at 200,000 leaves and fills with stale entries under locks.
+    Here adding, removing and finding take 0.2-0.4 us each, whatever the number of members.
     """
 
-    __slots__ = ("_at", "_numbers", "_size")
+    __slots__ = ("_at", "_blocks", "_heap", "_size")
 
     def __init__(self) -> None:
         self._at: dict[float, NodeT | _SameAccess[NodeT]] = {}
-        self._numbers = _AccessNumbers()
+        self._blocks: dict[int, int] = {}  # the access numbers in _at, as bits
+        self._heap: list[int] = []  # the keys of _blocks, and some that are gone
         self._size = 0
 
     def __len__(self) -> int:
@@ -127,7 +89,7 @@ class VictimOrder(Generic[NodeT]):
         held = self._at.get(number)
         if held is None:
             self._at[number] = node
-            self._numbers.add(int(number))
+            self._note(number)
         elif isinstance(held, _SameAccess):
             held.add(node)
         else:
@@ -144,7 +106,7 @@ class VictimOrder(Generic[NodeT]):
             node.last_access_time = now
         if nodes:
             self._at[now] = nodes[0] if len(nodes) == 1 else _SameAccess(nodes)
-            self._numbers.add(int(now))
+            self._note(now)
             self._size += len(nodes)
 
     def discard(self, node: NodeT) -> None:
@@ -157,12 +119,38 @@ class VictimOrder(Generic[NodeT]):
             if held.by_depth:
                 return
         del self._at[number]
-        self._numbers.remove(int(number))
+        self._forget(number)
 
     def oldest(self) -> NodeT | None:
         """Return the least recent member, or ``None``."""
-        number = self._numbers.smallest()
-        if number is None:
-            return None
-        held = self._at[number]
-        return held.shallowest() if isinstance(held, _SameAccess) else held
+        heap, blocks = self._heap, self._blocks
+        while heap:
+            bits = blocks.get(heap[0])
+            if bits is not None:
+                held = self._at[(heap[0] << _BLOCK_BITS) + (bits & -bits).bit_length() - 1]
+                return held.shallowest() if isinstance(held, _SameAccess) else held
+            heappop(heap)
+        return None
+
+    def _note(self, number: float) -> None:
+        """Enter an access number that no member had."""
+        whole = int(number)
+        block = whole >> _BLOCK_BITS
+        bits = self._blocks.get(block)
+        if bits is None:
+            heappush(self._heap, block)
+            bits = 0
+        self._blocks[block] = bits | (1 << (whole & _BLOCK_MASK))
+
+    def _forget(self, number: float) -> None:
+        """Take an access number out; an empty block leaves the heap later."""
+        whole = int(number)
+        block = whole >> _BLOCK_BITS
+        bits = self._blocks[block] ^ (1 << (whole & _BLOCK_MASK))
+        if bits:
+            self._blocks[block] = bits
+            return
+        del self._blocks[block]
+        if len(self._heap) > 2 * len(self._blocks) + _COMPACT_FROM:
+            self._heap = list(self._blocks)
+            heapify(self._heap)
