@@ -84,7 +84,13 @@ _STRUCTURE = (
     Plant(
         "B08",
         ("X5",),
-        (Edit(f"{_CACHE}._own_copy", "copy=True", "copy=False"),),
+        (
+            Edit(
+                "pymllm.mem_cache.incoming_slots:copy_for_keeps",
+                "astype(np.int64)",
+                "astype(np.int64, copy=False)",
+            ),
+        ),
         _CACHE_TESTS + "TestInsert::test_tree_keeps_no_view_of_key_or_value",
     ),
 )

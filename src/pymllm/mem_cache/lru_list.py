@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pymllm.errors import UsageError
@@ -149,17 +149,31 @@ class LRUList:
         self._check_type(root)
         path, at = [], node
         while at is not root:
-            if at in self._members:
-                path.append(at)
+            path.append(at)
             if at.parent is None:
                 raise UsageError(f"node {root.id} is no ancestor of node {node.id}: give the root above it")
             at = at.parent
-        newer, forward = self.head, self._next
-        for member in path:
-            if getattr(newer, forward) is not member:  # of a path touched before, only its end moves
-                self._cut(member)
-                self._put_behind(member, newer)
-            newer = member
+        self.touch_path_mru(path[::-1])
+
+    def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:
+        """Make the nodes of a path the most recent members, the last one first.
+
+        Parameters
+        ----------
+        path : sequence of MambaTreeNode
+            Distinct nodes; who is no member is passed over.
+
+        Notes
+        -----
+        For those who have walked the path already: `touch_node_and_parents_mru` without its way up.
+        """
+        newer, forward, members = self.head, self._next, self._members
+        for node in reversed(path):
+            if node in members:
+                if getattr(newer, forward) is not node:  # of a path touched before, only its end moves
+                    self._cut(node)
+                    self._put_behind(node, newer)
+                newer = node
 
     def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
         """Return the least recent member without children and without a lock, or ``None``."""

@@ -256,9 +256,10 @@ class RadixTree(Generic[NodeT]):
 
     def gather(self, nodes: list[NodeT]) -> torch.Tensor:
         """Copy the slots of ``nodes`` into one new tensor, in their order."""
+        if len(nodes) == 1:
+            assert nodes[0].value is not None
+            return nodes[0].value.clone()
         values: list[torch.Tensor] = list(map(_get_value, nodes))
-        if len(values) == 1:
-            return values[0].clone()
         return torch.cat(values) if values else torch.empty(0, dtype=torch.int64, device=self.device)
 
     # -- recency -------------------------------------------------------------------------------------

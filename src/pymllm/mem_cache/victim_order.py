@@ -87,14 +87,20 @@ class VictimOrder(Generic[NodeT]):
         """Add a node that is not a member."""
         number = node.last_access_time
         held = self._at.get(number)
+        self._size += 1
         if held is None:
             self._at[number] = node
-            self._note(number)
+            whole = int(number)
+            block = whole >> _BLOCK_BITS
+            bits = self._blocks.get(block)
+            if bits is None:
+                heappush(self._heap, block)
+                bits = 0
+            self._blocks[block] = bits | (1 << (whole & _BLOCK_MASK))
         elif isinstance(held, _SameAccess):
             held.add(node)
         else:
             self._at[number] = _SameAccess((held, node))
-        self._size += 1
 
     def restamp(self, nodes: Sequence[NodeT], now: float) -> None:
         """Give members a new access that no other member has.
@@ -105,9 +111,10 @@ class VictimOrder(Generic[NodeT]):
             self.discard(node)
             node.last_access_time = now
         if nodes:
-            self._at[now] = nodes[0] if len(nodes) == 1 else _SameAccess(nodes)
-            self._note(now)
-            self._size += len(nodes)
+            self.add(nodes[0])
+        if len(nodes) > 1:
+            self._at[now] = _SameAccess(nodes)
+            self._size += len(nodes) - 1
 
     def discard(self, node: NodeT) -> None:
         """Remove a member."""
@@ -119,7 +126,13 @@ class VictimOrder(Generic[NodeT]):
             if held.by_depth:
                 return
         del self._at[number]
-        self._forget(number)
+        whole = int(number)
+        block = whole >> _BLOCK_BITS
+        bits = self._blocks[block] ^ (1 << (whole & _BLOCK_MASK))
+        if bits:
+            self._blocks[block] = bits
+        else:
+            self._drop(block)
 
     def oldest(self) -> NodeT | None:
         """Return the least recent member, or ``None``."""
@@ -132,24 +145,8 @@ class VictimOrder(Generic[NodeT]):
             heappop(heap)
         return None
 
-    def _note(self, number: float) -> None:
-        """Enter an access number that no member had."""
-        whole = int(number)
-        block = whole >> _BLOCK_BITS
-        bits = self._blocks.get(block)
-        if bits is None:
-            heappush(self._heap, block)
-            bits = 0
-        self._blocks[block] = bits | (1 << (whole & _BLOCK_MASK))
-
-    def _forget(self, number: float) -> None:
-        """Take an access number out; an empty block leaves the heap later."""
-        whole = int(number)
-        block = whole >> _BLOCK_BITS
-        bits = self._blocks[block] ^ (1 << (whole & _BLOCK_MASK))
-        if bits:
-            self._blocks[block] = bits
-            return
+    def _drop(self, block: int) -> None:
+        """Forget a block without members; the heap does so when the block comes up, or all at once."""
         del self._blocks[block]
         if len(self._heap) > 2 * len(self._blocks) + _COMPACT_FROM:
             self._heap = list(self._blocks)
