@@ -87,8 +87,8 @@ _STRUCTURE = (
         (
             Edit(
                 "pymllm.mem_cache.incoming_slots:copy_for_keeps",
-                "astype(np.int64)",
-                "astype(np.int64, copy=False)",
+                "part.clone() if part.dtype is torch.int64 else part.long()",
+                "part.long()",
             ),
         ),
         _CACHE_TESTS + "TestInsert::test_tree_keeps_no_view_of_key_or_value",

@@ -91,12 +91,13 @@ def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.dev
 
     Notes
     -----
-    On the host by way of NumPy, whose slices and copies are cheaper than torch's: 2.3 us for 64 slots of a
-    cold insert, not 4.2. Cost: one copy.
+    Cost: one copy. By the shortest of torch's ways: a slice takes 1.0 us and ``to`` 2.2, ``long`` and
+    ``clone`` 1.2.
     """
-    if slots.is_cpu and device.type == "cpu":
-        return torch.from_numpy(slots.numpy()[start:stop].astype(np.int64))
-    return slots[start:stop].to(device, torch.int64, copy=True)  # pragma: needs cuda
+    part = slots if start == 0 and stop == slots.numel() else slots[start:stop]
+    if part.device != device:  # pragma: needs cuda
+        return part.to(device, torch.int64, copy=True)
+    return part.clone() if part.dtype is torch.int64 else part.long()
 
 
 def _check_pages(slots: torch.Tensor, page_size: int) -> None:

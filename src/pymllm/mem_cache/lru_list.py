@@ -52,7 +52,7 @@ class LRUList:
         self._prev = "mamba_prev" if mamba else "prev"
         self._next = "mamba_next" if mamba else "next"
         self._lock = "mamba_lock_ref" if mamba else "full_lock_ref"
-        # Fields by their own name, twice: by a name looked up, an insert takes 0.62 us and not 0.32.
+        # Fields by their own name, twice: by a name looked up, in and out again takes 0.9 us and not 0.42.
         self._put_behind, self._cut = (_put_state, _cut_state) if mamba else (_put_any, _cut_any)
         setattr(self.head, self._next, self.tail)
         setattr(self.tail, self._prev, self.head)
@@ -85,7 +85,8 @@ class LRUList:
         UsageError
             It is a member already, of this list or of another one of the same mode, or a sentinel.
         """
-        self._check_type(node)
+        if not isinstance(node, MambaTreeNode):
+            raise _no_node(node)
         if node in self._members:
             raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
         if getattr(node, self._next) is not None or getattr(node, self._prev) is not None:
@@ -145,8 +146,9 @@ class LRUList:
         UsageError
             ``root`` is not above ``node``; nothing has moved then.
         """
-        self._check_type(node)
-        self._check_type(root)
+        for given in (node, root):
+            if not isinstance(given, MambaTreeNode):
+                raise _no_node(given)
         path, at = [], node
         while at is not root:
             path.append(at)
@@ -190,14 +192,14 @@ class LRUList:
         return None
 
     def _check_member(self, node: MambaTreeNode) -> None:
-        self._check_type(node)
+        if not isinstance(node, MambaTreeNode):
+            raise _no_node(node)
         if node not in self._members:
             raise UsageError(f"node {node.id} is not in the list: insert_mru it first")
 
-    @staticmethod
-    def _check_type(node: Any) -> None:
-        if not isinstance(node, MambaTreeNode):
-            raise TypeError(f"node is a {type(node).__name__}: give a MambaTreeNode")
+
+def _no_node(given: Any) -> TypeError:
+    return TypeError(f"node is a {type(given).__name__}: give a MambaTreeNode")
 
 
 def _put_any(node: MambaTreeNode, newer: MambaTreeNode) -> None:

@@ -165,7 +165,7 @@ class RadixTree(Generic[NodeT]):
         if self.is_evictable_leaf(parent):
             self.leaves.discard(parent)
         raw, namespace, width, _ = key
-        start, length = parent._depth, value.shape[0]  # len() of a tensor takes 0.4 us
+        start, length = parent._depth, value.numel()  # 0.05 us, where len() of a tensor takes 0.4
         end, token_bytes = start + length, width * BYTES_PER_ID
         node = self._make_node()
         node.id = next(self._ids)
@@ -247,7 +247,7 @@ class RadixTree(Generic[NodeT]):
     def hand_over(self, nodes: list[NodeT]) -> torch.Tensor:
         """Return the slots of nodes that are about to leave; a single node's own, since nobody else has them.
 
-        A copy of 64 slots would cost 1.2 us of an eviction's 8.
+        A pool reads them and no more. A copy would cost 1.2 us of an eviction's 8.
         """
         if len(nodes) == 1:
             assert nodes[0].value is not None
