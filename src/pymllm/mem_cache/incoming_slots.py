@@ -95,7 +95,7 @@ def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.dev
     ``clone`` 1.2.
     """
     part = slots if start == 0 and stop == slots.numel() else slots[start:stop]
-    if part.device != device:  # pragma: needs cuda
+    if part.device != device:
         return part.to(device, torch.int64, copy=True)
     return part.clone() if part.dtype is torch.int64 else part.long()
 

@@ -83,3 +83,20 @@ def test_copy_of_a_strided_view_is_dense(dtype: torch.dtype) -> None:
         kept = copy_for_keeps(value, 0, 4, torch.device("cpu"))
         assert kept.tolist() == slots
         assert kept.untyped_storage().nbytes() == kept.nbytes
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_copy_goes_to_the_device_of_the_tree(start: int) -> None:
+    """R1: slots may come from anywhere; a device without memory stands in for another one."""
+    kept = copy_for_keeps(torch.tensor([4, 5, 6]), start, 3, torch.device("meta"))
+    assert (kept.device.type, kept.dtype, kept.shape) == ("meta", torch.int64, (3 - start,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("source", "target"), [("cpu", "cuda:0"), ("cuda:0", "cpu"), ("cuda:0", "cuda:0")])
+def test_copy_crosses_devices(source: str, target: str) -> None:
+    """R1, X5: the values arrive, and no write to the caller's tensor reaches the copy."""
+    value = torch.tensor([4, 5, 6], device=source)
+    kept = copy_for_keeps(value, 0, 3, torch.device(target))
+    value.zero_()
+    assert (str(kept.device), kept.tolist()) == (target, [4, 5, 6])

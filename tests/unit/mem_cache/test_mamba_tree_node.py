@@ -51,6 +51,14 @@ def test_track_slot_becomes_a_tensor_when_asked_for() -> None:
     assert (value.dtype, value.tolist()) == (torch.int64, [7])
 
 
+def test_track_slot_is_where_the_slots_are() -> None:
+    """M1: on the allocator's device; one without memory stands in for another one."""
+    node = MambaTreeNode()
+    node.value, node._track_slot = torch.empty(2, dtype=torch.int64, device="meta"), 7
+    assert node.mamba_value is not None
+    assert node.mamba_value.device.type == "meta"
+
+
 def test_assigned_state_is_the_nodes_track_slot() -> None:
     """M1: what is given by hand counts in both forms, None takes the state away."""
     node = MambaTreeNode()
