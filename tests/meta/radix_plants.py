@@ -84,7 +84,13 @@ _STRUCTURE = (
     Plant(
         "B08",
         ("X5",),
-        (Edit(f"{_CACHE}._own_copy", "copy=True", "copy=False"),),
+        (
+            Edit(
+                "pymllm.mem_cache.incoming_slots:copy_for_keeps",
+                "part.clone() if part.dtype is torch.int64 else part.long()",
+                "part.long()",
+            ),
+        ),
         _CACHE_TESTS + "TestInsert::test_tree_keeps_no_view_of_key_or_value",
     ),
 )
@@ -112,8 +118,8 @@ _LOCKS = (
         (
             Edit(
                 f"{_TREE}.append",
-                "self.evictable_tokens += node._length",
-                "self.evictable_tokens += node._length - (len(parent.children) == 1) * parent._length",
+                "self.evictable_tokens += length",
+                "self.evictable_tokens += length - (len(parent.children) == 1) * parent._length",
             ),
         ),
         _CACHE_TESTS + "TestLocks::test_sizes_survive_a_child_of_a_leaf",
@@ -395,7 +401,7 @@ _EVICTION = (
         (
             Edit(
                 f"{_CACHE}._give_back",
-                "self.pool.free(self._tree.gather(plan.removed))",
+                "self.pool.free(self._tree.hand_over(plan.removed))",
                 "self.pool.free(self._tree.gather(plan.removed))\nself.pool.free(self._tree.gather(plan.removed))",
             ),
         ),
@@ -447,7 +453,7 @@ _ISOLATION = (
     Plant(
         "B145",
         ("H3",),
-        (Edit(f"{_TREE}.page_hashes", "else namespace_prior(at.key.extra_key)", "else None"),),
+        (Edit(f"{_TREE}.page_hashes", "else namespace_prior(at._namespace)", "else None"),),
         _TREE_TESTS + "TestHashes::test_namespace_seeds_the_first_page",
     ),
     Plant(
