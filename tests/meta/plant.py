@@ -33,6 +33,8 @@ class Plant:
         Where the class under test refuses what the bug does, its error; no error but this one counts then.
     note : str
         In which way the plant differs from the entry, where the entry's class is built another way.
+    system : str
+        Where an entry is planted more than once, in which of the systems this one is.
     """
 
     id: str
@@ -41,6 +43,12 @@ class Plant:
     noticed_by: str
     shows_as: type[BaseException] | None = None
     note: str = ""
+    system: str = ""
+
+    @property
+    def name(self) -> str:
+        """The id, with the system where that is needed to tell plants of one entry apart."""
+        return f"{self.id}-{self.system}" if self.system else self.id
 
     @property
     def counts(self) -> tuple[type[BaseException], ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import block_plants
 import engine_plants
 import hybrid_plants
 import pool_plants
 import radix_plants
+import slot_plants
 from plant import Plant
 
 __all__ = ["PLANTS", "TITLES", "number_of"]
@@ -24,7 +26,14 @@ def number_of(entry: str) -> int:
 
 PLANTS: tuple[Plant, ...] = tuple(
     sorted(
-        (*radix_plants.PLANTS, *pool_plants.PLANTS, *engine_plants.PLANTS, *hybrid_plants.PLANTS),
-        key=lambda plant: number_of(plant.id),
+        (
+            *radix_plants.PLANTS,
+            *pool_plants.PLANTS,
+            *engine_plants.PLANTS,
+            *hybrid_plants.PLANTS,
+            *block_plants.PLANTS,
+            *slot_plants.PLANTS,
+        ),
+        key=lambda plant: (number_of(plant.id), plant.name),
     )
 )

@@ -16,8 +16,8 @@ _HEAD = """\
 # Planted bugs
 
 {entries} bugs from the history of serving engines are the yardstick of these tests. {planted} of them can be
-planted in the classes that exist: a plant edits a function while a test runs, and that test must fail. The
-others are listed below with the reason.
+planted in the classes that exist: a plant edits a function while a test runs, and that test must fail. An
+entry that fits several systems is planted in each. The others are listed below with the reason.
 
 `tests/meta/test_plants.py` plants each one and sees it noticed; `tests/meta/*_plants.py` have the edits. This
 page is written by `python tests/meta/plants_page.py` from the same table.
@@ -44,10 +44,15 @@ _TAIL = """
 def render() -> str:
     """Return the page as the table has it."""
     planted = "".join(map(_row, PLANTS))
-    notes = "".join(f"- {plant.id}: {plant.note}.\n" for plant in PLANTS if plant.note)
+    notes = "".join(f"- {plant.name}: {plant.note}.\n" for plant in PLANTS if plant.note)
     unplanted = "".join(f"| {entry} | {TITLES[entry]} | {reason} |\n" for entry, reason in UNPLANTED.items())
     return (
-        _HEAD.format(entries=len(TITLES), planted=len(PLANTS)) + planted + _MIDDLE + notes + _TAIL + unplanted
+        _HEAD.format(entries=len(TITLES), planted=len({plant.id for plant in PLANTS}))
+        + planted
+        + _MIDDLE
+        + notes
+        + _TAIL
+        + unplanted
     )
 
 
@@ -55,7 +60,7 @@ def _row(plant: Plant) -> str:
     places = dict.fromkeys(f"`{edit.target.partition(':')[2]}`" for edit in plant.edits)
     path, _, test = plant.noticed_by.partition("::")
     return (
-        f"| {plant.id} | {TITLES[plant.id]} | {', '.join(places)} | {', '.join(plant.laws)} "
+        f"| {plant.name} | {TITLES[plant.id]} | {', '.join(places)} | {', '.join(plant.laws)} "
         f"| `{test}` in {path.removeprefix('tests/')} |\n"
     )
 

@@ -29,12 +29,12 @@ def check_dynamic_context(context: DynamicInferenceContext) -> None:
     ------
     InvariantViolation
         Naming the law: E2 (rows), E3 (references that nobody has), C1 (paused requests, too few blocks), C3
-        (registered content), or what the checks of its allocators find.
+        (registered content), X3 (stamps), or what the checks of its allocators find.
 
     Notes
     -----
     Cost: O(rows * blocks + registered tokens), a digest for each registered block.
-    Laws: C1-C8, E2, E3.
+    Laws: C1-C8, E2, E3, X3.
     """
     check_kv_block_allocator(context.kv_block_allocator)
     if context.mamba_slot_allocator is not None:
@@ -42,6 +42,7 @@ def check_dynamic_context(context: DynamicInferenceContext) -> None:
     _check_rows(context)
     _check_regions(context)
     _check_references(context)
+    _check_stamps(context)
     for live in context._rows:
         _check_request(context, live)
     _check_content(context)
@@ -98,6 +99,13 @@ def _check_references(context: DynamicInferenceContext) -> None:
     found = context.kv_block_allocator.block_ref_counts.numpy()
     wrong = np.flatnonzero(counts != found).tolist()
     _check(not wrong, "E3", f"blocks {wrong} are referenced {found[wrong]} times, in {counts[wrong]} rows")
+
+
+def _check_stamps(context: DynamicInferenceContext) -> None:
+    """Check that no block was used later than now: recency is the context's clock and nothing else."""
+    stamps, now = context.kv_block_allocator.block_timestamps.numpy(), context.prefix_cache_lru_clock
+    later = np.flatnonzero((stamps < 0) | (stamps > now)).tolist()
+    _check(not later, "X3", f"blocks {later} have stamps {stamps[later]}, the clock is at {now}")
 
 
 def _check_request(context: DynamicInferenceContext, live: LiveRequest) -> None:

@@ -245,6 +245,50 @@ _STATES = (
         "mamba inspect lru_lists",
     ),
 )
+_BLOCKS = (
+    _law(
+        "C1",
+        "free, referenced and cached blocks partition the pool; children go before their parents",
+        "8",
+        "sop",
+        "blocks",
+    ),
+    _law("C2", "slots are free, mapped to one block, or in a caller's hands", "8", "sop", "blocks", "mamba"),
+    _law(
+        "C3",
+        "a hash has the block that came first with it, below its very parent, and no other",
+        "8",
+        "sop",
+        "blocks",
+    ),
+    _law(
+        "C4",
+        "the hash of a cached state names a block with a slot, and goes with that block only",
+        "8",
+        "sop",
+        "blocks",
+        "mamba",
+    ),
+    _law(
+        "C5",
+        "a batch gets one slot per block, evicts none of its own, and is met whole or not at all",
+        "8",
+        "op",
+        "blocks",
+        "mamba",
+    ),
+    _law(
+        "C6",
+        "only unreferenced blocks lose their slots to others, oldest first; free blocks have none",
+        "8",
+        "sop",
+        "blocks",
+        "mamba",
+    ),
+    _law("C7", "states are copied bit for bit, and nowhere else", "8", "op", "blocks", "mamba"),
+    _law("C8", "states are kept at block ends inside a chunk, and at prompt ends", "8", "sop", "", "mamba"),
+    _law("C9", "a reset restores the first state bit for bit", "8", "op", "blocks"),
+)
 _ENGINE = (
     _law("E1", "every read finds what a cold run would have written", "9", "sop", "prefix"),
     _law("E2", "a live request's row names only what it owns or holds", "9", "sp", "prefix", "engine"),
@@ -260,7 +304,7 @@ _ENGINE = (
     ),
 )
 
-LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_STATES, *_ENGINE)
+LAWS: tuple[Law, ...] = (*_FOR_ALL, *_SLOTS, *_POOLS, *_KEYS, *_RADIX, *_WINDOW, *_STATES, *_BLOCKS, *_ENGINE)
 """Every law of the sections whose classes exist, in the contract's order."""
 
 INVARIANTS: dict[str, tuple[str, ...]] = {

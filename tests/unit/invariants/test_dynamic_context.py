@@ -77,6 +77,10 @@ def keep_a_row_behind(context: Any) -> None:
     context.request_to_kv_block_ids[4, 0] = 1
 
 
+def use_a_block_tomorrow(context: Any) -> None:
+    context.kv_block_allocator.block_timestamps[1] = context.prefix_cache_lru_clock + 1
+
+
 def share_a_state(context: Any) -> None:
     context.mamba_metadata.request_to_mamba_state_idx[1] = 0
 
@@ -139,6 +143,7 @@ DAMAGE: list[tuple[Callable[[Any], None], str, str]] = [
     (believe_in_another_row, "E2", "in row 1 believes to be in row 2"),
     (name_another_block, "E2", r"rows \[1\] of the table"),
     (keep_a_row_behind, "E2", r"rows \[4\] of the table"),
+    (use_a_block_tomorrow, "X3", r"blocks \[1\] have stamps"),
     (share_a_state, "E2", "live states are not free or held once each"),
     (keep_a_state_behind, "E2", "without a request have live states"),
     (forget_a_request, "E3", "not those that were added"),

@@ -341,11 +341,13 @@ def oldest(blocks: NDArray[np.int32], timestamps: NDArray[Any], count: int) -> N
     """
     if 0 < count < blocks.size:
         stamps = timestamps.take(blocks)
-        bound = _bound(stamps, count)
-        is_chosen = stamps <= bound
-        if count == np.count_nonzero(is_chosen) == 1:
+        if count == 1:
             place = int(stamps.argmin())
-            return blocks[place : place + 1].copy()  # in a third of the time of what follows
+            is_chosen = stamps == stamps[place]
+            if np.count_nonzero(is_chosen) == 1:
+                return blocks[place : place + 1].copy()  # 3 us of 4,096 stamps; what follows takes 8
+        else:
+            is_chosen = stamps <= _bound(stamps, count)
         blocks = blocks[is_chosen]
     blocks = np.sort(blocks)
     return blocks[np.argsort(timestamps.take(blocks), kind="stable")[:count]]
@@ -356,8 +358,6 @@ def _bound(stamps: NDArray[Any], count: int) -> Any:
 
     A sample says it well enough to leave little to sort, in 5 us of 4,096 stamps; `numpy.partition` takes 35.
     """
-    if count == 1:
-        return stamps.min()
     sample = np.sort(stamps[::_SAMPLED])
     place = count // _SAMPLED + _MARGIN
     if place < sample.size and np.count_nonzero(stamps <= sample[place]) >= count:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.bit_view import bit_view
 
-__all__ = ["copy_rows", "row_index", "send"]
+__all__ = ["copy_rows", "gather_rows", "row_index", "send"]
 
 
 def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
@@ -17,7 +19,7 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     Parameters
     ----------
     numbers : numpy.ndarray
-        May be changed as soon as this returns.
+        Any strides; may be changed as soon as this returns.
     target : torch.Tensor
         Contiguous, on any device.
 
@@ -26,7 +28,9 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     Cost: one copy. No synchronisation: on CUDA it goes through pinned memory of its own, which torch keeps
     until the copy is done.
     """
-    source = torch.from_numpy(numbers)
+    flags = numbers.flags
+    # Torch reads neither what goes backwards nor, without a warning, what a caller keeps from being written.
+    source = torch.from_numpy(numbers if flags.c_contiguous and flags.writeable else numbers.copy())
     if target.device.type != "cpu":
         source = source.pin_memory()  # pragma: needs cuda
     target.copy_(source, non_blocking=True)
@@ -56,19 +60,29 @@ def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
     return index
 
 
-def copy_rows(source: torch.Tensor, read: torch.Tensor, target: torch.Tensor, write: torch.Tensor) -> None:
-    """Copy rows in every layer, bit for bit.
+def copy_rows(
+    sources: Sequence[torch.Tensor], read: torch.Tensor, targets: Sequence[torch.Tensor], write: torch.Tensor
+) -> None:
+    """Copy the same rows between several pairs of buffers, in every layer and bit for bit.
 
     Parameters
     ----------
-    source, target : torch.Tensor
-        ``[layers, rows, ...]``, equal but for the number of rows.
+    sources, targets : sequence of torch.Tensor
+        ``[layers, rows, ...]``; those of a pair are equal but for the number of rows.
     read, write : torch.Tensor
-        Shape ``(n,)``, int64, on their device: rows of ``source``, and as many distinct rows of ``target``.
+        Shape ``(n,)``, int64, on their device: rows of each source, and as many distinct rows of its target.
 
     Notes
     -----
-    Cost: two kernels, however many rows and layers; no synchronisation.
-    Laws: C7 (bit-exact, the payload of a NaN included).
+    Where the device has no memory for the rows, nothing has been written: all are gathered before the first
+    is put in its place. Cost: two kernels per pair, however many rows and layers; no synchronisation.
+    Laws: C7 (bit-exact, the payload of a NaN included), X2.
     """
-    bit_view(target).index_copy_(1, write, bit_view(source).index_select(1, read))
+    gathered = [gather_rows(source, read) for source in sources]
+    for target, rows in zip(targets, gathered, strict=True):
+        bit_view(target).index_copy_(1, write, rows)
+
+
+def gather_rows(source: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    """Return copies of rows in every layer, as bits: the only part of a copy that takes memory."""
+    return bit_view(source).index_select(1, read)

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pymllm.mem_cache.arguments import INTEGER_DTYPES
+
 __all__ = ["check_as_many", "host_array", "host_integers"]
 
 _INT64: Final = np.dtype(np.int64)
+_LARGEST: Final = np.iinfo(np.int64).max
 _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 
 
@@ -52,7 +55,7 @@ def host_integers(
     name : str
         What they are called in a message.
     values : sequence of int, torch.Tensor or numpy.ndarray
-        Integers of any shape, on any device. Bools are none.
+        Integers of any shape, on any device. Bools are none, though one among ints in a list is not noticed.
     stop : int, optional
         First value that is too large; negative values are refused with it.
 
@@ -66,9 +69,7 @@ def host_integers(
     TypeError
         Something is not an integer.
     ValueError
-        A sequence whose elements differ in length.
-    OverflowError
-        An integer does not fit 64 bits.
+        A sequence whose elements differ in length, or an integer that int64 does not have.
     IndexError
         A value is outside ``0 .. stop - 1``; the message names the first.
 
@@ -80,11 +81,15 @@ def host_integers(
         array = np.array(values)
     elif isinstance(values, (str, bytes)) or not isinstance(values, (torch.Tensor, np.ndarray, Sequence)):
         raise TypeError(f"{name} must be a sequence or a tensor of ints, got {type(values).__name__}")
+    elif isinstance(values, torch.Tensor) and values.numel() and values.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"{name} must be integers, got a tensor of {values.dtype}")
     else:
         array = host_array(values)
     if array.dtype is not _INT64:
         if array.dtype.kind not in "iu" and array.size:
             raise TypeError(f"{name} must be integers, got {short_repr(values)}")
+        if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
+            raise ValueError(f"{name} has {array.max()}, which int64 does not have")
         array = array.astype(np.int64)
     if array.ndim != 1:
         array = array.reshape(-1)

@@ -15,7 +15,7 @@ from pymllm.core.inference.contexts.block_observer import BlockObserver
 from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.host_numbers import host_integers
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.arguments import as_int, as_size
 
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
 
@@ -160,9 +160,9 @@ class KVBlockAllocator:
         Raises
         ------
         TypeError
-            ``n`` is not an int.
+            ``n`` or the context's clock is not an int.
         ValueError
-            ``n`` is negative.
+            ``n`` is negative, or the clock does not fit 64 bits.
         RuntimeError
             Called from inside an observer.
 
@@ -173,7 +173,7 @@ class KVBlockAllocator:
         Cost: O(n), O(log blocks) per victim. Laws: C1, X2, X4.
         """
         count = as_size("n", n, minimum=0)
-        clock = self.context.prefix_cache_lru_clock
+        clock = self._clock()
         self._observer.refuse("allocate_memory_blocks")
         missing = count - self.pool_avail
         if missing > 0:
@@ -321,7 +321,9 @@ class KVBlockAllocator:
         IndexError
             A block is outside the pool.
         TypeError
-            Something is not an integer.
+            Something is not an integer, be it the context's clock.
+        ValueError
+            The clock does not fit 64 bits.
         RuntimeError
             Called from inside an observer.
 
@@ -331,7 +333,7 @@ class KVBlockAllocator:
         """
         self._observer.refuse("update_timestamps")
         blocks = host_integers("ids", ids, self.pool_size)
-        clock = self.context.prefix_cache_lru_clock
+        clock = self._clock()
         lowered = blocks[self._timestamps[blocks] > clock]
         self._timestamps[blocks] = clock
         for block in lowered.tolist():
@@ -386,6 +388,13 @@ class KVBlockAllocator:
         blocks = host_integers("ids", ids, self.pool_size)
         free: list[int] = blocks[self._is_free[blocks]].tolist()
         return free
+
+    def _clock(self) -> int:
+        """Read the context's clock; a stamp that cannot be written must not stop a call half way."""
+        clock = as_int("prefix_cache_lru_clock", self.context.prefix_cache_lru_clock)
+        if not -(2**63) <= clock < 2**63:
+            raise ValueError(f"prefix_cache_lru_clock is {clock}, which a stamp of 64 bits cannot hold")
+        return clock
 
     def _evict_lru_blocks(self, count: int) -> None:
         """Free ``count`` evictable blocks, least recent first and children before parents."""

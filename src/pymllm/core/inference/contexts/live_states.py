@@ -11,9 +11,10 @@ import torch
 from pymllm.core.inference.contexts.device_copies import row_index
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.errors import UsageError
+from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.bit_view import bit_view
 
-__all__ = ["LiveStates", "as_state"]
+__all__ = ["LiveStates", "as_state", "as_state_shape"]
 
 
 class LiveStates:
@@ -36,11 +37,15 @@ class LiveStates:
 
         Raises
         ------
+        TypeError
+            One is no tensor.
         ValueError
             One differs from the cached states in more than the number of rows: a copy would not be exact.
         """
         conv, ssm = self._context.mamba_conv_states, self._context.mamba_ssm_states
         for (name, cached), live in zip(self._cached.items(), (conv, ssm), strict=True):
+            if not isinstance(live, torch.Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(live).__name__}")
             wanted = (cached.shape[0], *cached.shape[2:], cached.dtype, cached.device)
             if (*live.shape[:1], *live.shape[2:], live.dtype, live.device) != wanted:
                 raise ValueError(
@@ -89,6 +94,37 @@ class LiveStates:
                 f"request {asked[wrong]} has no live state: its row of {known} is {numbers[wrong]}"
             )
         return row_index(numbers, device)
+
+
+def as_state_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Read the shape of the state of one layer and one request.
+
+    Parameters
+    ----------
+    name : str
+        What it is called in a message.
+    shape : sequence of int
+        Sizes of at least 1; no size is a state of one number.
+
+    Returns
+    -------
+    tuple of int
+        The same.
+
+    Raises
+    ------
+    TypeError
+        It is no sequence of ints.
+    ValueError
+        A size is below 1.
+
+    Notes
+    -----
+    Laws: X1.
+    """
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"{name} must be a tuple of ints, got {type(shape).__name__}")
+    return tuple(as_size(name, size) for size in shape)
 
 
 def as_state(name: str, state: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:

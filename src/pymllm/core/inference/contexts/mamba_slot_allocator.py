@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.block_slots import MambaSlotCapacityError
 from pymllm.core.inference.contexts.commit_candidates import commit_candidates
-from pymllm.core.inference.contexts.host_numbers import host_array
+from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.slot_states import SlotStates
 from pymllm.core.inference.contexts.snapshot_offsets import (
     MAX_INTERMEDIATE_OFFSETS_PER_REQUEST,
@@ -97,7 +99,9 @@ class MambaSlotAllocator(SlotStates):
             conv_states_dtype,
             ssm_states_dtype,
         )
-        self._offsets = OffsetTable(context.max_requests, self.device)
+        self._offsets = OffsetTable(
+            self.max_intermediate_count // MAX_INTERMEDIATE_OFFSETS_PER_REQUEST, self.device
+        )
 
     def __repr__(self) -> str:
         """Name the layers and what is free of the slots."""
@@ -131,16 +135,16 @@ class MambaSlotAllocator(SlotStates):
         num_matched_blocks : int
             Blocks whose KV was cached when the request was admitted.
         matched_block_ids : list of int
-            Those blocks; the row of the context names them too.
+            Those blocks, which the row of the context need not name yet.
         overall_required_blocks : int
             Blocks that the request needs up to the end of this chunk.
 
         Raises
         ------
         IndexError
-            The context has no such row.
+            The context has no such row, or a block is outside the pool.
         UsageError
-            The row names no block where a state is to be kept.
+            No block is named where a state is to be kept.
         ValueError
             A number is negative, or more tokens are skipped than the chunk has.
         TypeError
@@ -163,14 +167,16 @@ class MambaSlotAllocator(SlotStates):
         matched = as_size("num_matched_blocks", num_matched_blocks, minimum=0)
         required = as_size("overall_required_blocks", overall_required_blocks, minimum=0)
 
-        size, start = self.context.block_size_tokens, int(req.finished_chunk_token_count)
-        prompt = len(req.prompt_tokens)
+        start = as_size("finished_chunk_token_count", req.finished_chunk_token_count, minimum=0)
+        known = host_integers("matched_block_ids", matched_block_ids, self._books.slot_of.size)
+
+        size, prompt = self.context.block_size_tokens, len(req.prompt_tokens)
         whole = prompt // size * size
         first = start + skipped
         boundaries = [matched * size, whole, (required - 1) * size]
         depths = snapshot_positions(boundaries, first, start + length, self.context.mamba_chunk_size)
         ends = whole == prompt > 0 and start + length >= prompt
-        blocks = self._blocks_ending_at(row, [*depths, prompt] if ends else depths)
+        blocks = self._blocks_ending_at(row, known, [*depths, prompt] if ends else depths)
         self._offsets.of_request[row] = Snapshots(
             offsets=tuple(depth - first for depth in depths),
             depths=tuple(depths),
@@ -220,8 +226,8 @@ class MambaSlotAllocator(SlotStates):
 
         Raises
         ------
-        UsageError, ValueError
-            The context's live states are not what they must be; nothing was committed.
+        TypeError, UsageError, ValueError
+            The context's live states or counts are not what they must be; nothing was committed.
 
         Notes
         -----
@@ -326,20 +332,24 @@ class MambaSlotAllocator(SlotStates):
         counts = [0] * requests
         if left:
             for place, count in enumerate(host_array(metadata.per_request_intermediate_counts)[:requests]):
-                counts[place] = min(int(count), left)
+                counts[place] = min(as_size("per_request_intermediate_counts", count, minimum=0), left)
                 left -= counts[place]
         return counts
 
-    def _blocks_ending_at(self, row: int, depths: Sequence[int]) -> list[int]:
-        """Return the request's blocks that end at some numbers of tokens."""
+    def _blocks_ending_at(self, row: int, matched: NDArray[np.int64], depths: Sequence[int]) -> list[int]:
+        """Return the request's blocks that end at some numbers of tokens, matched ones being known."""
         if not depths:
             return []
         table = host_array(self.context.request_to_kv_block_ids[row])
-        places = [depth // self.context.block_size_tokens - 1 for depth in depths]
-        blocks = [int(table[place]) if place < table.size else -1 for place in places]
-        if min(blocks) < 0:
-            raise UsageError(
-                f"row {row} names no block that ends at token {depths[blocks.index(min(blocks))]}: "
-                "fill it before the offsets are computed"
-            )
+        blocks: list[int] = []
+        for depth in depths:
+            place = depth // self.context.block_size_tokens - 1
+            names = matched if place < matched.size else table
+            blocks.append(int(names[place]) if place < names.size else -1)
+            if blocks[-1] < 0:
+                raise UsageError(
+                    f"row {row} names no block that ends at token {depth}: "
+                    "fill it before the offsets are computed"
+                )
+        host_integers(f"row {row} of request_to_kv_block_ids", blocks, self._books.slot_of.size)
         return blocks

@@ -13,6 +13,7 @@ from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEviction
 from pymllm.core.inference.contexts.forward_batch import RequestStep
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest, Region, read_prompt
+from pymllm.core.inference.contexts.live_states import as_state_shape
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex
 from pymllm.core.inference.contexts.request_rows import BatchDimensions, RequestRows
@@ -80,8 +81,10 @@ class RequestContext:
         self._live_by_id: dict[int, LiveRequest] = {}
         self._step: tuple[RequestStep, ...] | None = None
 
-        self.mamba_conv_states = self._new_live_states(conv_states_shape, conv_states_dtype)
-        self.mamba_ssm_states = self._new_live_states(ssm_states_shape, ssm_states_dtype)
+        self.mamba_conv_states = self._new_live_states(
+            "conv_states_shape", conv_states_shape, conv_states_dtype
+        )
+        self.mamba_ssm_states = self._new_live_states("ssm_states_shape", ssm_states_shape, ssm_states_dtype)
         self.mamba_slot_allocator: MambaSlotAllocator | None = None
         if slots:
             self.mamba_slot_allocator = MambaSlotAllocator(
@@ -293,13 +296,12 @@ class RequestContext:
         self._rows.close(live)
         self.kv_block_allocator.release_memory_blocks(live.blocks)
 
-    def _new_live_states(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
+    def _new_live_states(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         if not self.num_mamba_layers:
             return None
-        sizes = [as_size("state shape", size) for size in shape]
         with torch.inference_mode(False):
             return torch.zeros(
-                (self.num_mamba_layers, self.max_requests, *sizes),
+                (self.num_mamba_layers, self.max_requests, *as_state_shape(name, shape)),
                 dtype=as_row_dtype(dtype, self.device),
                 device=self.device,
             )
@@ -368,5 +370,6 @@ class RequestContext:
         return live
 
     def _refuse_in_step(self, act: str) -> None:
+        self.kv_block_allocator._observer.refuse(act)  # rows do not move under whoever called it
         if self._step is not None:
             raise RuntimeError(f"{act} was called during a step: commit_step or abort_step comes first")

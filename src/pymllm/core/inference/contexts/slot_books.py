@@ -65,8 +65,11 @@ class SlotBooks:
         """Return each of some blocks without a slot once.
 
         Each place writes its number where the block's slot will be, and one place per block finds its own
-        there: 4 us for 1,024 blocks, where `numpy.unique` takes 20 and a dict 50.
+        there: 4 us for 1,024 blocks, where `numpy.unique` takes 20 and a dict 50. A single block, the most
+        common number, is spared that: 3 of 10 us.
         """
+        if blocks.size == 1:
+            return blocks
         places = np.arange(blocks.size, dtype=np.int32)
         self.slot_of[blocks] = places
         kept: NDArray[np.int64] = blocks[self.slot_of[blocks] == places]
@@ -89,9 +92,9 @@ class SlotBooks:
         self.slot_of[blocks] = _NONE
         self.block_of[slots] = _NONE
         if self.hash_to_block_id:
-            hashes = self.hash_of[blocks]
-            for value in hashes[hashes != _NONE].tolist():
-                del self.hash_to_block_id[value]
+            for value in self.hash_of[blocks].tolist():
+                if value != _NONE:
+                    del self.hash_to_block_id[value]
             self.hash_of[blocks] = _NONE
         return slots
 

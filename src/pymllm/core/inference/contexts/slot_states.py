@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.block_slots import BlockSlots
 from pymllm.core.inference.contexts.device_copies import copy_rows, row_index
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_integers
-from pymllm.core.inference.contexts.live_states import LiveStates, as_state
+from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
 from pymllm.core.inference.contexts.snapshot_offsets import MAX_INTERMEDIATE_OFFSETS_PER_REQUEST
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
@@ -48,11 +48,12 @@ class SlotStates(BlockSlots):
         super().__init__(context, max_slots)
         self.device = as_device(getattr(context, "device", "cpu"))
         self.num_mamba_layers = as_size("num_mamba_layers", num_mamba_layers)
-        conv = tuple(as_size("conv_states_shape", size) for size in conv_states_shape)
-        ssm = tuple(as_size("ssm_states_shape", size) for size in ssm_states_shape)
+        conv = as_state_shape("conv_states_shape", conv_states_shape)
+        ssm = as_state_shape("ssm_states_shape", ssm_states_shape)
         conv_dtype = as_row_dtype(conv_states_dtype, self.device)
         ssm_dtype = as_row_dtype(ssm_states_dtype, self.device)
-        self.max_intermediate_count = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * context.max_requests
+        requests = as_size("context.max_requests", context.max_requests)
+        self.max_intermediate_count = MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * requests
         with torch.inference_mode(False):
             self.conv_states = self._zeros(self.max_slots, conv, conv_dtype)
             self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)
@@ -127,13 +128,12 @@ class SlotStates(BlockSlots):
         synchronisation. Laws: C7, X1.
         """
         targets = self._as_slots(slots)
-        conv, ssm = self._live.buffers()
+        live = self._live.buffers()
         rows = self._live.rows(request_indices)
         check_as_many("slots", targets, rows.numel(), "requests")
         if targets.size:
             write = row_index(targets, self.device)
-            copy_rows(conv, rows, self.conv_states, write)
-            copy_rows(ssm, rows, self.ssm_states, write)
+            copy_rows(live, rows, (self.conv_states, self.ssm_states), write)
 
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
         """Copy the cached state of a block into the live state of a request, all layers.
@@ -167,12 +167,11 @@ class SlotStates(BlockSlots):
         """
         slot = self.get_slot(block_id)
         row = self._live.rows([as_int("request_idx", request_idx)])
-        conv, ssm = self._live.buffers()
+        live = self._live.buffers()
         if slot < 0:
             return False
         read = row_index(np.array([slot]), self.device)
-        copy_rows(self.conv_states, read, conv, row)
-        copy_rows(self.ssm_states, read, ssm, row)
+        copy_rows((self.conv_states, self.ssm_states), read, live, row)
         return True
 
     def _copy_intermediate_to_cache(self, src_offsets: Sequence[int], slots: Sequence[int]) -> None:
@@ -204,8 +203,8 @@ class SlotStates(BlockSlots):
         check_as_many("slots", targets, sources.size, "rows")
         if targets.size:
             read, write = row_index(sources, self.device), row_index(targets, self.device)
-            copy_rows(self.intermediate_conv_out, read, self.conv_states, write)
-            copy_rows(self.intermediate_ssm_out, read, self.ssm_states, write)
+            outputs = (self.intermediate_conv_out, self.intermediate_ssm_out)
+            copy_rows(outputs, read, (self.conv_states, self.ssm_states), write)
 
     def mem_bytes(self) -> int:
         """Count the bytes of all states, cached ones and output buffers (beyond the reference).

@@ -52,7 +52,16 @@ def test_no_block_gets_no_slot(make_context: MakeContext) -> None:
     assert context.books() == before
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        list,
+        tuple,
+        np.array,
+        torch.tensor,
+        pytest.param(lambda b: torch.tensor(b).cuda(), marks=pytest.mark.gpu),
+    ],
+)
 def test_blocks_may_be_any_integers(make_context: MakeContext, kind: Callable[[list[int]], Any]) -> None:
     """Contract, section 8: any integers of any dtype."""
     slots = make_context().slots

@@ -36,3 +36,9 @@ def test_sources_follow_what_was_extracted() -> None:
     found = commit_candidates(left_by, 4, [3, 1])
     assert [(each.block, each.source) for each in found] == [(10, 3)]
     assert commit_candidates({}, 0, [1]) == []
+
+
+def test_the_first_block_is_a_block_like_any_other() -> None:
+    """C7: a prompt may end with block 0, and -1 alone stands for none."""
+    left_by = {0: Snapshots((), (), (), 0, 4), 1: Snapshots((4,), (4,), (1,), -1, 9)}
+    assert [each.block for each in commit_candidates(left_by, 0, [0, 1])] == [0, 1]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.core.inference.contexts.device_copies import copy_rows, row_index, send
+from pymllm.core.inference.contexts import device_copies
+from pymllm.core.inference.contexts.device_copies import copy_rows, gather_rows, row_index, send
 
 
 def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -> None:
@@ -27,6 +28,14 @@ def test_an_index_is_of_its_own(device: torch.device) -> None:
     assert row_index(np.empty(0, np.int64), device).tolist() == []
 
 
+def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: torch.device) -> None:
+    """Contract, section 8: ids may be any integers, a caller's reversed or read-only array among them."""
+    numbers = np.arange(6)
+    numbers.flags.writeable = False
+    for given in (numbers, numbers[::-1], numbers[1::2]):
+        assert row_index(given, device).tolist() == given.tolist()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex128])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
 def test_rows_are_copied_bit_for_bit(
@@ -39,8 +48,19 @@ def test_rows_are_copied_bit_for_bit(
         bits = torch.randn((2, 5, *shape), dtype=dtype, generator=generator).view(torch.uint8)
     source = bits.reshape(-1).view(dtype).reshape(2, 5, *shape).to(device)
     target = torch.zeros((2, 4, *shape), dtype=dtype, device=device)
-    copy_rows(source, torch.tensor([4, 0], device=device), target, torch.tensor([1, 3], device=device))
+    read, write = torch.tensor([4, 0], device=device), torch.tensor([1, 3], device=device)
+    copy_rows([source], read, [target], write)
     found = target.cpu().view(torch.uint8).reshape(2, 4, -1)
     expected = torch.zeros_like(found)
     expected[:, [1, 3]] = source.cpu().view(torch.uint8).reshape(2, 5, -1)[:, [4, 0]]
     assert torch.equal(found, expected)
+
+
+def test_rows_that_find_no_memory_are_not_written_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2, C7: the second buffer's rows do not fit; the first buffer is as it was."""
+    sources, targets = [torch.ones(1, 2, 3)] * 2, [torch.zeros(1, 2, 3), torch.zeros(1, 2, 3)]
+    gathered = iter([gather_rows(sources[0], torch.tensor([1]))])
+    monkeypatch.setattr(device_copies, "gather_rows", lambda source, read: next(gathered))
+    with pytest.raises(StopIteration):
+        copy_rows(sources, torch.tensor([1]), targets, torch.tensor([0]))
+    assert not any(target.any() for target in targets)

@@ -70,7 +70,7 @@ def test_a_batch_is_decoding_requests_and_then_chunks() -> None:
 
 
 def test_a_step_without_requests_wipes_nothing() -> None:
-    """B79: an idle step leaves blocks and states cached."""
+    """C1, C4, B79: an idle step leaves blocks and states cached."""
     context = make_context()
     context.add_request(req := request(*range(8)))
     context.step(count_up)
@@ -106,7 +106,7 @@ def test_generated_blocks_are_found_by_the_next_turn() -> None:
 
 
 def test_nothing_is_registered_before_it_is_computed() -> None:
-    """B130: equal prompts of one batch share nothing, and the first of them is registered."""
+    """C3, B130: equal prompts of one batch share nothing, and the first of them is registered."""
     context = make_context()
     context.add_request(one := request(*range(8)))
     context.add_request(request(*range(8)))

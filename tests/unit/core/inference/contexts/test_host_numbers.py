@@ -60,6 +60,14 @@ def test_what_is_no_run_of_integers_is_refused(values: Any) -> None:
         host_integers("ids", values)
 
 
+@pytest.mark.parametrize("stop", [None, 4])
+@pytest.mark.parametrize("values", [[2**63], np.array([2**64 - 1], np.uint64)])
+def test_a_number_beyond_int64_is_refused_and_not_wrapped(values: Any, stop: int | None) -> None:
+    """X1: it would become a negative number, which stands for no hash."""
+    with pytest.raises(ValueError, match=r"ids has \d{19,20}, which int64 does not have"):
+        host_integers("ids", values, stop)
+
+
 @pytest.mark.parametrize(("values", "shown"), [([1, 4], 4), ([-1], -1), ([9, -2], 9)])
 def test_what_is_out_of_range_is_named(values: list[int], shown: int) -> None:
     """X1: negative numbers do not count from the end."""

@@ -101,6 +101,13 @@ def test_an_allocation_that_cannot_be_met_changes_nothing(count: int) -> None:
     check_kv_block_allocator(allocator)
 
 
+def test_the_smallest_pool_is_one_block_and_the_dummy() -> None:
+    """C1: and that one block is handed out."""
+    allocator = Watched(2)
+    assert allocator.take(1) == [0]
+    assert allocator.allocate_memory_blocks(1) is None
+
+
 def test_allocating_stamps_with_the_clock_and_no_block_is_empty_handed() -> None:
     """X3: recency is the context's clock; 0 blocks are an empty tensor."""
     allocator = Watched(4).at(7)
@@ -120,13 +127,14 @@ def test_a_block_outside_the_pool_has_no_stamp(wrong: Any) -> None:
     assert books_of(allocator) == before
 
 
-KINDS: list[Callable[[list[int]], Any]] = [
+KINDS: list[Any] = [
     list,
     tuple,
     lambda ids: np.array(ids, np.int16),
     lambda ids: torch.tensor(ids, dtype=torch.int32),
     lambda ids: torch.tensor(ids, dtype=torch.int64),
     lambda ids: torch.tensor(ids, dtype=torch.uint8).reshape(1, -1),
+    pytest.param(lambda ids: torch.tensor(ids, device="cuda"), marks=pytest.mark.gpu, id="cuda"),
 ]
 
 
@@ -203,6 +211,35 @@ def test_releasing_a_cached_block_is_refused() -> None:
     with pytest.raises(OwnershipError, match="0 references"):
         allocator.release_memory_blocks(blocks[:1])
     check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize(
+    ("clock", "error"),
+    [(1.5, TypeError), (None, TypeError), (True, TypeError), (2**63, ValueError), (-(2**63) - 1, ValueError)],
+)
+def test_a_clock_that_is_no_stamp_is_refused_before_anything_is_taken(
+    clock: Any, error: type[Exception]
+) -> None:
+    """X1, X3: neither is a block lost on the way nor a stamp rounded."""
+    allocator = Watched(5)
+    allocator.cache_chain(2, 10, clock=1)
+    before = books_of(allocator.at(clock))
+    with pytest.raises(error, match="prefix_cache_lru_clock"):
+        allocator.allocate_memory_blocks(4)
+    with pytest.raises(error, match="prefix_cache_lru_clock"):
+        allocator.update_timestamps([0])
+    assert books_of(allocator) == before
+    assert allocator.seen == []
+    check_kv_block_allocator(allocator)
+
+
+@pytest.mark.parametrize("clock", [np.int32(7), torch.tensor(7), 2**63 - 1, -(2**63)])
+def test_a_clock_may_be_any_integer(clock: Any) -> None:
+    """Contract, section 8: contexts that are not ours."""
+    allocator = Watched(4).at(clock)
+    (block,) = allocator.take(1)
+    allocator.update_timestamps([2])
+    assert allocator.block_timestamps[[block, 2]].tolist() == [int(clock)] * 2
 
 
 def test_a_registered_block_stays_and_an_unregistered_one_is_free() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.core.inference.contexts.live_states import LiveStates, as_state
+from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
 from pymllm.errors import UsageError
 
 CONV, SSM = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2, 2)
@@ -73,6 +73,28 @@ def test_states_of_another_form_are_refused(wrong: dict[str, torch.Tensor]) -> N
     """C7: a copy that casts or broadcasts would not be exact."""
     with pytest.raises(ValueError, match="only the rows may differ"):
         make_live([0], **wrong).buffers()
+
+
+@pytest.mark.parametrize("wrong", [{"conv": None}, {"ssm": SSM.tolist()}, {"ssm": SSM.numpy()}])
+def test_states_that_are_no_tensors_are_refused(wrong: dict[str, Any]) -> None:
+    """X1: a context of attention alone has none."""
+    with pytest.raises(TypeError, match="_states must be a tensor, got"):
+        make_live([0], **wrong).buffers()
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((), ()), ([2, 3], (2, 3)), (torch.Size([4]), (4,)), ((np.int32(2),), (2,))]
+)
+def test_a_shape_is_any_sequence_of_sizes(shape: Any, expected: tuple[int, ...]) -> None:
+    """Reference: a tuple; one number is the shape ()."""
+    assert as_state_shape("shape", shape) == expected
+
+
+@pytest.mark.parametrize(("shape", "error"), [(3, TypeError), ("3", TypeError), ((0,), ValueError)])
+def test_what_is_no_shape_is_refused(shape: Any, error: type[Exception]) -> None:
+    """X1."""
+    with pytest.raises(error, match="shape must be"):
+        as_state_shape("shape", shape)
 
 
 def test_a_state_is_read_as_bits() -> None:

@@ -59,6 +59,7 @@ OFFSETS = [
     pytest.param((12, 0, 0, 12, 3, 3), [8], [11], 12, id="not at the end of the chunk"),
     pytest.param((3, 0, 0, 3, 0, 1), [], [], -1, id="not within the first block"),
     pytest.param((4, 0, 4, 4, 1, 1), [], [], 10, id="nothing computed"),
+    pytest.param((7, 0, 0, 7, 0, 2), [4], [10], -1, id="the first block"),
     pytest.param((17, 0, 0, 17, 2, 4), [8, 12, 16], [11, 12, 13], -1, id="all three"),
 ]
 
@@ -81,6 +82,16 @@ def test_offsets_are_where_a_state_is_worth_keeping(
     assert left.end_block == end
 
 
+@pytest.mark.parametrize(("length", "end"), [(0, -1), (1, 10), (2, 11)])
+def test_a_block_may_be_a_single_token(make_context: MakeContext, length: int, end: int) -> None:
+    """C8: every prompt is block-aligned then, but one without tokens ends nowhere."""
+    context = make_context(blocks=16)
+    context.block_size_tokens = 1
+    context.request_to_kv_block_ids[0, :2] = torch.tensor([10, 11])
+    context.slots.compute_and_store_offsets(request(length), 0, 0, length, 0, [], length)
+    assert context.slots._offsets.of_request[0].end_block == end
+
+
 @pytest.mark.parametrize("as_table", [torch.Tensor.tolist, torch.Tensor.numpy])
 def test_the_block_table_may_be_anything(make_context: MakeContext, as_table: Callable[..., Any]) -> None:
     """Contract, section 8: any context."""
@@ -91,6 +102,15 @@ def test_the_block_table_may_be_anything(make_context: MakeContext, as_table: Ca
     context.slots.compute_and_store_offsets(request(12), 1, 0, 12, 1, [7], 3)
     left = context.slots._offsets.of_request[1]
     assert (left.blocks, left.end_block) == ((7, 8), 9)
+
+
+def test_the_table_need_not_name_matched_blocks_yet(make_context: MakeContext) -> None:
+    """Reference: the caller names them, first of the request's blocks."""
+    context = make_context(blocks=16)
+    context.request_to_kv_block_ids[1, 2] = 9
+    context.slots.compute_and_store_offsets(request(12), 1, 0, 12, 2, torch.tensor([7, 8]), 3)
+    left = context.slots._offsets.of_request[1]
+    assert (left.blocks, left.end_block) == ((8,), 9)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +125,13 @@ def test_the_block_table_may_be_anything(make_context: MakeContext, as_table: Ca
         ({"overall_required_blocks": -1}, ValueError),
         ({"current_id": 1}, UsageError),
         ({"req": request(32), "prefill_chunk_length": 32}, UsageError),
+        ({"req": request(12, -4)}, ValueError),
+        ({"req": request(12, 1.5)}, TypeError),  # type: ignore[arg-type]
+        ({"matched_block_ids": None}, TypeError),
+        ({"matched_block_ids": [0.5]}, TypeError),
+        ({"matched_block_ids": [9]}, IndexError),
+        ({"matched_block_ids": [-1]}, IndexError),
+        ({"current_id": 2}, IndexError),
     ],
 )
 def test_bad_chunks_are_refused(
@@ -113,6 +140,7 @@ def test_bad_chunks_are_refused(
     """C8, X1: what the row was remembered to leave is still remembered."""
     context = make_context()
     context.request_to_kv_block_ids[0, :3] = torch.arange(3)
+    context.request_to_kv_block_ids[2, :3] = torch.tensor([7, 77, 8])
     arguments = {
         "req": request(12),
         "current_id": 0,
@@ -233,6 +261,73 @@ def test_only_what_was_extracted_is_collected(
     assert (collected[0] if collected else []) == expected
 
 
+@pytest.mark.parametrize(("counts", "error"), [([-1], ValueError), ([0.5], TypeError)])
+def test_counts_that_are_none_commit_nothing(
+    make_context: MakeContext, counts: list[Any], error: type[Exception]
+) -> None:
+    """X1, C7: one clear error, and the step's offsets are gone."""
+    context = make_context()
+    prefill(context, {0: [0, 1, 2]}, [12])
+    context.register([1, 2])
+    context.mamba_metadata.per_request_intermediate_counts = counts
+    before = context.books()
+    with pytest.raises(error, match="per_request_intermediate_counts"):
+        context.slots.commit_intermediate_states()
+    assert context.books() == before
+    assert context.slots._offsets.of_request == {}
+
+
+AS_TABLE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "lists": torch.Tensor.tolist,
+    "arrays": torch.Tensor.numpy,
+    "int64": torch.Tensor.long,
+    "int16": lambda table: table.to(torch.int16),
+    "GPU": torch.Tensor.cuda,
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.gpu if kind == "GPU" else ()) for kind in AS_TABLE]
+)
+def test_a_context_keeps_its_tables_as_it_likes(make_context: MakeContext, kind: str) -> None:
+    """Contract, section 8: any object with these attributes; offsets, commit, eviction and restore agree."""
+    results = []
+    for convert in (torch.clone, AS_TABLE[kind]):
+        context = make_context(max_slots=3, device="cuda" if kind == "GPU" else "cpu")
+        prefill(context, {1: [0, 1, 2], 2: [3, 4, 5, 6]}, [12, 14])
+        context.register(list(range(8)))
+        kv, metadata = context.kv_block_allocator, context.mamba_metadata
+        kv.release_memory_blocks([0, 1, 2])
+        rows = metadata.request_to_mamba_state_idx
+        context.kv_block_allocator = SimpleNamespace(
+            block_ref_counts=convert(kv.block_ref_counts),
+            block_timestamps=convert(kv.block_timestamps),
+            block_hashes=convert(kv.block_hashes),
+        )
+        context.request_to_kv_block_ids = convert(context.request_to_kv_block_ids)
+        metadata.request_to_mamba_state_idx = convert(rows)
+        metadata.per_request_intermediate_counts = convert(torch.tensor([1, 1]))
+        metadata.intermediate_count = convert(torch.tensor(2)) if kind != "arrays" else 2
+        context.slots.compute_and_store_offsets(request(14), 2, 0, 14, 0, [], 4)
+        offsets, counts = context.slots.get_intermediate_gpu_data()
+        context.slots.commit_intermediate_states()
+        books = context.books()
+        context.slots.allocate_slots_batch([6])
+        assert context.slots.restore_to_live(3, 5)
+        states = [context.slots.ssm_states, context.mamba_ssm_states]
+        results.append(
+            (
+                books,
+                context.books(),
+                offsets.tolist(),
+                counts.tolist(),
+                [s.view(torch.int32).tolist() for s in states],
+            )
+        )
+    assert results[0] == results[1]
+    assert results[0][0] != results[0][1], "something was evicted"
+
+
 @pytest.mark.parametrize(
     ("room", "kept"), [(0, set()), (1, {7}), (2, {7, 2}), (3, {7, 2, 6}), (4, {7, 2, 6, 1})]
 )
@@ -262,10 +357,12 @@ def test_a_commit_counts_what_it_may_evict(make_context: MakeContext) -> None:
 
 
 def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context: MakeContext) -> None:
-    """C7, X1: no slot is taken for a state that cannot be copied, and the step's offsets are gone."""
-    context = make_context()
+    """C7, X1: no state is evicted for one that cannot be copied, and the step's offsets are gone."""
+    context = make_context(max_slots=1)
     prefill(context, {0: [0, 1, 2]}, [12])
-    context.register([1, 2])
+    context.register([1, 2, 5])
+    context.slots.allocate_slots_batch([5])
+    context.kv_block_allocator.release_memory_blocks([5])
     context.mamba_conv_states = context.mamba_conv_states.double()
     before = context.books()
     with pytest.raises(ValueError, match="only the rows may differ"):
@@ -277,7 +374,7 @@ def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context
 def test_a_commit_that_fails_half_way_publishes_nothing(
     make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B76: a slot that was never filled, or only in part, is not found by anybody."""
+    """X2, C7, B76: a slot that was never filled, or only in part, is not found by anybody."""
     context = make_context(max_slots=8)
     context.slots.allocate_slots_batch([1, 7])
     prefill(context, {0: [0, 1, 2]}, [12])

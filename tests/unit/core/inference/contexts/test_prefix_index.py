@@ -55,7 +55,7 @@ def test_whole_blocks_are_registered_under_the_chain_of_their_pages() -> None:
 
 
 def test_blocks_are_registered_as_they_become_whole() -> None:
-    """B130: and never before their tokens are computed; generated ones count too."""
+    """C3, B130: and never before their tokens are computed; generated ones count too."""
     allocator, index = make_index()
     live = compute(allocator, index, [1, 2, 3])
     live.generated = [4, 5, 6]
@@ -109,6 +109,16 @@ def test_a_hit_below_another_parent_is_none() -> None:
     compute(allocator, index, [1, 2, 3, 4])
     other = compute(allocator, index, [5, 6])
     assert match(index, [5, 6, 3, 4]) == other.blocks
+
+
+def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
+    """C3, C1: neither under its old hash nor by its old tokens."""
+    allocator, index = make_index()
+    live = compute(allocator, index, [1, 2, 3, 4])
+    allocator.release_memory_blocks(live.blocks)
+    assert match(index, [1, 2, 3, 4]) == live.blocks
+    assert allocator.allocate_memory_blocks(11) is not None
+    assert match(index, [1, 2, 3, 4]) == []
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:

@@ -72,6 +72,7 @@ def trace_of(context: DynamicInferenceContext) -> tuple[Any, ...]:
         ({"mamba_slots": -1}, ValueError),
         ({**STATES, "conv_states_shape": (0,)}, ValueError),
         ({**STATES, "ssm_states_dtype": "float32"}, TypeError),
+        ({**STATES, "ssm_states_shape": 4}, TypeError),
         ({"paused_limit": -1}, ValueError),
         ({"device": 3}, TypeError),
         ({"prefix_caching_eviction_policy": "fifo"}, ValueError),
@@ -174,7 +175,7 @@ def test_a_new_request_starts_from_a_zero_state() -> None:
 
 
 def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B76: the request computes everything, from zeros."""
+    """C7, E1, B76: the request computes everything, from zeros."""
     context = make_context(**STATES)
     finish(context, *range(8))
     monkeypatch.setattr(context.mamba_slot_allocator, "restore_to_live", lambda request_idx, block_id: False)
@@ -309,6 +310,27 @@ def test_what_was_found_is_not_evicted_to_make_room() -> None:
     (step,) = context.begin_step().requests
     assert step.start == 8
     assert len(set(step.blocks)) == 4
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize("act", ["add_request", "schedule_chunk", "pause", "resume", "release", "begin_step"])
+def test_an_observer_moves_no_request(act: str) -> None:
+    """X6: while blocks are dropped for one request, a call for another is refused and changes nothing."""
+    context = make_context(num_blocks=4, paused_limit=8)
+    finish(context, *range(8))
+    context.add_request(other := request(70))
+    before: list[tuple[Any, ...]] = []
+
+    def meddle(blocks: list[int], hashes: set[int]) -> None:
+        before.append(trace_of(context))
+        getattr(context, act)(*([] if act == "begin_step" else [other]))
+
+    context.kv_block_allocator.on_blocks_deregistered = meddle
+    with pytest.raises(RuntimeError, match=f"{act} was called from inside on_blocks_deregistered"):
+        context.add_request(request(*range(50, 58)))
+    ((clock, requests, *_),) = before
+    assert (clock, len(requests)) == (context.prefix_cache_lru_clock + 1, 2), "in the middle of another call"
+    assert context.requests == [other]
     check_dynamic_context(context)
 
 
