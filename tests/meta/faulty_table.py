@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import find_adapter, load_adapter
-from pymllm.conformance.acting import make_machine
+from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 
-__all__ = ["CAUGHT", "Caught", "class_of", "look_for", "save"]
+__all__ = ["CAUGHT", "Caught", "class_of", "look_for", "machine_for", "save"]
 
 _TABLE = Path(__file__).with_name("faulty_programs.json")
 
@@ -47,11 +47,16 @@ def class_of(name: str) -> type[Faulty]:
     return found
 
 
-def look_for(name: str, seed: int) -> SearchResult:
+def machine_for(name: str) -> type[ActingMachine]:
+    """Return the machine that is to catch a wrong implementation: with an engine where it takes one."""
+    faulty, places = class_of(name), MACHINES[load_adapter(find_adapter(name)).KIND]
+    return load_machine(next(place for place in places if ("engine" in place.needs) == faulty.NEEDS_ENGINE))
+
+
+def look_for(name: str, seed: int, machine: type[ActingMachine] | None = None) -> SearchResult:
     """Let Hypothesis play short programs, with nobody looking inside, and shrink the first that fails."""
-    adapter = load_adapter(find_adapter(name))
-    machine = load_machine(MACHINES[adapter.KIND][0])
-    config = dict(adapter.CONFIGURATIONS[0])
+    machine = machine or machine_for(name)
+    config = dict(load_adapter(find_adapter(name)).CONFIGURATIONS[0])
     made = make_machine(machine, name, config, seed=seed, audit=False)
     return search(made, SearchPlan(seed=seed, steps=12, examples=300, seconds=0.0, shrinks=100))
 

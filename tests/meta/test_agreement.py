@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from faulty_table import class_of
+from faulty_table import class_of, machine_for
 
 from pymllm.adapters.registry import FAULTY, OWN, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
-from pymllm.conformance.machines import MACHINES, load_machine, machines_for
+from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config, History
 from pymllm.oracle.laws import LAWS, Way
@@ -55,9 +55,8 @@ each_machine_of_own = pytest.mark.parametrize(("name", "config", "machine"), [*m
 
 def some_failing_history(name: str) -> History:
     """A driven program that breaks some law, which the oracle alone has seen."""
-    adapter = load_adapter(find_adapter(name))
-    machine = load_machine(MACHINES[adapter.KIND][0])
-    made = make_machine(machine, name, dict(adapter.CONFIGURATIONS[0]), audit=False)
+    config = dict(load_adapter(find_adapter(name)).CONFIGURATIONS[0])
+    made = make_machine(machine_for(name), name, config, audit=False)
     for seed in range(20):
         try:
             drive(made, seed, steps=300)

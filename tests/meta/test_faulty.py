@@ -10,6 +10,7 @@ from faulty_table import CAUGHT, class_of, look_for
 
 from pymllm.adapters.registry import FAULTY, find_adapter
 from pymllm.conformance.finding import Finding
+from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.smoke import SmokeReport, try_adapter
 from pymllm.oracle.laws import INVARIANTS
@@ -51,6 +52,12 @@ def test_the_sound_sibling_is_not_accused(name: str) -> None:
     again = rerun_history(history, class_of(name).SOUND)
     assert (again.violation, again.misfit) == (None, None)
     assert len(again.history) == len(history)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if class_of(name).NEEDS_ENGINE])
+def test_what_needs_an_engine_is_seen_by_no_other_machine(name: str) -> None:
+    """E1: programs of single calls find nothing, as many of them as an engine's that do."""
+    assert look_for(name, CAUGHT[name].seed, PrefixMachine).found == ()
 
 
 @each_faulty

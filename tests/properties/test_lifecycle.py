@@ -15,7 +15,7 @@ from pymllm.oracle.laws import laws_of
 
 CONFIGURATIONS = [
     (adapter, config)
-    for adapter in ("radix", "radix-window", "chunk")
+    for adapter in ("radix", "radix-window", "mamba", "chunk")
     for config in load_adapter(find_adapter(adapter)).CONFIGURATIONS
     if config["pool"] != "none"
 ]

@@ -24,10 +24,13 @@ class Faulty:
         Id of the law that catches it.
     SOUND : str
         Registry name of the adapter that it is but for its fault.
+    NEEDS_ENGINE : bool
+        Whether it takes a program of an engine to see the fault.
     """
 
     BREAKS: ClassVar[str]
     SOUND: ClassVar[str]
+    NEEDS_ENGINE: ClassVar[bool] = False
 
     def audit(self) -> Sequence[str]:
         """Look at nothing: only the outcomes may tell."""

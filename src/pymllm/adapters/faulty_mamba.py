@@ -17,11 +17,13 @@ __all__ = [
     "CopiedStates",
     "FreedStates",
     "InheritedStates",
+    "OverwrittenStates",
     "StatelessMatches",
     "StatesAsTokens",
     "StolenLocks",
     "TokensAsStates",
     "UntouchedLists",
+    "WipedStates",
 ]
 
 
@@ -170,3 +172,41 @@ class UntouchedLists(_Hybrid):
 
     BREAKS = "M8"
     CACHE = _KeepsItsOrder
+
+
+# -- what is in a state --------------------------------------------------------------------------------------
+
+
+class _Contents(_Hybrid):
+    """Wrong in what stands in track slots, which nobody but an engine writes and reads."""
+
+    BREAKS = "E1"
+    NEEDS_ENGINE = True
+
+
+class _WritesAbove(MambaRadixCache):
+    def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
+        result = super().insert(key, value, **kwargs)
+        above = result.last_node.parent
+        if kwargs.get("mamba_value") is not None and above is not None and above.mamba_value is not None:
+            self.mamba_pool.copy_states(int(kwargs["mamba_value"]), int(above.mamba_value))
+        return result
+
+
+class OverwrittenStates(_Contents):
+    """Copies each new state over that of the node above, too."""
+
+    CACHE = _WritesAbove
+
+
+class _WipesUnlocked(MambaRadixCache):
+    def dec_lock_ref(self, node: MambaTreeNode | None, **kwargs: Any) -> None:
+        super().dec_lock_ref(node, **kwargs)
+        if node is not None and node.mamba_value is not None and not node.mamba_lock_ref:
+            self.mamba_pool.reset_states(int(node.mamba_value))
+
+
+class WipedStates(_Contents):
+    """Zeroes a state when the last hold at its node is released."""
+
+    CACHE = _WipesUnlocked

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.own_prefix import pool_configurations
+from pymllm.adapters.own_states import read_states, write_state
 from pymllm.adapters.own_tree import OwnTree
 from pymllm.adapters.recording_pool import RecordingStatePool
 from pymllm.adapters.tree_view import view_hybrid_node, view_tree
@@ -16,7 +17,16 @@ from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocTrack, Fault, FreeTrack, Insert, Inspect, Span
+from pymllm.oracle.operations import (
+    AllocTrack,
+    Fault,
+    FreeTrack,
+    Insert,
+    Inspect,
+    ReadStates,
+    Span,
+    WriteState,
+)
 from pymllm.oracle.outcomes import Done, Inspected, NodeView, NoRoom, Result, Slots
 
 __all__ = ["Mamba"]
@@ -47,8 +57,9 @@ class Mamba(OwnTree):
     )
 
     def claim(self) -> frozenset[str]:
-        """Claim everything that is about nodes and states."""
-        return super().claim() | {"mamba", "lru_lists"}
+        """Claim everything that is about nodes and states; an engine needs slots, too."""
+        claimed = super().claim() | {"mamba", "lru_lists"}
+        return claimed | {"engine"} if self.config["pool"] != "none" else claimed
 
     def build(self, page_size: int, pool: Any = None) -> MambaRadixCache:
         """Build another cache, without states."""
@@ -80,6 +91,15 @@ class Mamba(OwnTree):
         """Give one track slot back."""
         self.states.inner.free_track_slot(self._one(operation.slot))
         return Done()
+
+    def do_write_state(self, step: int, operation: WriteState) -> Result:
+        """Write into a track slot."""
+        write_state(self.states.inner, self._one(operation.slot), operation)
+        return Done()
+
+    def do_read_states(self, step: int, operation: ReadStates) -> Result:
+        """Read every row of the pool of states."""
+        return read_states(self.states.inner, operation.layer)
 
     def _one(self, span: Span) -> int:
         numbers = self.numbers((span,))

@@ -29,6 +29,7 @@ from pymllm.oracle.operations import (
     MoveSWA,
     Operation,
     ReadHalves,
+    ReadStates,
     Reset,
     Unlock,
 )
@@ -48,7 +49,7 @@ from pymllm.oracle.outcomes import (
 __all__ = ["LaterFault", "OwnPrefixCache", "pool_configurations"]
 
 _SIZES = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
-_READING = (Inspect, ReadHalves, Fault)
+_READING = (Inspect, ReadHalves, ReadStates, Fault)
 _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
 
 

@@ -22,7 +22,7 @@ from pymllm.oracle.operations import (
 )
 from pymllm.oracle.outcomes import Done, NoRoom, Slots, States
 
-__all__ = ["GDNStates"]
+__all__ = ["GDNStates", "read_states", "write_state"]
 
 _SMALL: Config = {
     "max_reqs": 3,
@@ -35,6 +35,27 @@ _SMALL: Config = {
 }
 _FLAT: Config = {"max_reqs": 1, "layers": 3, "v_heads": 2, "k_dim": 1, "v_dim": 3, "conv_dim": 1, "kernel": 1}
 _ONE = torch.tensor([1])
+
+
+def write_state(pool: GDNPool, row: int, operation: WriteState) -> None:
+    """Write a row of a pool through the views of a layer, as a kernel does."""
+    firsts = (operation.recurrent, operation.conv)
+    for view, first in zip(pool.get_layer_state(operation.layer), firsts, strict=True):
+        numbers = [first + at * operation.ramp for at in range(view[row].numel())]
+        view[row].copy_(as_elements(numbers, view.dtype).view(view[row].shape))
+
+
+def read_states(pool: GDNPool, layer: int) -> States:
+    """Read both views of a layer, all rows."""
+    recurrent, conv = pool.get_layer_state(layer)
+    return States(
+        as_numbers(recurrent),
+        as_numbers(conv),
+        tuple(recurrent.shape),
+        tuple(conv.shape),
+        str(recurrent.dtype).removeprefix("torch."),
+        str(conv.dtype).removeprefix("torch."),
+    )
 
 
 class GDNStates(OwnPool):
@@ -105,12 +126,8 @@ class GDNStates(OwnPool):
         return Done()
 
     def do_write_state(self, step: int, operation: WriteState) -> Done:
-        """Write through the views of a layer, as a kernel does."""
-        row = self.one(operation.slot)
-        firsts = (operation.recurrent, operation.conv)
-        for view, first in zip(self.pool.get_layer_state(operation.layer), firsts, strict=True):
-            numbers = [first + at * operation.ramp for at in range(view[row].numel())]
-            view[row].copy_(as_elements(numbers, view.dtype).view(view[row].shape))
+        """Write through the views of a layer."""
+        write_state(self.pool, self.one(operation.slot), operation)
         return Done()
 
     def do_copy_states(self, step: int, operation: CopyStates) -> Done:
@@ -126,15 +143,7 @@ class GDNStates(OwnPool):
 
     def do_read_states(self, step: int, operation: ReadStates) -> States:
         """Read both views of a layer."""
-        recurrent, conv = self.pool.get_layer_state(operation.layer)
-        return States(
-            as_numbers(recurrent),
-            as_numbers(conv),
-            tuple(recurrent.shape),
-            tuple(conv.shape),
-            str(recurrent.dtype).removeprefix("torch."),
-            str(conv.dtype).removeprefix("torch."),
-        )
+        return read_states(self.pool, operation.layer)
 
     def do_clear(self, step: int, operation: Clear) -> Done:
         """Take every track slot back and zero all states."""

@@ -120,6 +120,8 @@ _FAULTY = {
         "TokensAsStates": "counts the tokens of nodes with a state instead of the states",
         "FreedStates": "frees the track slot of a state that it has already, although it is the caller's",
         "UntouchedLists": "leaves a node where it is in the list of all nodes when it is used again",
+        "OverwrittenStates": "copies each new state over that of the node above, too",
+        "WipedStates": "zeroes a state when the last hold at its node is released",
     },
 }
 

@@ -7,7 +7,7 @@ does is an ordinary history. Nodes are step numbers here, and the token of a hol
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -23,6 +23,9 @@ from pymllm.oracle.operations import Evict, Insert, Key, Lock, Match, Operation,
 from pymllm.oracle.outcomes import Done, Evicted, Failed, Inserted, Locked, Matched, Outcome
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, path_of_key
+
+if TYPE_CHECKING:
+    from pymllm.conformance.driven_states import DrivenStates
 
 __all__ = ["Carrier", "DrivenCache"]
 
@@ -79,7 +82,7 @@ class Carrier:
         """Return a size by its documented name: as the adapter tells it, or else as it must be."""
         if name in self._told:
             return self._told[name]
-        return {**self.judge.model.sizes(), **self.judge.ledger.sizes()}[name]
+        return self.judge.sizes()[name]
 
 
 class DrivenCache(BasePrefixCache):
@@ -89,16 +92,20 @@ class DrivenCache(BasePrefixCache):
     ----------
     carrier : Carrier
         Of an adapter of kind ``prefix``.
+    states : DrivenStates, optional
+        Over the same carrier, where the adapter keeps states.
 
     Notes
     -----
     Tokens are numbered in the order in which they first appear, so that programs are easy to read.
     """
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, states: DrivenStates | None = None) -> None:
+        self.states = states
         self._carrier = carrier
         self._tokens: dict[int, int] = {}
         self._paths: dict[int, Path] = {}
+        self._states: dict[int, int | None] = {}
 
     def _key(self, key: RadixKey) -> Key:
         known = self._tokens
@@ -112,6 +119,11 @@ class DrivenCache(BasePrefixCache):
         """Return the path that a key spells."""
         return path_of_key(self._key(key))
 
+    def state_of(self, node: int) -> int | None:
+        """Return the row of the state at a matched node, ``None`` where there is none."""
+        slot = self._states[node]
+        return None if self.states is None or slot is None else self.states.row_of(slot)
+
     def reset(self) -> None:
         """Empty the cache."""
         self._carrier.do(Reset(), Done)
@@ -122,21 +134,28 @@ class DrivenCache(BasePrefixCache):
         result = self._carrier.do(Match(wanted), Matched)
         step = self._carrier.steps
         self._paths[step] = path_of_key(wanted).upto(result.prefix_len)
-        return MatchResult(torch.tensor(result.slots, dtype=torch.int64), step, result.prefix_len)
+        self._states[step] = result.state
+        indices = torch.tensor(result.slots, dtype=torch.int64)
+        return MatchResult(indices, step, result.prefix_len, result.branching)
 
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
-        """Insert a key; `InsertResult.last_node` stands for its whole pages."""
+        """Insert a key; `InsertResult.last_node` stands for its whole pages.
+
+        ``mamba_value`` is a row of `states`.
+        """
         wanted = self._key(key)
         slots = None if value is None else self._carrier.judge.ledger.name(value.tolist())
-        result = self._carrier.do(Insert(wanted, slots, **kwargs), Inserted)
+        row = kwargs.pop("mamba_value", None)
+        state = None if row is None or self.states is None else self.states.name(int(row))
+        result = self._carrier.do(Insert(wanted, slots, state=state, **kwargs), Inserted)
         step = self._carrier.steps
         self._paths[step] = self._carrier.judge.model.whole(path_of_key(wanted))
-        return InsertResult(result.prefix_len, step, adopted=result.adopted)
+        return InsertResult(result.prefix_len, step, result.state_exists, result.adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         """Evict."""
         result = self._carrier.do(Evict(num_tokens, swa_num_tokens), Evicted)
-        return EvictResult(result.full, result.swa)
+        return EvictResult(result.full, result.swa, result.states)
 
     def inc_lock_ref(self, node: int) -> int:
         """Take a hold; the token is the step of its `Lock`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
+from pymllm.conformance.driven_states import DrivenStates
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import Alloc, Free, FreeSWA, Span
@@ -15,7 +17,7 @@ from pymllm.oracle.slot_model import WindowModel
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import CacheKind, EnginePools
 
-__all__ = ["DrivenAllocator", "driven_config", "make_driven_pools"]
+__all__ = ["DrivenAllocator", "driven_config", "make_driven_cache", "make_driven_pools"]
 
 
 class DrivenAllocator:
@@ -87,7 +89,7 @@ def driven_config(header: Header, **changes: Any) -> EngineConfig:
     Parameters
     ----------
     header : Header
-        Its ``slots``, ``swa_slots``, ``page_size``, ``window`` and ``pool`` count.
+        Its ``slots``, ``swa_slots``, ``page_size``, ``window``, ``pool`` and ``track_slots`` count.
     **changes
         Other fields of the `EngineConfig`.
 
@@ -98,14 +100,21 @@ def driven_config(header: Header, **changes: Any) -> EngineConfig:
         no window ever frees alone, an engine has nothing to do with it.
     """
     capacity = _integer(header, "slots")
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
+    if "mamba" in header.capabilities:
+        sizes = {"cache": "mamba", "track_slots": _integer(header, "track_slots")}
     if header.config["pool"] == "swa":
         swa_slots = _integer(header, "swa_slots")
         if header.config["window"] is None:
             capacity = min(capacity, swa_slots)
         else:
             sizes = {"sliding_window_size": _integer(header, "window"), "swa_capacity": swa_slots}
-    fields = {"page_size": _integer(header, "page_size"), "capacity": capacity, **sizes, **changes}
+    fields: dict[str, Any] = {
+        "page_size": _integer(header, "page_size"),
+        "capacity": capacity,
+        **sizes,
+        **changes,
+    }
     return EngineConfig(content_check=True, check_every=1, **fields).rounded()
 
 
@@ -113,6 +122,20 @@ def _integer(header: Header, key: str) -> int:
     value = header.config[key]
     assert isinstance(value, int)  # or the adapter could not have been built
     return value
+
+
+def make_driven_cache(carrier: Carrier, config: EngineConfig) -> DrivenCache:
+    """Make the cache of an engine over an adapter, with states where the adapter keeps any.
+
+    Parameters
+    ----------
+    carrier : Carrier
+        Of the adapter.
+    config : EngineConfig
+        As `driven_config` gives it.
+    """
+    tracks = carrier.judge.books.tracks
+    return DrivenCache(carrier, None if tracks is None else DrivenStates(carrier, config.max_running, tracks))
 
 
 def make_driven_pools(
@@ -125,7 +148,7 @@ def make_driven_pools(
     carrier : Carrier
         Of the adapter.
     cache : DrivenCache
-        Over the same carrier.
+        As `make_driven_cache` gives it.
     config : EngineConfig
         As `driven_config` gives it.
     header : Header
@@ -145,8 +168,16 @@ def make_driven_pools(
     def path_slots(node: int) -> list[torch.Tensor]:
         return [torch.tensor(model.slots(cache.path_of(node)), dtype=torch.int64)]
 
+    kind = CacheKind(cache, _walk_nothing, cached_slots, path_slots)
+    if cache.states is not None:
+        kind = replace(
+            kind,
+            state_pool=cache.states,
+            cached_states=cache.states.cached_rows,
+            state_of=cache.state_of,
+        )
     return EnginePools(
-        CacheKind(cache, _walk_nothing, cached_slots, path_slots),
+        kind,
         allocator,
         allocator if config.sliding_window_size is not None else None,
         ReqToTokenPool(config.max_running, config.max_context, config.device),

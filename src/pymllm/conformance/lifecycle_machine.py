@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.conformance.drawn_source import DrawnSource
-from pymllm.conformance.driven_cache import Carrier, DrivenCache
-from pymllm.conformance.driven_pools import driven_config, make_driven_pools
+from pymllm.conformance.driven_cache import Carrier
+from pymllm.conformance.driven_pools import driven_config, make_driven_cache, make_driven_pools
 from pymllm.conformance.lifecycle_situations import LifecycleNotes
 from pymllm.errors import AdapterError
 from pymllm.oracle.operations import Operation
@@ -62,9 +62,9 @@ class LifecycleMachine(ActingMachine):
         self._requests = 0
         self._is_intact = True
         self._scale = 1 if judge.model.page_size == 1 else 2
+        self._has_states = judge.books.tracks is not None
         self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
         self._carrier = Carrier(self._carry, judge)
-        self._cache = DrivenCache(self._carrier)
         self._start(headroom=0, early=0)
 
     def _start(self, headroom: int, early: int) -> None:
@@ -76,6 +76,7 @@ class LifecycleMachine(ActingMachine):
             decode_headroom=headroom,
             release_window_early=bool(early),
         )
+        self._cache = make_driven_cache(self._carrier, config)
         pools = make_driven_pools(self._carrier, self._cache, config, header)
         self._notes = LifecycleNotes(self.judge, self._cache, self.source, pools.rows, config)
         self.engine = Engine(config, self.source, pools=pools, onlooker=self._notes)
@@ -117,7 +118,7 @@ class LifecycleMachine(ActingMachine):
     def evict(self, tokens: int, secondary: int) -> None:
         """Evict on somebody else's behalf, between two iterations."""
         self._notes.begin_iteration()
-        self._cache.evict(tokens * self._scale, secondary * self._scale)
+        self._cache.evict(tokens * self._scale, secondary * (1 if self._has_states else self._scale))
         self.judge.evidence.meet("somebody else evicts between two iterations", self._lives())
 
     @property
@@ -175,6 +176,15 @@ class LifecycleMachine(ActingMachine):
         """Let a request arrive that fills the pool, or that is a little too long ever to fit."""
         total, tokens = self.engine.config.capacity + (beyond == 3), self._output(output)
         self._push(total + 1 - tokens, tokens, turn, branch=1, space=0)
+
+    @act(needs="may_ask", weight=2, chunk=(1, 6), slack=(0, 3), turn=(0, 1))
+    def crowd(self, chunk: int, slack: int, turn: int) -> None:
+        """Let one request produce while the prompt of another comes in chunks, until there is no room."""
+        total, scale = self.engine.config.capacity, self._scale
+        prompt = total // 6
+        self.source.chunk = chunk * scale
+        self._push(prompt, total // 2, turn, branch=0, space=0)
+        self._push(total - prompt - slack * scale, 1, turn, branch=1, space=0)
 
     def _output(self, output: int) -> int:
         return output * self._scale if output > 1 else 1  # a single token takes no decode step at all

@@ -6,9 +6,10 @@ from pymllm.conformance.drawn_source import DrawnSource
 from pymllm.conformance.driven_cache import DrivenCache
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
 from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Evict, FreeSWA, Operation
-from pymllm.oracle.outcomes import Evicted, NoRoom, Outcome
+from pymllm.oracle.operations import Alloc, AllocTrack, Evict, FreeSWA, Insert, Operation
+from pymllm.oracle.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.prefix_pages import Path, path_of_key
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
@@ -28,6 +29,8 @@ _PLAIN = {
     Event.REFUSED: "an admission fails",
     Event.DUPLICATED: "duplicates are given back",
     Event.UNCACHED: "the cache takes nothing of what was computed",
+    Event.SNAPSHOT_SKIPPED: "a snapshot is left out for want of a track slot",
+    Event.STATE_DUPLICATED: "the track slot of a state that is cached meanwhile is given back",
 }
 _EXITS = frozenset(
     {
@@ -58,6 +61,33 @@ _SHARING = frozenset(
 )
 _WINDOWED = frozenset({"halves behind a window are returned"})
 _DYING = frozenset({"cached tokens lie behind a dead window"})
+_RESUMING = frozenset(
+    {
+        "a request resumes from a state",
+        "cached tokens lie beyond the last state",
+        "a snapshot is taken where prompts part",
+        "an eviction for slots takes a state along",
+        "a request is retracted while it holds a state",
+        "a request is aborted between two chunks while it holds a state",
+    }
+)
+_SHORT_OF_TRACKS = frozenset(
+    {
+        "track slots run out between match and insert",
+        "every state is locked and an eviction is asked for",
+        "a snapshot is left out for want of a track slot",
+        "an eviction makes room for a snapshot",
+    }
+)
+_SEVERAL_STATES = frozenset(
+    {
+        "the track slot of a state that is cached meanwhile is given back",
+        "a request is retracted with a track slot in its hands",
+        "an eviction spares a locked state",
+        "a state goes while its KV is held",
+        "several states lie on one path",
+    }
+)
 
 
 def expected_lives(header: Header) -> frozenset[str]:
@@ -67,6 +97,21 @@ def expected_lives(header: Header) -> frozenset[str]:
     has_window = header.config.get("window") is not None
     with_halves = has_window and header.config["pool"] == "swa"
     groups = ((True, _EXITS), (True, _SHARING), (has_window, _DYING), (with_halves, _WINDOWED))
+    known = frozenset().union(*(names for applies, names in groups if applies))
+    return known | _expected_of_states(header) if "mamba" in header.capabilities else known
+
+
+def _expected_of_states(header: Header) -> frozenset[str]:
+    track_slots, slots, page_size = (header.config[key] for key in ("track_slots", "slots", "page_size"))
+    assert isinstance(track_slots, int)
+    assert isinstance(slots, int)
+    assert isinstance(page_size, int)
+    # There are no more states than pages, and a few on their way.
+    groups = (
+        (True, _RESUMING),
+        (track_slots < slots // page_size, _SHORT_OF_TRACKS),
+        (track_slots > 1, _SEVERAL_STATES),
+    )
     return frozenset().union(*(names for applies, names in groups if applies))
 
 
@@ -103,6 +148,7 @@ class LifecycleNotes:
         self._config = config
         self._admitted: set[int] = set()
         self._retracted: set[int] = set()
+        self._partings: set[Path] = set()
         self._has_just_evicted = False
 
     def begin_iteration(self) -> None:
@@ -118,14 +164,28 @@ class LifecycleNotes:
         elif event is Event.ADMITTED:
             self._note_admission(live)
         elif event is Event.RETRACTED:
-            self._retracted.add(live.request_id)
-            where = "between two chunks" if live.length < live.prompt_length else "in decode"
-            self._meet(f"a request is retracted {where}")
+            self._note_retraction(live)
         elif event is Event.ABORTED:
-            self._meet(_ABORTS[self._source.aborting])
+            what = _ABORTS[self._source.aborting]
+            self._meet(what)
+            self._meet(f"{what} while it holds a state", self._holds_state(live))
             self._source.aborting = None
         elif event is Event.FINISHED:
             self._note_finish(live)
+
+    def _holds_state(self, live: LiveRequest) -> bool:
+        states = self._model.states
+        return states is not None and live.row > 0 and self._held(live) in states
+
+    def _held(self, live: LiveRequest) -> Path:
+        return self._cache.path_of_key(live.key(live.held_length))
+
+    def _note_retraction(self, live: LiveRequest) -> None:
+        self._retracted.add(live.request_id)
+        where = "between two chunks" if live.length < live.prompt_length else "in decode"
+        self._meet(f"a request is retracted {where}")
+        self._meet("a request is retracted while it holds a state", self._holds_state(live))
+        self._meet("a request is retracted with a track slot in its hands", live.track_slot)
 
     def _note_admission(self, live: LiveRequest) -> None:
         self._admitted.add(live.request_id)
@@ -134,9 +194,12 @@ class LifecycleNotes:
         stored = len(self._model.stored(prompt)) * self._model.page_size
         self._meet("a full hit leaves a token to compute", stored == live.prompt_length)
         lost = min(stored, live.queried_length) > live.held_length
-        self._meet("cached tokens lie behind a dead window", lost)
+        kept_from = "behind a dead window" if self._model.states is None else "beyond the last state"
+        self._meet(f"cached tokens lie {kept_from}", lost)
         held = prompt.upto(live.held_length)
         self._meet("two requests hold one prefix", held.tokens and self._model.locks(held) > 1)
+        self._meet("a request resumes from a state", self._holds_state(live))
+        self._partings.add(prompt.upto(live.branching_length))
 
     def _note_finish(self, live: LiveRequest) -> None:
         self._meet("a request finishes inside its first chunk", live.request_id in self._admitted)
@@ -150,6 +213,15 @@ class LifecycleNotes:
         if isinstance(operation, Evict) and isinstance(result, Evicted) and result.full + result.swa:
             self._meet("an eviction makes room")
             self._meet("an eviction makes room for a prompt just admitted", self._admitted)
+            self._meet("an eviction for slots takes a state along", operation.tokens and result.states)
         self._meet("halves behind a window are returned", isinstance(operation, FreeSWA))
-        self._meet("evicting is not enough", isinstance(result, NoRoom) and self._has_just_evicted)
+        if self._has_just_evicted:
+            self._meet("evicting is not enough", isinstance(operation, Alloc) and isinstance(result, NoRoom))
+            self._meet(
+                "an eviction makes room for a snapshot",
+                isinstance(operation, AllocTrack) and isinstance(result, Slots),
+            )
+        if isinstance(operation, Insert) and operation.state is not None:
+            path = path_of_key(operation.key)
+            self._meet("a snapshot is taken where prompts part", path in self._partings)
         self._has_just_evicted = isinstance(operation, Evict)

@@ -324,6 +324,8 @@ class FreeTrack:
 class WriteState:
     """Write a state through a layer's views, each of the two parts with integers of its own.
 
+    Under a prefix cache the slot is the caller's: a snapshot that is handed over by a later `Insert`.
+
     Parameters
     ----------
     layer : int
@@ -534,6 +536,8 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         Malformed,
         AllocTrack,
         FreeTrack,
+        WriteState,
+        ReadStates,
     ),
 }
 """The operations of each kind of implementation."""

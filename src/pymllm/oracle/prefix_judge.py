@@ -26,8 +26,10 @@ from pymllm.oracle.operations import (
     MoveSWA,
     Operation,
     ReadHalves,
+    ReadStates,
     Reset,
     Unlock,
+    WriteState,
 )
 from pymllm.oracle.outcomes import Done, Hashes, Inspected, Matched, Outcome
 from pymllm.oracle.page_hashes import hash_pages
@@ -235,6 +237,12 @@ class PrefixJudge(PoolJudge):
 
     def _judge_free_track(self, step: int, operation: FreeTrack, outcome: Outcome) -> str:
         return self._tracking().judge_free(step, operation, outcome)
+
+    def _judge_write_state(self, step: int, operation: WriteState, outcome: Outcome) -> str:
+        return self._tracking().judge_write(step, operation, outcome)
+
+    def _judge_read_states(self, step: int, operation: ReadStates, outcome: Outcome) -> str:
+        return self._tracking().judge_read(step, operation, outcome)
 
     def _tracking(self) -> StatePart:
         if self._states is None:

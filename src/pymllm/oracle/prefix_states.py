@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pymllm.oracle.operations import AllocTrack, FreeTrack, Insert
-from pymllm.oracle.outcomes import Done, Inserted, Matched, NoRoom, Outcome, Slots
+from pymllm.oracle.operations import AllocTrack, FreeTrack, Insert, ReadStates, WriteState
+from pymllm.oracle.outcomes import Done, Inserted, Matched, NoRoom, Outcome, Slots, States
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Found, Path
 from pymllm.oracle.seen_effects import SeenEffects
@@ -53,6 +53,26 @@ class StatePart:
         slot = self.tracks.callers_slot(operation.slot)
         self.books.expect("M7", f"free_track_slot({slot})", Done(), outcome.result)
         self.tracks.take_back(slot)
+        return "M7"
+
+    def judge_write(self, step: int, operation: WriteState, outcome: Outcome) -> str:
+        """Judge a `WriteState` to what is the caller's: nobody writes to what he has handed over."""
+        slot = self.tracks.callers_slot(operation.slot)
+        self.books.answer(Done, "E1", f"a write to track slot {slot}", outcome)
+        self.tracks.fill(slot, operation)
+        return "M7"
+
+    def judge_read(self, step: int, operation: ReadStates, outcome: Outcome) -> str:
+        """Judge a `ReadStates`: what was written to a track slot stays until that is free (E1)."""
+        layer = operation.layer
+        found = self.books.answer(States, "E1", f"the states of layer {layer}", outcome)
+        for slot, written in self.tracks.filled(layer):
+            for part, first in (("recurrent", written.recurrent), ("conv", written.conv)):
+                rows: tuple[tuple[int, ...], ...] = getattr(found, part)
+                row = rows[slot] if slot < len(rows) else None
+                width = 1 if row is None else len(row)
+                expected = tuple(first + at * written.ramp for at in range(width))
+                self.books.expect("E1", f"{part} state in track slot {slot}", expected, row)
         return "M7"
 
     # -- match ---------------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.operations import Span
+from pymllm.oracle.operations import Span, WriteState
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.slot_ledger import Owner
 from pymllm.oracle.state_ends import StateEnds
@@ -37,6 +37,7 @@ class TrackLedger:
         self.callers: set[int] = set()
         self.given = GivenNumbers()
         self._written: dict[int, Path] = {}
+        self._filled: dict[tuple[int, int], WriteState] = {}
 
     # -- questions -----------------------------------------------------------------------------------------
 
@@ -62,6 +63,11 @@ class TrackLedger:
         """Return the prefix after which the state in a track slot was taken; ``None`` for none."""
         return self._written.get(slot)
 
+    def filled(self, layer: int) -> Iterator[tuple[int, WriteState]]:
+        """Yield the track slots that are not free and were written to, and what was last."""
+        owned = self.callers.union(self.ends.slots.values())
+        return ((slot, last) for (slot, at), last in self._filled.items() if at == layer and slot in owned)
+
     def callers_slot(self, span: Span) -> int:
         """Return the one track slot that a span names; `ProgramError` where it is not the caller's."""
         numbers = self.given.resolve((span,))
@@ -75,6 +81,7 @@ class TrackLedger:
         """Give a free track slot to the caller."""
         self.given.record(step, (slot,))
         self.callers.add(slot)
+        self._filled = {place: last for place, last in self._filled.items() if place[0] != slot}
 
     def take_back(self, slot: int) -> None:
         """Return one of the caller's to the pool."""
@@ -83,6 +90,10 @@ class TrackLedger:
     def write(self, slot: int, path: Path) -> None:
         """Let the caller copy the state after a prefix into a track slot."""
         self._written[slot] = path
+
+    def fill(self, slot: int, operation: WriteState) -> None:
+        """Let the caller write numbers into a layer of one of his own."""
+        self._filled[slot, operation.layer] = operation
 
     def adopt(self, path: Path, slot: int) -> None:
         """Let the cache own one of the caller's, at the end of a prefix."""

@@ -18,8 +18,10 @@ from pymllm.oracle.operations import (
     Lock,
     Match,
     Operation,
+    ReadStates,
     Span,
     Unlock,
+    WriteState,
 )
 
 
@@ -60,6 +62,21 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
         faulty_mamba.UntouchedLists,
         (Alloc(2), insert((1,)), insert((2,), 1), insert((1,)), Inspect()),
     ),
+    (
+        faulty_mamba.OverwrittenStates,
+        (
+            *(Alloc(2), AllocTrack(), AllocTrack()),
+            *(WriteState(0, Span(2, 0, 1), 1, 2), WriteState(0, Span(3, 0, 1), 3, 4)),
+            *(insert((1,), state=2), insert((1, 2), state=3), ReadStates(0)),
+        ),
+    ),
+    (
+        faulty_mamba.WipedStates,
+        (
+            *(Alloc(1), AllocTrack(), WriteState(0, Span(2, 0, 1), 1, 2), insert((1,), state=2)),
+            *(Lock(4), Unlock(5), ReadStates(0)),
+        ),
+    ),
 ]
 
 
@@ -69,7 +86,7 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
 def test_the_fault_breaks_its_law(
     assert_caught: Callable[..., None], faulty: type[Faulty], program: tuple[Operation, ...]
 ) -> None:
-    """Each of M1 to M8: the last step of the program is refused, and the sound sibling takes it."""
+    """Each of M1 to M8, and E1: the last step of the program is refused, and the sound sibling takes it."""
     assert_caught(faulty, *program)
 
 

@@ -20,10 +20,22 @@ from pymllm.oracle.operations import (
     Inspect,
     Key,
     Match,
+    ReadStates,
     Reset,
     Span,
+    WriteState,
 )
-from pymllm.oracle.outcomes import Done, Effect, Evicted, Inserted, Inspected, Matched, NoRoom, Slots
+from pymllm.oracle.outcomes import (
+    Done,
+    Effect,
+    Evicted,
+    Inserted,
+    Inspected,
+    Matched,
+    NoRoom,
+    Slots,
+    States,
+)
 
 each_configuration = pytest.mark.parametrize("config", Mamba.CONFIGURATIONS)
 STRUCTURAL = {law.id for law in LAWS if Way.STRUCTURE in law.ways}
@@ -53,7 +65,7 @@ def test_every_configuration_is_built_as_it_says(config: dict[str, Any]) -> None
     assert (adapter.pool is None) == (config["pool"] == "none")
     assert adapter.states.inner.max_track_slots == config["track_slots"]
     assert {"mamba", "lru_lists"} < adapter.capabilities <= set(CAPABILITIES)
-    assert ("pool" in adapter.capabilities) == bool(adapter.pool)
+    assert ("pool" in adapter.capabilities) == ("engine" in adapter.capabilities) == bool(adapter.pool)
 
 
 def test_small_and_large_pools_of_states_are_examined() -> None:
@@ -72,6 +84,18 @@ def test_track_slots_are_those_of_the_pool() -> None:
     freed = adapter.apply(5, FreeTrack(Span(3, 0, 1)))
     assert (freed.result, freed.effects) == (Done(), ())
     assert freed.sizes["available_track_slots"] == 1
+
+
+def test_track_slots_hold_what_was_written() -> None:
+    """E1: row 0, the one working row, and the track slots; a read changes nothing that an audit would see."""
+    adapter = make()
+    adapter.apply(2, AllocTrack())
+    assert adapter.apply(3, WriteState(0, STATE, 5, -6)).result == Done()
+    read = adapter.apply(4, ReadStates(0)).result
+    assert isinstance(read, States)
+    assert read.recurrent == ((0,), (0,), (5,), (0,), (0,))
+    assert read.conv == ((0,), (0,), (-6,), (0,), (0,))
+    assert adapter.audit() == ()
 
 
 def test_a_free_names_exactly_one() -> None:

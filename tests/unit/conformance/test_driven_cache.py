@@ -36,8 +36,8 @@ PLAIN: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "
 class Driven:
     """An examined adapter with a carrier and a cache over it."""
 
-    def __init__(self, **changes: int | str | None) -> None:
-        self.examiner = Examiner(make_adapter("radix-window", {**PLAIN, **changes}))
+    def __init__(self, adapter: str = "radix-window", **changes: int | str | None) -> None:
+        self.examiner = Examiner(make_adapter(adapter, {**PLAIN, **changes}))
         judge = self.examiner.judge
         assert isinstance(judge, PrefixJudge)
         self.carrier = Carrier(self.examiner.do, judge)
@@ -88,6 +88,16 @@ def test_window_arguments_are_passed_on() -> None:
     last = driven.operations()[-1]
     assert isinstance(last, Insert)
     assert (last.prev_prefix_len, last.swa_evicted_seqlen) == (4, 0)
+
+
+def test_branches_are_passed_on_and_states_only_where_there_are_rows_for_them() -> None:
+    """M2, M5: an adapter that keeps states is driven without them by who has none."""
+    driven = Driven("mamba", track_slots=2)
+    driven.cache.insert(RadixKey(range(3)), driven.alloc(3))
+    found = driven.cache.match_prefix(RadixKey(range(4)))
+    assert (found.prefix_len, found.mamba_branching_seqlen) == (0, 3)
+    assert driven.cache.state_of(found.last_node) is None
+    assert driven.cache.evict(1).mamba_evicted == 0
 
 
 def test_without_slots_the_token_ids_are_stored() -> None:

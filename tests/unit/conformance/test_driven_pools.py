@@ -8,7 +8,12 @@ import torch
 from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
-from pymllm.conformance.driven_pools import DrivenAllocator, driven_config, make_driven_pools
+from pymllm.conformance.driven_pools import (
+    DrivenAllocator,
+    driven_config,
+    make_driven_cache,
+    make_driven_pools,
+)
 from pymllm.conformance.examiner import Examiner
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.oracle.history import Config
@@ -28,7 +33,8 @@ def examined(page_size: int, pool: str, window: int | None) -> tuple[Examiner, C
 
 def pools_of(examiner: Examiner, carrier: Carrier) -> EnginePools:
     header = examiner.history.header
-    return make_driven_pools(carrier, DrivenCache(carrier), driven_config(header), header)
+    config = driven_config(header, max_running=2)
+    return make_driven_pools(carrier, make_driven_cache(carrier, config), config, header)
 
 
 def test_calls_of_the_pool_are_operations() -> None:
@@ -118,6 +124,33 @@ def test_audits_look_at_what_the_model_knows() -> None:
     pools.kind.check()
     pools.check_allocator()
     assert len(examiner.history) == 4
+
+
+def test_engine_has_states_where_the_adapter_keeps_them() -> None:
+    """E1, E3: as many track slots, behind the rows of as many requests as may run."""
+    config: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
+    examiner = Examiner(make_adapter("mamba", {**config, "track_slots": 3}))
+    judge = examiner.judge
+    assert isinstance(judge, PrefixJudge)
+    assert driven_config(examiner.history.header).track_slots == 3
+    kind = pools_of(examiner, Carrier(examiner.do, judge)).kind
+    assert kind.state_pool is not None
+    assert kind.state_pool.max_track_slots == 3
+    assert kind.state_pool.recurrent_state.shape[1] == 1 + 2 + 3
+    row = kind.state_pool.alloc_track_slot()
+    slots = torch.tensor([1])
+    examiner.do(Alloc(1))
+    kind.cache.insert(RadixKey([5]), slots, mamba_value=torch.tensor([row]))
+    found = kind.cache.match_prefix(RadixKey([5]))
+    assert kind.cached_states() == [row] == [kind.state_of(found.last_node)]
+
+
+def test_engine_without_states_has_none() -> None:
+    """E1: a cache that keeps KV only."""
+    examiner, carrier = examined(1, "token", None)
+    kind = pools_of(examiner, carrier).kind
+    assert kind.state_pool is None
+    assert kind.cached_states() == []
 
 
 def test_engine_of_a_cache_that_keeps_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +14,23 @@ from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Evict, Insert, Lock, Match, Operation, Reset, Unlock
+from pymllm.oracle.operations import (
+    AllocTrack,
+    Evict,
+    Insert,
+    Lock,
+    Match,
+    Operation,
+    ReadStates,
+    Reset,
+    Unlock,
+    WriteState,
+)
 from pymllm.oracle.outcomes import Outcome, Slots
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_memory import EngineMemory
+from pymllm.workloads.engine_states import EngineStates
+from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.source import Stage
 
 CONFIG: Config = {"page_size": 4, "window": 6, "pool": "swa", "slots": 48, "swa_slots": 36}
@@ -103,6 +117,17 @@ def test_waiting_request_is_aborted_where_the_act_says(held: int, aborted: Stage
     assert machine.engine.report().aborted == 2
 
 
+def test_crowd_wants_more_than_there_is() -> None:
+    """E3, E4: who comes in chunks fits when it is admitted, and not any more when the other has produced."""
+    machine = machine_of(window=None, pool="token")()
+    machine.crowd(3, 1, 0)
+    assert machine.source.chunk == 6
+    machine.settle(0)
+    report = machine.engine.report()
+    assert (report.finished, report.retractions) == (2, 1)
+    assert "a request is retracted between two chunks" in machine.examiner.judge.evidence.reached
+
+
 def test_chunks_and_victims_are_the_sources() -> None:
     """X3: standing orders, until the end, where everything may finish."""
     machine = machine_of()()
@@ -123,6 +148,15 @@ def test_evicting_and_resetting_happen_around_the_engine() -> None:
     machine.settle(0)
     machine.flush()
     assert operations_of(machine)[-1] == Reset()
+    machine.teardown()
+
+
+def test_states_are_evicted_one_by_one() -> None:
+    """M5: whatever the page size; only tokens come in pages."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
+    machine: Any = make_machine(LifecycleMachine, "mamba", config)()
+    machine.evict(1, 2)
+    assert operations_of(machine)[-1] == Evict(2, 2)
     machine.teardown()
 
 
@@ -169,6 +203,21 @@ def test_driven_program_is_a_history_like_any_other() -> None:
     assert operations_of(drive(machine_of(), 0, 60)) == operations_of(machine)
 
 
+def test_driven_hybrid_is_a_history_with_its_states() -> None:
+    """E1, M1: snapshots are written, handed over, evicted and read before they are resumed from."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 1}
+    machine = drive(make_machine(LifecycleMachine, "mamba", config), 0, 60)
+    operations, header = operations_of(machine), machine.examiner.history.header
+    kinds = {type(operation) for operation in operations}
+    assert {AllocTrack, WriteState, ReadStates} <= kinds
+    assert any(isinstance(operation, Insert) and operation.state is not None for operation in operations)
+    evidence, found = judge_steps(header, machine.examiner.history.steps)
+    assert found is None
+    exercised = machine.examiner.judge.evidence.exercised
+    assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5"}
+    assert {f"M{number}" for number in (1, 2, 4, 5, 6, 7)} <= set(exercised)
+
+
 def test_walks_from_inside_can_be_left_out() -> None:
     """Evidence from inside is counted only where it was gathered."""
     machine = drive(make_machine(LifecycleMachine, "radix-window", CONFIG, audit=False), 0, 30)
@@ -182,6 +231,7 @@ def test_each_act_takes_small_numbers() -> None:
         "ask",
         "ask_for_everything",
         "choose_victims",
+        "crowd",
         "evict",
         "flush",
         "limit_chunks",
@@ -230,10 +280,39 @@ def test_what_the_engine_finds_is_kept_with_its_program(monkeypatch: pytest.Monk
     """E3: here an engine that gives nothing back; the cache is sound, so no operation is to blame."""
     cls = machine_of()
     monkeypatch.setattr(EngineMemory, "give_back", lambda self, live, adopted=(): live.forget_memory())
+    machine = cls()
+    machine.ask(2, 0, 5, 0, 9, 0)
     with pytest.raises(InvariantViolation, match="E3"):
-        drive(cls, 0, 60)
+        machine.settle(0)
     assert cls.found.violation.law == "E3"
     assert len(cls.found.history) > 0
+    assert judge_steps(cls.found.history.header, cls.found.history.steps)[1] is None
+
+
+def begin_from_nothing(states: EngineStates, live: LiveRequest) -> None:
+    """Forget that the prefix has a state."""
+    states._pool.reset_states(live.row)
+    states._watch.note_reset(live.row)
+
+
+def lose_the_track_slot(states: EngineStates, live: LiveRequest, end: int) -> None:
+    """Take a track slot and forget it."""
+    states._pool.alloc_track_slot()
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "law"), [("begin", begin_from_nothing, "E1"), ("reserve", lose_the_track_slot, "E3")]
+)
+def test_what_the_engine_does_wrong_with_states_is_found(
+    monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., None], law: str
+) -> None:
+    """E1, E3: the engine's own audits see it, and no operation is to blame."""
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
+    cls: Any = make_machine(LifecycleMachine, "mamba", config)
+    monkeypatch.setattr(EngineStates, method, wrong)
+    with pytest.raises(InvariantViolation, match=law):
+        drive(cls, 0, 60)
+    assert cls.found.violation.law == law
     assert judge_steps(cls.found.history.header, cls.found.history.steps)[1] is None
 
 

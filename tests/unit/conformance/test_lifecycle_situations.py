@@ -12,7 +12,7 @@ from pymllm.conformance.acting import make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.lifecycle_situations import LifecycleNotes, expected_lives
 from pymllm.oracle.history import Config, Header
-from pymllm.oracle.operations import Alloc, Evict, FreeSWA
+from pymllm.oracle.operations import Alloc, AllocTrack, Evict, FreeSWA
 from pymllm.oracle.outcomes import Done, Evicted, NoRoom, Outcome, Slots
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
@@ -54,6 +54,8 @@ def live(number: int = 0, prompt: int = 8, output: int = 5, length: int = 0) -> 
         (Event.REFUSED, "an admission fails"),
         (Event.DUPLICATED, "duplicates are given back"),
         (Event.UNCACHED, "the cache takes nothing of what was computed"),
+        (Event.SNAPSHOT_SKIPPED, "a snapshot is left out for want of a track slot"),
+        (Event.STATE_DUPLICATED, "the track slot of a state that is cached meanwhile is given back"),
     ],
 )
 def test_some_events_are_situations_by_themselves(
@@ -166,6 +168,66 @@ def test_first_shortage_is_not_the_last_word(machine: Any, notes: LifecycleNotes
     assert reached(machine) == set()
 
 
+# -- states --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hybrid() -> Any:
+    """Make a machine over a hybrid cache with three track slots."""
+    config: Config = {**WINDOWED, "window": None, "pool": "token", "track_slots": 3}
+    return make_machine(LifecycleMachine, "mamba", config)()
+
+
+def test_what_an_admission_finds_beyond_a_state_is_lost(hybrid: Any) -> None:
+    """M2: two prompts part after a trunk without a state there; a third finds one, taken by the second."""
+    lost, parting = "cached tokens lie beyond the last state", "a snapshot is taken where prompts part"
+    resumed = "a request resumes from a state"
+    hybrid.ask(4, 0, 5, 0, 0, 0)
+    hybrid.step(2)
+    assert not {lost, parting, resumed} & reached(hybrid)
+    hybrid.ask(4, 0, 2, 0, 0, 0)
+    hybrid.step(1)
+    assert {lost, parting} <= reached(hybrid)
+    assert resumed not in reached(hybrid)
+    hybrid.ask(4, 0, 2, 1, 0, 0)
+    hybrid.step(1)
+    assert resumed in reached(hybrid)
+    hybrid.teardown()
+
+
+def test_who_leaves_with_a_state_is_told_apart(hybrid: Any) -> None:
+    """E3, M4: by the prefix that it holds, and by the track slot that it has not handed over."""
+    hybrid.ask(2, 0, 5, 0, 9, 0)
+    hybrid.step(2)
+    (holder,) = hybrid.engine.decoding.requests
+    notes = hybrid._notes
+    notes(Event.RETRACTED, holder)
+    assert "a request is retracted while it holds a state" in reached(hybrid)
+    assert "a request is retracted with a track slot in its hands" not in reached(hybrid)
+    hybrid.source.doom(0, Stage.PREFILL)
+    hybrid.source.abort(0, Stage.PREFILL)
+    notes(Event.ABORTED, holder)
+    assert "a request is aborted between two chunks while it holds a state" in reached(hybrid)
+    other = live(1, length=3)
+    other.track_slot = 4
+    notes(Event.RETRACTED, other)
+    assert "a request is retracted with a track slot in its hands" in reached(hybrid)
+
+
+def test_evictions_of_states_tell_what_they_are_for(hybrid: Any) -> None:
+    """M5: for slots, which cost a state its place, or for a track slot, which is no want of room for KV."""
+    notes = hybrid._notes
+    notes.note_operation(Evict(3), Outcome(Evicted(0)))
+    notes.note_operation(AllocTrack(), Outcome(NoRoom()))
+    assert reached(hybrid) == set()
+    notes.note_operation(Evict(3, 0), Outcome(Evicted(3, 0, 1)))
+    notes.note_operation(Alloc(3), Outcome(Slots((1, 2, 3))))
+    assert reached(hybrid) == {"an eviction makes room", "an eviction for slots takes a state along"}
+    notes.note_operation(Evict(0, 1), Outcome(Evicted(0, 0, 1)))
+    notes.note_operation(AllocTrack(), Outcome(Slots((3,))))
+    assert "an eviction makes room for a snapshot" in reached(hybrid)
+
+
 def header(adapter: str, **changes: int | str | None) -> Header:
     return header_of(make_adapter(adapter, {**WINDOWED, **changes}))
 
@@ -181,3 +243,27 @@ def test_what_a_run_must_meet_depends_on_the_cache() -> None:
     dead, returned = "cached tokens lie behind a dead window", "halves behind a window are returned"
     assert expected_lives(windowed) - expected_lives(full) == {dead, returned}
     assert expected_lives(without_halves) - expected_lives(full) == {dead}
+
+
+def test_what_hybrids_must_meet_depends_on_their_track_slots() -> None:
+    """M7: with one there are never two states, and with more than pages they never run out."""
+    full = expected_lives(header("radix", window=None))
+    one, few, many = (
+        expected_lives(header("mamba", window=None, pool="token", track_slots=track_slots))
+        for track_slots in (1, 3, 32)
+    )
+    assert full < one < few
+    assert full < many < few
+    assert few - one == {
+        "the track slot of a state that is cached meanwhile is given back",
+        "a request is retracted with a track slot in its hands",
+        "an eviction spares a locked state",
+        "a state goes while its KV is held",
+        "several states lie on one path",
+    }
+    assert few - many == {
+        "track slots run out between match and insert",
+        "every state is locked and an eviction is asked for",
+        "a snapshot is left out for want of a track slot",
+        "an eviction makes room for a snapshot",
+    }

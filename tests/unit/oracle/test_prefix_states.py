@@ -9,8 +9,20 @@ import pytest
 from told_program import HYBRID, ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import AllocTrack, Fault, FreeTrack, Key, Lock, Match, Reset, Span
-from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, Inserted, NoRoom, Slots
+from pymllm.oracle.operations import (
+    AllocTrack,
+    Evict,
+    Fault,
+    FreeTrack,
+    Key,
+    Lock,
+    Match,
+    ReadStates,
+    Reset,
+    Span,
+    WriteState,
+)
+from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, Inserted, NoRoom, Slots, States
 
 
 @pytest.fixture
@@ -75,12 +87,83 @@ def test_what_is_not_the_callers_cannot_be_freed(told: ToldProgram) -> None:
         told.judged()
 
 
-@pytest.mark.parametrize("operation", [AllocTrack(), FreeTrack(Span(0, 2, 3))])
+@pytest.mark.parametrize(
+    "operation",
+    [AllocTrack(), FreeTrack(Span(0, 2, 3)), WriteState(0, Span(0, 2, 3), 1, 1), ReadStates(0)],
+)
 def test_without_states_there_are_no_track_slots(operation: Any) -> None:
     """M7: they have no meaning for a cache that keeps KV only."""
     told = ToldProgram()
     told.steps.append(dataclasses.replace(told.step(told.put(7)), number=9, operation=operation))
     with pytest.raises(ProgramError, match="states are not claimed"):
+        told.judged()
+
+
+# -- what stands in them -------------------------------------------------------------------------------------
+
+
+def with_contents(told: ToldProgram) -> int:
+    """Cache the numbers 5, 6 and hand out 8, 9 as states, in track slots 2 and 3; then read them all."""
+    cached = told.snapshot()
+    told(WriteState(0, cached, 5, 6))
+    told.put(7, state=cached)
+    told(WriteState(0, told.snapshot(), 8, 9))
+    return told(ReadStates(0))
+
+
+def states(*recurrent: int, conv: tuple[int, ...]) -> States:
+    """Show rows of one element from row 0 on."""
+    rows = tuple((number,) for number in recurrent), tuple((number,) for number in conv)
+    return States(*rows, (len(recurrent), 1), (len(conv), 1))
+
+
+@pytest.mark.parametrize(
+    ("result", "law"),
+    [
+        (states(0, 0, 5, 8, conv=(0, 0, 6, 9)), None),
+        (states(1, 2, 5, 8, 3, conv=(4, 5, 6, 9, 7)), None),
+        (states(0, 0, 8, 8, conv=(0, 0, 6, 9)), "E1"),
+        (states(0, 0, 5, 8, conv=(0, 0, 6, 6)), "E1"),
+        (states(0, 0, 5, conv=(0, 0, 6, 9)), "E1"),
+        (NoRoom(), "E1"),
+    ],
+)
+def test_what_was_written_is_read_in_every_slot_that_is_not_free(
+    told: ToldProgram, result: Any, law: str | None
+) -> None:
+    """E1: whoever has it; what stands in other rows is open."""
+    assert told.law(with_contents(told), result=result) == law
+
+
+def test_a_read_counts_as_a_test_of_every_state(told: ToldProgram) -> None:
+    """E1: of both parts, and of nothing where nothing was written."""
+    told(ReadStates(0))
+    assert told.judged()[0].exercised["E1"] == 0
+    with_contents(told)
+    told(Evict(0, 1))
+    told(ReadStates(0))
+    told(ReadStates(0))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.exercised["E1"] == 2 * (2 + 1 + 1)
+
+
+def test_a_ramp_is_followed_through_every_element(told: ToldProgram) -> None:
+    """E1: in the order of memory; a part without elements has nothing to compare."""
+    told(WriteState(0, told.snapshot(), 5, 6, 2))
+    read = told(ReadStates(0))
+    wide = States(((), (), (5, 7, 9)), ((), (), ()), (3, 3), (3, 0))
+    assert told.law(read, result=wide) is None
+    assert told.law(read, result=dataclasses.replace(wide, recurrent=((), (), (5, 7, 8)))) == "E1"
+
+
+def test_only_the_caller_writes_and_may_not_be_refused(told: ToldProgram) -> None:
+    """E1, M7: what was handed over is the cache's."""
+    written = told(WriteState(0, told.snapshot(), 5, 6))
+    assert told.law(written, result=Failed("RuntimeError")) == "E1"
+    told.put_state(7)
+    told(WriteState(0, Span(0, 3, 4), 5, 6))
+    with pytest.raises(ProgramError, match="caller"):
         told.judged()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Span
+from pymllm.oracle.operations import Span, WriteState
 from pymllm.oracle.prefix_pages import Path, Space
 from pymllm.oracle.slot_ledger import Owner
 from pymllm.oracle.state_ends import StateEnds
@@ -55,6 +55,23 @@ def test_the_content_is_the_last_that_was_written(ledger: TrackLedger) -> None:
     ledger.write(5, Path(Space("a"), (1,)))
     ledger.write(5, ONE)
     assert ledger.content(5) == ONE
+
+
+def test_what_stands_in_a_track_slot_is_known_until_it_is_handed_out_again(ledger: TrackLedger) -> None:
+    """E1: layer by layer, whoever has it; nothing is said of one that is free."""
+    first, last, other = (
+        WriteState(layer, Span(1, 0, 1), number, 0) for layer, number in ((0, 1), (0, 2), (1, 3))
+    )
+    for operation in (first, last, other):
+        ledger.fill(5, operation)
+    assert [*ledger.filled(0)] == [(5, last)]
+    assert [*ledger.filled(1)] == [(5, other)]
+    ledger.adopt(ONE, 5)
+    assert [*ledger.filled(0)] == [(5, last)]
+    ledger.ends.remove([ONE])
+    assert [*ledger.filled(0)] == []
+    ledger.hand_out(2, 5)
+    assert [*ledger.filled(0)] == [*ledger.filled(1)] == []
 
 
 @pytest.mark.parametrize("span", [Span(1, 0, 0), Span(0, 6, 7), Span(0, 5, 7), Span(2, 0, 1)])
