@@ -16,17 +16,13 @@ import pytest
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
-from pymllm.oracle.operations import KINDS
 
 # Read off the documented interface, module by module.
 DOCUMENTED: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "repo" / "documented_classes.json").read_text(encoding="utf-8")
 )
 
-# Documented modules of a kind that has no operations yet, and so no machine: block contexts.
-TO_COME = {"pymllm.core.inference.contexts.mamba_slot_allocator": "blocks"}
-
-CLASSES = [(module, name) for module in DOCUMENTED if module not in TO_COME for name in DOCUMENTED[module]]
+CLASSES = [(module, name) for module in DOCUMENTED for name in DOCUMENTED[module]]
 
 
 def codes_of(kind: type) -> Iterator[CodeType]:
@@ -78,12 +74,6 @@ def driven() -> set[str]:
 def test_a_machine_drives_the_documented_class(name: str, driven: set[str]) -> None:
     """A class that no machine drives is a class that nobody knows anything about."""
     assert name in driven
-
-
-@pytest.mark.parametrize("kind", TO_COME.values())
-def test_what_is_still_to_come_is_of_a_kind_that_has_no_operations_yet(kind: str) -> None:
-    """The list of what is to come may not outlive its reason."""
-    assert kind not in KINDS
 
 
 def test_the_look_at_running_functions_sees_only_those_that_ran() -> None:

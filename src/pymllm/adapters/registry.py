@@ -47,6 +47,7 @@ OWN: tuple[AdapterEntry, ...] = (
     ),
     AdapterEntry("mamba", "pymllm.adapters.own_mamba:Mamba", "MambaRadixCache"),
     AdapterEntry("chunk", "pymllm.adapters.own_chunk:Chunk", "ChunkCache"),
+    AdapterEntry("blocks", "pymllm.adapters.own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
@@ -122,6 +123,30 @@ _FAULTY = {
         "UntouchedLists": "leaves a node where it is in the list of all nodes when it is used again",
         "OverwrittenStates": "copies each new state over that of the node above, too",
         "WipedStates": "zeroes a state when the last hold at its node is released",
+    },
+    "faulty_blocks": {
+        "OldestBlocks": "evicts the oldest cached block, whatever was registered below it",
+        "ReleasesOnce": "takes one reference from a block that is released twice in one call",
+        "LastRegistrations": "lets a hash name the block that was registered with it last",
+        "ForeignParents": "takes any block with the hash of a parent for the parent",
+        "StaleIndex": "resets without forgetting which block had which hash",
+        "PartialReleases": "releases blocks one by one, up to the one that must be refused",
+        "FailingEvictions": "evicts what it can before it finds that it does not suffice",
+        "EarlyObserver": "calls the observer before the books are written",
+        "OpenObserver": "lets the observer call the allocator",
+        "UnsettledErrors": "does not free what was released if the observer raises",
+        "LoudReset": "tells the observer of the blocks that a reset takes from their holders",
+        "UnheardBlocks": "does not tell the observer of blocks without a hash",
+        "StaleSlots": "frees the slots of blocks, and leaves the slots with their blocks",
+        "KeptNames": "frees the slots of blocks, and finds their states all the same",
+        "ForeignNames": "forgets a hash that is deregistered, although it names another block's state",
+        "EvictedBatch": "evicts slots of blocks that the same batch names",
+        "LeakingBatches": "takes the free slots before it finds that they do not suffice",
+        "YoungestSlots": "evicts the slots of those blocks that were used last",
+        "OneLayerSaves": "saves the recurrent states of the first layer only",
+        "RequestsAsRows": "restores a state to the row with the request's number, whoever has that row",
+        "WipedLive": "zeroes a live state for which it finds no cached one",
+        "StaleStates": "resets without zeroing the recurrent states",
     },
 }
 

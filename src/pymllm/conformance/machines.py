@@ -55,6 +55,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
         MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 0.75),
         MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 0.75, _DRIVEN),
     ),
+    "blocks": (MachineEntry("pymllm.conformance.block_machine:BlockMachine", 0.4),),
 }
 """The machines of each kind."""
 

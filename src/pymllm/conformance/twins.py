@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from pymllm.adapters.base import Adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.history import Step
-from pymllm.oracle.operations import Clear
-from pymllm.oracle.outcomes import Failed, NoRoom, Outcome
+from pymllm.oracle.operations import Clear, Fault, Reset
+from pymllm.oracle.outcomes import INJECTED, Failed, NoRoom, Outcome
 
 __all__ = ["check_clears", "check_refusals", "check_twins"]
 
-_TWINNED = ("slots", "rows", "buffers", "states", "hashes")
+_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks")
 """Kinds of which every step that was refused or found no room must have changed nothing."""
 
 
@@ -30,7 +31,7 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     Parameters
     ----------
     examiner : Examiner
-        After a program without faults that were let happen on purpose.
+        After a program. A fault that was to happen in a step which is left out is left out with it.
     make : callable
         Makes a new adapter of the same configuration.
 
@@ -40,7 +41,7 @@ def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
         The law of the last step left out before the difference: X4 if that found no room (it changed, for
         instance, the order of what is handed out next), X1 if it was refused; X3 if there is none.
     """
-    laws = {step.number: law for step in examiner.history.steps if (law := _law_of_nothing(step, examiner))}
+    laws = _laws_of_nothing(examiner)
     if not laws:
         return
     different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
@@ -67,10 +68,13 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
         X7: what was cleared does something else than what is new.
     """
     steps = examiner.history.steps
-    cleared = max((at for at, step in enumerate(steps) if isinstance(step.operation, Clear)), default=None)
+    cleared = max(
+        (at for at, step in enumerate(steps) if isinstance(step.operation, Clear | Reset)), default=None
+    )
     if cleared is None:
         return
-    later = [step for step in steps[cleared + 1 :] if not _law_of_nothing(step, examiner)]
+    laws = _laws_of_nothing(examiner)
+    later = [step for step in steps[cleared + 1 :] if step.number not in laws]
     try:
         different = _first_difference(later, make)
     except ProgramError:  # a step names what was given before the clear, which a new one never gave
@@ -80,11 +84,21 @@ def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
     examiner.judge.evidence.count("X7")
 
 
+def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
+    """Return the law by which each step must have changed nothing, of those that must have."""
+    steps = examiner.history.steps
+    laws = {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}
+    for before, step in pairwise(steps):
+        if isinstance(before.operation, Fault) and step.number in laws:
+            laws[before.number] = laws[step.number]
+    return dict(sorted(laws.items()))
+
+
 def _law_of_nothing(step: Step, examiner: Examiner) -> str:
     """Return the claimed law by which a step must have changed nothing, or nothing."""
     result = step.outcome.result if step.outcome is not None else None
     capabilities = examiner.adapter.capabilities
-    if isinstance(result, Failed) and "refusals" in capabilities:
+    if isinstance(result, Failed) and result.error != INJECTED and "refusals" in capabilities:
         return "X1"
     return "X4" if isinstance(result, NoRoom) and "pool" in capabilities else ""
 

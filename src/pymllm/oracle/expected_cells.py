@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence
@@ -50,6 +50,11 @@ class ExpectedCells(Generic[CellT]):
         self._strays: dict[Content, str] = {}
         self._suspect = self._law
         self._tested.clear()
+
+    @property
+    def cells(self) -> Set[CellT]:
+        """Every cell."""
+        return self._blank.keys()
 
     def holds(self, cell: CellT) -> tuple[Content, ...]:
         """Return what a cell may hold; nothing stands for anything."""

@@ -21,6 +21,7 @@ _JUDGES = {
     "states": "pymllm.oracle.state_judge:StateJudge",
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
+    "blocks": "pymllm.oracle.block_judge:BlockJudge",
 }
 
 

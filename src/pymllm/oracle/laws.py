@@ -101,7 +101,7 @@ _FOR_ALL = (
         "what a pool did not take is still in the tree; calls come in order",
         "0",
         "op",
-        "prefix",
+        "prefix blocks",
         "faults",
     ),
     _law("X3", "the same program gives the same outcomes", "0", "sop", "all"),
@@ -110,7 +110,7 @@ _FOR_ALL = (
         "an allocation that cannot be met changes nothing",
         "0",
         "op",
-        "slots rows states prefix",
+        "slots rows states prefix blocks",
         "pool",
     ),
     _law(
@@ -122,9 +122,14 @@ _FOR_ALL = (
         "inspect",
     ),
     _law(
-        "X6", "callbacks run on written books and may not re-enter", "0", "op", "prefix", "callbacks faults"
+        "X6",
+        "callbacks run on written books and may not re-enter",
+        "0",
+        "op",
+        "prefix blocks",
+        "callbacks faults",
     ),
-    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix"),
+    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix blocks"),
 )
 _SLOTS = (
     _law("A1", "slot 0 and page 0 are never handed out", "1", "sop", "slots prefix", "pool"),

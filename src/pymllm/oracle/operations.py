@@ -12,7 +12,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.block_operations import (
+    BLOCK_OPERATIONS,
+    AllocBlocks,
+    AllocSlots,
+    DropStates,
+    EvictSlots,
+    FindSlots,
+    NameStates,
+    ReadLive,
+    RegisterBlocks,
+    ReleaseBlocks,
+    RestoreLive,
+    RetainBlocks,
+    SaveLive,
+    SetClock,
+    StampBlocks,
+    StoreState,
+    WriteLive,
+)
 from pymllm.oracle.records import decode_tagged, encode_tagged
+from pymllm.oracle.spans import SPAN_LIMIT, Span
 
 __all__ = [
     "KINDS",
@@ -20,14 +40,19 @@ __all__ = [
     "OPERATIONS_OF",
     "SPAN_LIMIT",
     "Alloc",
+    "AllocBlocks",
     "AllocRows",
+    "AllocSlots",
     "AllocTrack",
     "BeginGroup",
     "Clear",
     "CopyStates",
+    "DropStates",
     "EndGroup",
     "Evict",
+    "EvictSlots",
     "Fault",
+    "FindSlots",
     "Free",
     "FreeRow",
     "FreeSWA",
@@ -45,49 +70,39 @@ __all__ = [
     "Merge",
     "MoveKV",
     "MoveSWA",
+    "NameStates",
     "Operation",
     "PickToken",
     "ReadHalves",
     "ReadKV",
+    "ReadLive",
     "ReadRows",
     "ReadStates",
+    "RegisterBlocks",
+    "ReleaseBlocks",
     "Reset",
     "ResetStates",
+    "RestoreLive",
+    "RetainBlocks",
+    "SaveLive",
+    "SetClock",
     "SliceKey",
     "Span",
+    "StampBlocks",
+    "StoreState",
     "Token",
     "Unlock",
     "WriteEntries",
     "WriteKV",
+    "WriteLive",
     "WriteRow",
     "WriteState",
     "operation_from_plain",
     "operation_to_plain",
 ]
 
-SPAN_LIMIT = 1_000_000
-"""Most numbers that one `Span` may stand for; a program that needs more is written by a broken hand."""
-
 Token = int | tuple[int, ...]
 """One element of a key: a token id, or a tuple of them (bigrams)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Some of the numbers (slots, rows) that a step gave, by their place in its answer.
-
-    Parameters
-    ----------
-    step : int
-        Number of the step. Step 0 stands for the numbers themselves: ``Span(0, 4, 8)`` is 4, 5, 6, 7,
-        whoever they belong to.
-    start, stop : int
-        Half-open range of places, ``0 <= start <= stop``.
-    """
-
-    step: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +152,8 @@ class Fault:
     ----------
     call : str
         ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of states
-        (it raises and takes nothing), ``"callback"`` (the eviction callback raises) or ``"reenter"`` (the
-        eviction callback calls the cache: `match_prefix`, which must be refused, X6).
+        (it raises and takes nothing), ``"callback"`` (the eviction callback raises, or the
+        observer of blocks) or ``"reenter"`` (it calls the cache or the allocator, which must be refused, X6).
     nth : int
         Which of these calls, from 1.
     """
@@ -497,12 +512,15 @@ class Hash:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Empty the cache, whatever is held (X7)."""
+    """Empty the cache, whatever is held (X7); of blocks, make all of it new, the context's part too (C9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Look at every node, where the implementation has nodes to show; answered by `Inspected`."""
+    """Look at every node, where the implementation has nodes to show; answered by `Inspected`.
+
+    Of blocks: at all documented views; answered by `BlockBooks`.
+    """
 
 
 Operation = (
@@ -511,6 +529,9 @@ Operation = (
     | AllocTrack | FreeTrack | WriteState | CopyStates | ResetStates | ReadStates
     | SliceKey | PickToken | HashPage | HashInt64 | HashBytes
     | Match | Insert | Evict | Lock | Unlock | Hash | Reset | Inspect
+    | AllocBlocks | RetainBlocks | ReleaseBlocks | RegisterBlocks | StampBlocks | SetClock
+    | AllocSlots | EvictSlots | FindSlots | NameStates | DropStates
+    | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
 )  # fmt: skip
 
 _POOL = (Alloc, Free, FreeSWA, MoveSWA)
@@ -539,11 +560,12 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         WriteState,
         ReadStates,
     ),
+    "blocks": (*BLOCK_OPERATIONS, ReadStates, Inspect, Reset, Fault, Malformed),
 }
 """The operations of each kind of implementation."""
 
 KINDS = tuple(OPERATIONS_OF)
-"""Slot allocators, request rows, KV buffers, state pools, keys and hashes, prefix caches."""
+"""Slot allocators, request rows, KV buffers, state pools, keys and hashes, prefix caches, blocks."""
 
 OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))
 """Every operation once."""

@@ -10,11 +10,13 @@ from pymllm.oracle.records import decode, decode_tagged, encode, encode_tagged, 
 __all__ = [
     "INJECTED",
     "RESULTS",
+    "BlockBooks",
     "Buffers",
     "Done",
     "Effect",
     "Evicted",
     "Failed",
+    "FoundSlots",
     "Hashes",
     "Inserted",
     "Inspected",
@@ -68,7 +70,7 @@ class NoRoom:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Slots or rows handed out, in order, and the SWA slots behind them where there are such."""
+    """Slots, rows or blocks handed out, in order, and the SWA slots behind them where there are such."""
 
     slots: tuple[int, ...]
     swa_slots: tuple[int, ...] = ()
@@ -244,14 +246,50 @@ class Inspected:
     mamba_lru: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FoundSlots:
+    """What each block was told: its slot, -1 for none, and whether it has a state."""
+
+    slots: tuple[int, ...]
+    has_state: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBooks:
+    """The documented views of a block allocator and of the slots beside it.
+
+    Parameters
+    ----------
+    refs, hashes, stamps : tuple of int
+        ``block_ref_counts``, ``block_hashes`` and ``block_timestamps``, the dummy's included.
+    block_of_hash : tuple of (int, int)
+        ``kv_hash_to_block_id``, ascending.
+    slot_of_block, block_of_slot : tuple of int
+        ``block_to_slot`` and ``slot_to_block``; empty without slots, as all that follows.
+    free_slots : tuple of int
+        ``free_slots[:free_count]``, in order.
+    block_of_state : tuple of (int, int)
+        ``hash_to_block_id``, ascending.
+    """
+
+    refs: tuple[int, ...]
+    hashes: tuple[int, ...]
+    stamps: tuple[int, ...]
+    block_of_hash: tuple[tuple[int, int], ...]
+    slot_of_block: tuple[int, ...] = ()
+    block_of_slot: tuple[int, ...] = ()
+    free_slots: tuple[int, ...] = ()
+    block_of_state: tuple[tuple[int, int], ...] = ()
+
+
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
-    | Tokens | Table | Buffers | States | Inspected
+    | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = (
     Done, Failed, Unsupported, NoRoom, Slots, Matched, Inserted, Evicted, Locked, Hashes, Number,
-    Tokens, Table, Buffers, States, Inspected,
+    Tokens, Table, Buffers, States, Inspected, FoundSlots, BlockBooks,
 )  # fmt: skip
 """Every kind of answer."""
 
@@ -266,11 +304,11 @@ class Effect:
     ----------
     call : str
         ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of states, or
-        ``"callback"`` for a removed node.
+        ``"callback"`` for a removed node, or for blocks that were deregistered or became free.
     slots : tuple of int
-        Slots named; the sources of a move. Empty for a callback.
+        Slots named; the sources of a move. Of a callback: the blocks named, none for a node.
     target : tuple of int
-        The targets of a move.
+        The targets of a move; the hashes that a callback names, ascending.
     node : int or None
         Of a callback: the node's id.
     note : str

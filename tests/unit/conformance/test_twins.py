@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.twins import check_clears, check_refusals, check_twins
 from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, Span
-from pymllm.oracle.outcomes import Done, NoRoom, Slots
+from pymllm.oracle.operations import (
+    AllocBlocks,
+    AllocRows,
+    Clear,
+    Fault,
+    FreeRow,
+    Operation,
+    ReleaseBlocks,
+    Reset,
+    RetainBlocks,
+    Span,
+)
+from pymllm.oracle.outcomes import INJECTED, Done, NoRoom, Slots
 
 CONFIG = {"max_reqs": 3, "max_context_len": 1}
 OUTSIDE = Span(0, 7, 8)
@@ -145,3 +157,40 @@ def test_what_is_not_claimed_is_not_compared() -> None:
     examiner = examine(LooseRows, AllocRows(4), AllocRows(1))
     check_refusals(examiner, lambda: LooseRows("x", CONFIG))
     assert set(examiner.judge.evidence.exercised) == {"P1"}
+
+
+def examine_blocks(adapter_class: type[Blocks], *operations: Operation) -> Examiner:
+    examiner = Examiner(adapter_class("x", dict(Blocks.CONFIGURATIONS[0])), audit=False)
+    for operation in operations:
+        examiner.do(operation)
+    return examiner
+
+
+def test_a_fault_is_left_out_with_its_step() -> None:
+    """X1: else it would strike the step that follows; what raised for a fault did something, and stays."""
+    release = ReleaseBlocks((Span(1, 0, 1),))
+    refused = RetainBlocks((OUTSIDE,))
+    examiner = examine_blocks(Blocks, AllocBlocks(2), Fault("callback"), refused, release, AllocBlocks(1))
+    check_twins(examiner, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
+    assert set(examiner.judge.evidence.exercised) >= {"X1"}
+    struck = examine_blocks(Blocks, AllocBlocks(2), Fault("callback"), release, AllocBlocks(1))
+    assert struck.history.steps[2].outcome is not None
+    assert getattr(struck.history.steps[2].outcome.result, "error", "") == INJECTED
+    check_twins(struck, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
+    assert "X1" not in struck.judge.evidence.exercised
+
+
+class AgingBlocks(Blocks):
+    """Hands out the other end first, from the first reset on."""
+
+    def do_reset(self, step: int, operation: Reset) -> Done:
+        done = super().do_reset(step, operation)
+        self.pool._free[:] = self.pool._free[::-1].copy()
+        return done
+
+
+def test_what_was_reset_does_what_is_new() -> None:
+    """X7: the same blocks in the same order, although any free one would be right."""
+    examiner = examine_blocks(AgingBlocks, AllocBlocks(1), Reset(), AllocBlocks(1))
+    with pytest.raises(InvariantViolation, match="X7"):
+        check_twins(examiner, lambda: AgingBlocks("x", dict(Blocks.CONFIGURATIONS[0])))

@@ -26,9 +26,10 @@ def test_every_kind_has_a_judge() -> None:
         **{"page_size": 1, "pages": 4, "max_reqs": 2, "max_context_len": 4, "size": 4, "layers": 1},
         **{"k_heads": 1, "k_dim": 1, "v_heads": 1, "v_dim": 1, "dtype": "int64", "conv_dim": 1, "kernel": 2},
         **{"track_slots": 1, "slots": 4, "pool": "token", "window": None, "swa_slots": 4},
+        **{"blocks": 4, "policy": "lru"},
     }
     for kind in KINDS:
-        assert not make_judge(Header("mine", kind, config, ("pool",))).evidence.exercised
+        assert not make_judge(Header("mine", kind, config, ("callbacks", "pool"))).evidence.exercised
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -1,0 +1,400 @@
+"""The adapter of `KVBlockAllocator` and `MambaSlotAllocator`, over the least context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.block_context import BlockContext
+from pymllm.adapters.key_forms import CONTAINERS, clobber
+from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
+from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
+from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
+from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+from pymllm.errors import ProgramError
+from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
+from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import (
+    AllocBlocks,
+    AllocSlots,
+    DropStates,
+    EvictSlots,
+    Fault,
+    FindSlots,
+    Inspect,
+    Malformed,
+    NameStates,
+    Operation,
+    ReadLive,
+    ReadStates,
+    RegisterBlocks,
+    ReleaseBlocks,
+    Reset,
+    RestoreLive,
+    RetainBlocks,
+    SaveLive,
+    SetClock,
+    Span,
+    StampBlocks,
+    StoreState,
+    WriteLive,
+)
+from pymllm.oracle.outcomes import (
+    BlockBooks,
+    Done,
+    Effect,
+    FoundSlots,
+    NoRoom,
+    Number,
+    Outcome,
+    Slots,
+    States,
+)
+
+__all__ = ["Blocks"]
+
+_SMALL: Config = {
+    **{"blocks": 8, "block_size": 4, "policy": "lru", "caching": True, "slots": 3},
+    **{"requests": 4, "layers": 2, "conv_dim": 2, "conv_width": 2, "ssm_heads": 1, "ssm_dim": 3},
+    **{"conv_dtype": "bfloat16", "ssm_dtype": "float32"},
+}
+_LARGE: Config = {**_SMALL, "blocks": 80, "block_size": 256, "slots": 64, "layers": 1}
+
+
+class Blocks(OwnPool):
+    """A block allocator and the slots beside it, of which it is told by the block allocator's observer.
+
+    Attributes
+    ----------
+    BLOCKS, SLOTS : type
+        Whose objects they are; what is a variation of one of ours names itself here.
+    context : BlockContext
+        What both are in.
+    """
+
+    KIND = "blocks"
+    BLOCKS: ClassVar[type[Any]] = KVBlockAllocator
+    SLOTS: ClassVar[type[Any]] = MambaSlotAllocator
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        _SMALL,
+        {**_SMALL, "block_size": 256, "slots": 1, "conv_dtype": "float16", "ssm_dtype": "float16"},
+        _LARGE,
+        {**_SMALL, "block_size": 256, "policy": "ref_zero"},
+        {**_SMALL, "policy": "ref_zero", "slots": 1},
+        {**_LARGE, "policy": "ref_zero", "block_size": 4},
+        {**_SMALL, "caching": False},
+        {**_SMALL, "slots": None},
+    )
+    MALFORMED: ClassVar[Mapping[tuple[str, str], Callable[[Any], object]]] = MALFORMED_BLOCKS
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self._in_hand: set[int] = set()
+        self._armed: Fault | None = None
+        self._fault: Fault | None = None
+        self._calls = 0
+
+    def make_pool(self) -> object:
+        """Build the context with both allocators in it, and return the block allocator."""
+        policy, caching = str(self.config.get("policy")), self.config.get("caching") is not False
+        self.context = BlockContext(
+            int(self.config.get("requests") or 1), self.number("block_size"), policy, self.device
+        )
+        pool_size = self.number("blocks") + 1
+        blocks = self.BLOCKS(
+            self.context,
+            pool_size,
+            enable_prefix_caching=caching,
+            prefix_caching_eviction_policy=policy,
+        )
+        self.context.kv_block_allocator = blocks
+        self.slots: Any = self._make_slots() if self.config.get("slots") else None
+        self.context.mamba_slot_allocator = self.slots
+        blocks.on_blocks_deregistered = self._observe
+        return blocks
+
+    def _make_slots(self) -> object:
+        layers, rows = self.number("layers"), self.number("requests")
+        forms = []
+        for part, sizes in (("conv", ("conv_dim", "conv_width")), ("ssm", ("ssm_heads", "ssm_dim"))):
+            shape = tuple(self.number(size) for size in sizes)
+            dtype = getattr(torch, str(self.config.get(f"{part}_dtype")))
+            live = torch.zeros((layers, rows, *shape), dtype=dtype, device=self.device)
+            setattr(self.context, f"mamba_{part}_states", live)
+            forms.append((shape, dtype))
+        (conv, conv_dtype), (ssm, ssm_dtype) = forms
+        return self.SLOTS(self.context, self.number("slots"), layers, conv, ssm, conv_dtype, ssm_dtype)
+
+    def claim(self) -> frozenset[str]:
+        """Return what both can do; ``mamba`` where there are slots."""
+        common = {"pool", "refusals", "callbacks", "faults", "inspect", "exact_lru"}
+        return frozenset(common | ({"mamba"} if self.config.get("slots") else set()))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of both."""
+        sizes = {"pool_avail": self.pool.pool_avail, "evictable_blocks": self.pool.evictable_blocks}
+        return sizes if self.slots is None else {**sizes, "free_count": self.slots.free_count}
+
+    def audit(self) -> Sequence[str]:
+        """Walk the books of both."""
+        check_kv_block_allocator(self.pool)
+        if self.slots is None:
+            return ("C1", "C3")
+        check_mamba_slot_allocator(self.slots, self._in_hand)
+        return ("C1", "C2", "C3", "C4", "C6")
+
+    def do_malformed(self, step: int, operation: Malformed) -> Done:
+        """Make one of the calls of `MALFORMED`, on whichever of both it is about."""
+        call = self.MALFORMED.get((operation.call, operation.wrong))
+        if call is None:
+            raise UnsupportedError(f"{operation.call} with {operation.wrong}")
+        call(self)
+        return Done()
+
+    # -- the observer --------------------------------------------------------------------------------------
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Carry an operation out, with the fault that was asked for just before."""
+        self._fault, self._armed, self._calls = self._armed, None, 0
+        return super().apply(step, operation)
+
+    def do_fault(self, step: int, operation: Fault) -> Done:
+        """Arrange what is to happen inside the observer in the next operation."""
+        self._armed = operation
+        return Done()
+
+    def _observe(self, blocks: list[int], hashes: set[int]) -> None:
+        """Tell of it, pass it on to the slots, and then do what the fault says."""
+        sizes = {"pool_avail": self.pool.pool_avail, "evictable_blocks": self.pool.evictable_blocks}
+        self._calls += 1
+        struck = self._fault.call if self._fault is not None and self._fault.nth == self._calls else ""
+        note = self._call_again() if struck == "reenter" else ""
+        self.effects.append(Effect("callback", tuple(blocks), tuple(sorted(hashes)), note=note, sizes=sizes))
+        if self.slots is not None:
+            self.slots.on_kv_blocks_deregistered(blocks, hashes)
+        if struck == "callback":
+            raise InjectedFault("the observer was told to raise")
+
+    def _call_again(self) -> str:
+        """Make every call that an observer may not make, and return the error that all of them met."""
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: self.pool.allocate_memory_blocks(0),
+            lambda: self.pool.retain_memory_blocks([]),
+            lambda: self.pool.release_memory_blocks([]),
+            lambda: self.pool.register_kv_block_hashes([], []),
+            lambda: self.pool.update_timestamps([]),
+            lambda: self.pool.reset(),
+        )
+        met = [_error_of(call) for call in calls]
+        return next((error for error in met if error != "RuntimeError"), "RuntimeError")
+
+    # -- blocks --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _handed(self, spans: Sequence[Span], form: str) -> Iterator[Any]:
+        """Hand numbers over in a container that the caller writes over afterwards."""
+        if form not in CONTAINERS:
+            raise ProgramError(f"form is {form!r}; it must be one of {', '.join(CONTAINERS)}")
+        container = CONTAINERS[form](self.numbers(spans))
+        try:
+            yield container
+        finally:
+            clobber(container)
+
+    def do_alloc_blocks(self, step: int, operation: AllocBlocks) -> Slots | NoRoom:
+        """Take blocks; what is returned is the caller's to write over."""
+        blocks = self.pool.allocate_memory_blocks(operation.count)
+        if blocks is None:
+            return NoRoom()
+        given = tuple(blocks.tolist())
+        clobber(blocks)
+        return Slots(given)
+
+    def do_retain_blocks(self, step: int, operation: RetainBlocks) -> Done:
+        """Add references."""
+        with self._handed(operation.blocks, operation.form) as blocks:
+            self.pool.retain_memory_blocks(blocks)
+        return Done()
+
+    def do_release_blocks(self, step: int, operation: ReleaseBlocks) -> Done:
+        """Give references back."""
+        with self._handed(operation.blocks, operation.form) as blocks:
+            self.pool.release_memory_blocks(blocks)
+        return Done()
+
+    def do_register_blocks(self, step: int, operation: RegisterBlocks) -> Done:
+        """Register blocks."""
+        with self._handed(operation.blocks, operation.form) as blocks:
+            parents = None if operation.parents is None else [*operation.parents]
+            self.pool.register_kv_block_hashes(blocks, [*operation.hashes], parents)
+        return Done()
+
+    def do_stamp_blocks(self, step: int, operation: StampBlocks) -> Done:
+        """Stamp blocks."""
+        with self._handed(operation.blocks, operation.form) as blocks:
+            self.pool.update_timestamps(blocks)
+        return Done()
+
+    def do_set_clock(self, step: int, operation: SetClock) -> Done:
+        """Set the context's clock."""
+        self.context.prefix_cache_lru_clock = operation.clock
+        return Done()
+
+    def do_reset(self, step: int, operation: Reset) -> Done:
+        """Reset both, and begin anew with what is the context's."""
+        self.pool.reset()
+        self.context.prefix_cache_lru_clock = 0
+        if self.slots is not None:
+            self.slots.reset()
+            self._in_hand.clear()
+            for live in self._live():
+                live.zero_()
+        return Done()
+
+    def do_inspect(self, step: int, operation: Inspect) -> BlockBooks:
+        """Read every documented view."""
+        pool, slots = self.pool, self.slots
+        books = BlockBooks(
+            _listed(pool.block_ref_counts),
+            _listed(pool.block_hashes),
+            _listed(pool.block_timestamps),
+            tuple(sorted(pool.kv_hash_to_block_id.items())),
+        )
+        if slots is None:
+            return books
+        return replace(
+            books,
+            slot_of_block=_listed(slots.block_to_slot),
+            block_of_slot=_listed(slots.slot_to_block),
+            free_slots=_listed(slots.free_slots[: slots.free_count]),
+            block_of_state=tuple(sorted(slots.hash_to_block_id.items())),
+        )
+
+    # -- slots ---------------------------------------------------------------------------------------------
+
+    def _slotted(self) -> Any:
+        if self.slots is None:
+            raise UnsupportedError("cached states")
+        return self.slots
+
+    def do_alloc_slots(self, step: int, operation: AllocSlots) -> Slots:
+        """Get slots for blocks."""
+        slots = self._slotted()
+        with self._handed(operation.blocks, "list") as blocks:
+            return Slots(tuple(slots.allocate_slots_batch(blocks)))
+
+    def do_evict_slots(self, step: int, operation: EvictSlots) -> Slots:
+        """Take slots, and keep them in hand."""
+        taken = self._slotted()._evict_lru_slots_batch(operation.count)
+        self._in_hand.update(taken)
+        return Slots(tuple(taken))
+
+    def do_find_slots(self, step: int, operation: FindSlots) -> FoundSlots:
+        """Ask each block."""
+        slots, blocks = self._slotted(), self.numbers(operation.blocks)
+        found = tuple(slots.get_slot(block) for block in blocks)
+        return FoundSlots(found, tuple(slots.has_state(block) for block in blocks))
+
+    def do_name_states(self, step: int, operation: NameStates) -> Done:
+        """Make states known."""
+        slots = self._slotted()
+        with self._handed(operation.blocks, "list") as blocks:
+            slots.register_block_hashes_batch(blocks, [*operation.hashes])
+        return Done()
+
+    def do_drop_states(self, step: int, operation: DropStates) -> Done:
+        """Drop states in one of the ways that there are."""
+        slots, blocks = self._slotted(), self.numbers(operation.blocks)
+        if operation.how == "one by one":
+            for block in blocks:
+                slots.invalidate_block(block)
+        elif operation.how == "batch":
+            slots._invalidate_blocks_batch(blocks)
+        else:
+            slots.on_kv_blocks_deregistered(blocks, {*operation.hashes})
+        return Done()
+
+    # -- states --------------------------------------------------------------------------------------------
+
+    def _live(self) -> tuple[torch.Tensor, torch.Tensor]:
+        conv, ssm = self.context.mamba_conv_states, self.context.mamba_ssm_states
+        if conv is None or ssm is None:
+            raise UnsupportedError("live states")
+        return conv, ssm
+
+    def do_store_state(self, step: int, operation: StoreState) -> Done:
+        """Write one layer from tensors that the caller writes over afterwards."""
+        slots = self._slotted()
+        ssm = _ramp(slots.ssm_states[0, 0], operation.recurrent, operation.ramp)
+        conv = _ramp(slots.conv_states[0, 0], operation.conv, operation.ramp)
+        slots.store_from_tensors(self.one(operation.block), operation.layer, ssm, conv)
+        for state in (ssm, conv):
+            state.zero_()
+        return Done()
+
+    def do_write_live(self, step: int, operation: WriteLive) -> Done:
+        """Write the live state of a request."""
+        conv, ssm = self._live()
+        row = self.context.live_rows[operation.request]
+        for live, first in ((ssm, operation.recurrent), (conv, operation.conv)):
+            state = live[operation.layer, row]
+            state.copy_(_ramp(state, first, operation.ramp))
+        return Done()
+
+    def do_save_live(self, step: int, operation: SaveLive) -> Done:
+        """Copy live states into slots."""
+        slots = self._slotted()
+        with self._handed(operation.slots, "list") as targets:
+            slots.store_from_live_batch(targets, [*operation.requests])
+        return Done()
+
+    def do_restore_live(self, step: int, operation: RestoreLive) -> Number:
+        """Copy a cached state into a live one."""
+        return Number(int(self._slotted().restore_to_live(operation.request, self.one(operation.block))))
+
+    def do_read_states(self, step: int, operation: ReadStates) -> States:
+        """Read the slots of a layer."""
+        slots = self._slotted()
+        return _states(slots.ssm_states[operation.layer], slots.conv_states[operation.layer])
+
+    def do_read_live(self, step: int, operation: ReadLive) -> States:
+        """Read the live states of a layer, in the order of requests."""
+        conv, ssm = self._live()
+        rows = self.context.live_rows
+        return _states(ssm[operation.layer][rows], conv[operation.layer][rows])
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return "none"
+
+
+def _listed(view: torch.Tensor) -> tuple[int, ...]:
+    return tuple(view.tolist())
+
+
+def _ramp(like: torch.Tensor, first: int, ramp: int) -> torch.Tensor:
+    """Return a state of the same form whose bits are numbers that grow by ``ramp``."""
+    numbers = [first + at * ramp for at in range(like.numel())]
+    return as_elements(numbers, like.dtype).view(like.shape).to(like.device)
+
+
+def _states(ssm: torch.Tensor, conv: torch.Tensor) -> States:
+    return States(
+        as_numbers(ssm),
+        as_numbers(conv),
+        tuple(ssm.shape),
+        tuple(conv.shape),
+        str(ssm.dtype).removeprefix("torch."),
+        str(conv.dtype).removeprefix("torch."),
+    )

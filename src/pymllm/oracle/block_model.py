@@ -1,0 +1,191 @@
+"""Blocks as the contract has them: who is free, referenced or cached, under which hash, and who goes next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+__all__ = ["BlockModel", "Registration"]
+
+
+class Registration(NamedTuple):
+    """What became of one entry of a registration."""
+
+    block: int
+    is_new: bool
+    why_not: str
+    """``"known"``, ``"taken"``, ``"orphan"`` (its parent is not registered), ``"usurped"`` (an equal hash
+    of another block is), or nothing."""
+
+
+class BlockModel:
+    """Blocks ``0 .. usable - 1``; what an allocator may choose is told to it.
+
+    Parameters
+    ----------
+    usable : int
+        Blocks beside the dummy, which is the one after them.
+    is_lru : bool
+        Whether registered blocks stay cached once nobody references them.
+    is_caching : bool
+        Whether anything is registered at all.
+
+    Attributes
+    ----------
+    refs, stamps : list of int
+        By block.
+    free : set of int
+        Blocks that nobody references and that are not registered.
+    hash_of, block_of : dict of int to int
+        Hash by registered block, and back.
+    parent_of : dict of int to int or None
+        The block before each registered one; ``None`` for a first one.
+    clock : int
+        The context's.
+    """
+
+    def __init__(self, usable: int, is_lru: bool, is_caching: bool) -> None:
+        self.usable, self.is_lru, self.is_caching = usable, is_lru, is_caching
+        self.reset()
+
+    def reset(self) -> None:
+        """Free every block and forget every hash."""
+        self.refs = [0] * self.usable
+        self.stamps = [0] * self.usable
+        self.free = {*range(self.usable)}
+        self.hash_of: dict[int, int] = {}
+        self.block_of: dict[int, int] = {}
+        self.parent_of: dict[int, int | None] = {}
+        self.clock = 0
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> list[int]:
+        """Referenced blocks, ascending."""
+        return [block for block, count in enumerate(self.refs) if count]
+
+    @property
+    def cached(self) -> list[int]:
+        """Registered blocks that nobody references, ascending."""
+        return sorted(block for block in self.hash_of if not self.refs[block])
+
+    @property
+    def occupied(self) -> list[int]:
+        """Referenced and cached blocks, ascending."""
+        return [block for block in range(self.usable) if block not in self.free]
+
+    def children(self, block: int) -> list[int]:
+        """Return the registered blocks right below a block, ascending."""
+        return sorted(child for child, parent in self.parent_of.items() if parent == block)
+
+    def path(self, block: int | None) -> list[int]:
+        """Return a registered block and all above it, the lowest first."""
+        path: list[int] = []
+        while block is not None:
+            path.append(block)
+            block = self.parent_of[block]
+        return path
+
+    def evictable(self) -> set[int]:
+        """Return the cached blocks without a referenced registered descendant."""
+        active: set[int] = set()
+        for block in self.hash_of:
+            if self.refs[block]:
+                active.update(self.path(block))
+        return set(self.hash_of) - active
+
+    def leaves(self) -> set[int]:
+        """Return the evictable blocks without registered children."""
+        return self.evictable() - set(self.parent_of.values())
+
+    def subtree(self, block: int) -> list[int]:
+        """Return a registered block and all its registered descendants, each after its parent."""
+        found = [block]
+        for each in found:
+            found += self.children(each)
+        return found
+
+    def faults_of(self, blocks: Iterable[int]) -> list[str]:
+        """Say of each block that nobody has what is wrong with naming it."""
+        return [
+            "the dummy is refused"
+            if block == self.usable
+            else "a free block is refused"
+            if block in self.free
+            else "a block outside is refused"
+            for block in blocks
+            if block not in range(self.usable) or block in self.free
+        ]
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def take(self, blocks: Iterable[int]) -> None:
+        """Hand free blocks out, stamped."""
+        for block in blocks:
+            self.free.remove(block)
+            self.refs[block], self.stamps[block] = 1, self.clock
+
+    def retain(self, blocks: Iterable[int]) -> None:
+        """Add references."""
+        for block in blocks:
+            self.refs[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> list[int]:
+        """Take references away, and return what was deregistered or became free for that."""
+        for block, times in Counter(blocks).items():
+            self.refs[block] -= times
+        idle = [block for block in dict.fromkeys(blocks) if not self.refs[block]]
+        gone = [block for block in idle if block not in self.hash_of]
+        if not self.is_lru:
+            for block in idle:
+                if block in self.hash_of:
+                    gone += self.drop(self.subtree(block))
+        self.drop(gone)
+        return gone
+
+    def drop(self, blocks: Sequence[int]) -> Sequence[int]:
+        """Deregister blocks, and free those that nobody references; return them."""
+        for block in blocks:
+            hash_value = self.hash_of.pop(block, None)
+            if hash_value is not None:
+                del self.block_of[hash_value], self.parent_of[block]
+            if not self.refs[block]:
+                self.free.add(block)
+        return blocks
+
+    def register(
+        self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None
+    ) -> list[Registration]:
+        """Register occupied blocks; those that must not be stay as they are."""
+        made: list[Registration] = []
+        earlier: dict[int, int] = {}
+        for at, (block, hash_value) in enumerate(zip(blocks, hashes, strict=True)):
+            above = parents[at] if parents is not None else (hashes[at - 1] if at else 0)
+            if parents is None:
+                earlier = {above: blocks[at - 1]}
+            parent = earlier.get(above, self.block_of.get(above)) if above else None
+            made.append(self._register(block, hash_value, above, parent))
+            earlier[hash_value] = block
+        return made
+
+    def _register(self, block: int, hash_value: int, above: int, parent: int | None) -> Registration:
+        why_not = ""
+        if not self.is_caching:
+            why_not = "off"
+        elif self.hash_of.get(block) == hash_value:
+            why_not = "known"
+        elif hash_value in self.block_of:
+            why_not = "taken"
+        elif above and parent not in self.hash_of:
+            why_not = "usurped" if above in self.block_of else "orphan"
+        if not why_not:
+            self.hash_of[block], self.block_of[hash_value] = hash_value, block
+            self.parent_of[block] = parent
+        return Registration(block, not why_not, why_not)
+
+    def stamp(self, blocks: Iterable[int]) -> None:
+        """Set stamps to the clock."""
+        for block in blocks:
+            self.stamps[block] = self.clock

@@ -1,0 +1,257 @@
+"""The judge of blocks: references, hashes, evictions and their observer (C1, C3, X1, X2, X4, X6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.block_model import BlockModel
+from pymllm.oracle.block_situations import note_register, note_release, note_victims
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import (
+    AllocBlocks,
+    Fault,
+    Operation,
+    RegisterBlocks,
+    ReleaseBlocks,
+    RetainBlocks,
+    SetClock,
+    StampBlocks,
+)
+from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
+from pymllm.oracle.seen_observer import SeenObserver
+
+__all__ = ["KVBlockJudge"]
+
+_HASHES = range(1, 2**63)
+_POLICIES = ("lru", "ref_zero")
+
+
+class KVBlockJudge(PoolJudge):
+    """Follows every block; which free block is handed out is the allocator's choice.
+
+    Parameters
+    ----------
+    header : Header
+        Configuration: ``blocks`` beside the dummy, ``policy`` (``"lru"`` or ``"ref_zero"``), and ``caching``,
+        true unless it is false.
+
+    Attributes
+    ----------
+    claims : frozenset of str
+        Capabilities of the adapter.
+    blocks : BlockModel
+        What every block is.
+    suspect : str
+        Law that is broken where something differs although the last operation must have changed nothing, or
+        only what it did change; empty where it depends on what differs.
+    """
+
+    KIND: ClassVar[str] = "blocks"
+    SIZES_LAW: ClassVar[str] = "C1"
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(header)
+        self.claims = frozenset(header.capabilities)
+        if "callbacks" not in self.claims:
+            raise ProgramError(f"{header.adapter} does not claim callbacks: nobody is told which blocks go")
+        policy = self.config.get("policy")
+        if policy not in _POLICIES:
+            raise ProgramError(
+                f"the configuration's policy is {policy!r}; it must be one of {', '.join(_POLICIES)}"
+            )
+        self.blocks = BlockModel(
+            self.number("blocks"), policy == "lru", self.config.get("caching") is not False
+        )
+        self.suspect = ""
+        self._armed: Fault | None = None
+        self.seen = SeenObserver(self.evidence, Outcome(Done()), None)
+
+    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Judge one step and follow it in the model; see `pymllm.oracle.judge.Judge`."""
+        self.seen = SeenObserver(self.evidence, outcome, self._armed)
+        self._armed = None
+        super().judge(step, operation, outcome)
+
+    def sizes(self) -> dict[str, int]:
+        """Return ``pool_avail`` and ``evictable_blocks``."""
+        return {"pool_avail": len(self.blocks.free), "evictable_blocks": len(self.blocks.evictable())}
+
+    def refused(self, operation: Operation) -> None:
+        """Follow a refused operation, which changed nothing and told nobody."""
+        self.seen.check_quiet("X1")
+        self.suspect = "X1"
+
+    def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
+        if operation.call not in ("callback", "reenter") or operation.nth < 1:
+            raise ProgramError(
+                f"{operation}: of blocks only a callback can raise or re-enter, from the first on"
+            )
+        self.answer(Done, "C1", "a fault to come", outcome)
+        self._armed = operation
+        return ""
+
+    # -- handing out ---------------------------------------------------------------------------------------
+
+    def _judge_alloc_blocks(self, step: int, operation: AllocBlocks, outcome: Outcome) -> str:
+        count, blocks = operation.count, self.blocks
+        if count < 0:
+            raise ProgramError(f"a number of blocks is not negative, got {count}: use Malformed")
+        missing, evictable = max(0, count - len(blocks.free)), blocks.evictable()
+        what = f"alloc of {count} blocks, {len(blocks.free)} free and {len(evictable)} evictable"
+        if missing > len(evictable):
+            return self._fail_alloc(what, outcome)
+        self.suspect = ""
+        self._follow_evictions(what, missing)
+        if self.seen.raised:
+            self.evidence.meet("the observer of an eviction raises")
+            self.suspect = "X2"
+            return "X2"
+        taken = self.answer(Slots, "C1", what, outcome).slots
+        is_right = len(taken) == count == len(blocks.free.intersection(taken))
+        self.evidence.demand("C1", is_right, what, f"{count} of {sorted(blocks.free)}", lambda: taken)
+        self.evidence.meet("nothing is asked for", not count)
+        self.evidence.meet("the pool is exhausted", count and count == len(blocks.free))
+        blocks.take(taken)
+        self.given.record(step, taken)
+        return "C1"
+
+    def _fail_alloc(self, what: str, outcome: Outcome) -> str:
+        self.answer(NoRoom, self.room_law, what, outcome)
+        self.seen.check_quiet(self.room_law)
+        self.evidence.count(self.room_law)
+        self.evidence.meet("an allocation fails")
+        self.evidence.meet("an allocation fails although blocks are cached", self.blocks.evictable())
+        self.suspect = self.room_law
+        return self.room_law
+
+    def _follow_evictions(self, what: str, missing: int) -> None:
+        """Test the victims one by one, each when it was its turn, and let them go."""
+        blocks, victims = self.blocks, self.seen.blocks
+        if len(victims) != missing:
+            self.evidence.refuse("C1", f"evictions of {what}", missing, victims)
+        if not victims:
+            return
+        hashes = [blocks.hash_of[block] for block in victims if block in blocks.hash_of]
+        note_victims(self.evidence, blocks, victims)
+        for block in victims:
+            self._check_victim(block)
+            blocks.drop([block])
+        self._lose("C6", victims, hashes)
+
+    def _check_victim(self, block: int) -> None:
+        leaves, stamps = self.blocks.leaves(), self.blocks.stamps
+        if block not in leaves:
+            self.evidence.refuse("C1", "an evicted block", f"one of {sorted(leaves)}", block)
+        oldest = min(stamps[leaf] for leaf in leaves)
+        if "exact_lru" in self.claims and stamps[block] != oldest:
+            turn = sorted(leaf for leaf in leaves if stamps[leaf] == oldest)
+            self.evidence.refuse("C1", "the least recent block", f"one of {turn}", block)
+        if len(self.blocks.hash_of) > 1:
+            self.evidence.count("C1")
+
+    def _lose(self, law: str, gone: Sequence[int], hashes: Sequence[int]) -> None:
+        """Follow blocks that were deregistered or became free; where nobody is told, a law is broken."""
+        self.seen.check(law if "mamba" in self.claims else "C1", gone, hashes)
+        self.seen.check_inside(KVBlockJudge.sizes(self))
+
+    # -- references ----------------------------------------------------------------------------------------
+
+    def _judge_retain_blocks(self, step: int, operation: RetainBlocks, outcome: Outcome) -> str:
+        blocks = self.given.resolve(operation.blocks)
+        if self.note_faults(blocks):
+            return self.expect_refusal("C1", f"retain of {blocks}", operation, outcome, "OwnershipError")
+        self._expect_done("C1", f"retain of {blocks}", outcome)
+        self.evidence.meet("a block is retained twice in one call", len(blocks) > len({*blocks}))
+        self.evidence.meet("a cached block is taken up again", not all(self.blocks.refs[it] for it in blocks))
+        self.blocks.retain(blocks)
+        return "C1"
+
+    def _judge_release_blocks(self, step: int, operation: ReleaseBlocks, outcome: Outcome) -> str:
+        blocks, refs = self.given.resolve(operation.blocks), self.blocks.refs
+        faults = self.note_faults(blocks)
+        over = [] if faults else [block for block, times in Counter(blocks).items() if times > refs[block]]
+        self.evidence.meet("more is released than is held", over)
+        self.evidence.meet("a good block stays with a bad one", over and len({*blocks}) > len(over))
+        if faults or over:
+            return self.expect_refusal("C1", f"release of {blocks}", operation, outcome, "OwnershipError")
+        return self._follow_release(blocks, outcome)
+
+    def _follow_release(self, blocks: Sequence[int], outcome: Outcome) -> str:
+        self.suspect = ""
+        hashes = dict(self.blocks.hash_of)
+        note_release(self.evidence, self.blocks, blocks)
+        gone = self.blocks.release(blocks)
+        # If they did not even become free, that says more than that nobody was told.
+        is_freed = outcome.sizes.get("pool_avail", len(self.blocks.free)) == len(self.blocks.free)
+        law = "C6" if is_freed else "C1"
+        self._lose(law, gone, [hashes[block] for block in gone if block in hashes])
+        if self.seen.raised:
+            self.suspect = "X2"
+            return "X2"
+        self.answer(Done, "C1", f"release of {list(blocks)}", outcome)
+        return "C1"
+
+    def note_faults(self, blocks: Sequence[int]) -> list[str]:
+        """Note what is wrong with naming some blocks, and return it."""
+        faults = self.blocks.faults_of(blocks)
+        for fault in faults:
+            self.evidence.meet(fault)
+        self.evidence.meet("a good block stays with a bad one", faults and len({*blocks}) > len(faults))
+        return faults
+
+    # -- hashes and stamps ---------------------------------------------------------------------------------
+
+    def _judge_register_blocks(self, step: int, operation: RegisterBlocks, outcome: Outcome) -> str:
+        blocks, hashes, parents = self.given.resolve(operation.blocks), operation.hashes, operation.parents
+        what = f"registration of {blocks} under {hashes} below {parents}"
+        if self.note_faults(blocks) or self._is_misnamed(blocks, hashes, parents):
+            return self.expect_refusal("C3", what, operation, outcome, *MALFORMED_ERRORS)
+        for at, above in enumerate(parents or ()):
+            if above in hashes[at + 1 :] and above not in hashes[:at]:
+                raise ProgramError(f"{what}: a block stands before its parent")
+        self._expect_done("C3", what, outcome)
+        note_register(self.evidence, self.blocks, self.blocks.register(blocks, hashes, parents))
+        return "C3"
+
+    def _is_misnamed(
+        self, blocks: Sequence[int], hashes: Sequence[int], parents: Sequence[int] | None
+    ) -> bool:
+        """Tell whether hashes are missing, no hashes, or not those of their blocks."""
+        counts = {len(blocks), len(hashes), len(blocks if parents is None else parents)}
+        no_hashes = [
+            it for it in (*hashes, *(above for above in parents or () if above)) if it not in _HASHES
+        ]
+        given: dict[int, int] = {}
+        pairs = zip(blocks, hashes, strict=False)
+        others = [it for it in pairs if given.setdefault(it[0], self.blocks.hash_of.get(*it)) != it[1]]
+        self.evidence.meet("hashes that are missing or none are refused", len(counts) > 1 or no_hashes)
+        self.evidence.meet("another hash is refused", others)
+        return bool(len(counts) > 1 or no_hashes or others)
+
+    def _judge_stamp_blocks(self, step: int, operation: StampBlocks, outcome: Outcome) -> str:
+        blocks = self.given.resolve(operation.blocks)
+        if any(block not in range(self.blocks.usable + 1) for block in blocks):
+            self.evidence.meet("a stamp outside is refused")
+            what = f"stamps of {blocks}"
+            return self.expect_refusal("X1", what, operation, outcome, "IndexError", "OwnershipError")
+        if self.blocks.faults_of(blocks):
+            raise ProgramError(f"of {blocks} some are nobody's, and need no stamp")
+        self._expect_done("C1", f"stamps of {blocks}", outcome)
+        self.blocks.stamp(blocks)
+        return "C1"
+
+    def _judge_set_clock(self, step: int, operation: SetClock, outcome: Outcome) -> str:
+        self._expect_done("C1", "the clock", outcome)
+        self.evidence.meet("the clock goes back", operation.clock < self.blocks.clock)
+        self.blocks.clock = operation.clock
+        return "C1"
+
+    def _expect_done(self, law: str, what: str, outcome: Outcome) -> None:
+        """Test that something was done, and that nobody was told of it."""
+        self.suspect = ""
+        self.answer(Done, law, what, outcome)
+        self.seen.check_quiet(law)

@@ -1,0 +1,86 @@
+"""What the observer of a block allocator was told, saw, raised and met (C6, X2, X6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.operations import Fault
+from pymllm.oracle.outcomes import INJECTED, Effect, Failed, Outcome
+
+__all__ = ["SeenObserver"]
+
+
+class SeenObserver:
+    """The calls of the observer in one outcome.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of the judge.
+    outcome : Outcome
+        What is judged.
+    fault : Fault or None
+        What was to happen in it.
+    """
+
+    def __init__(self, evidence: Evidence, outcome: Outcome, fault: Fault | None) -> None:
+        self._evidence = evidence
+        self._outcome = outcome
+        self._fault = fault
+        self._calls = [effect for effect in outcome.effects if effect.call == "callback"]
+
+    @property
+    def blocks(self) -> list[int]:
+        """Every block that it was told of, in order."""
+        return [block for call in self._calls for block in call.slots]
+
+    @property
+    def _struck(self) -> Effect | None:
+        """The call in which the fault happened."""
+        fault = self._fault
+        return None if fault is None or len(self._calls) < fault.nth else self._calls[fault.nth - 1]
+
+    @property
+    def raised(self) -> bool:
+        """Whether it was let raise."""
+        return self._struck is not None and self._fault is not None and self._fault.call == "callback"
+
+    def check_quiet(self, law: str) -> None:
+        """Test that nobody was told anything; ``law`` is broken otherwise."""
+        if self._outcome.effects:
+            self._evidence.refuse(law, "what the observer was told", "nothing", self._outcome.effects)
+
+    def check(self, law: str, blocks: Collection[int], hashes: Collection[int]) -> None:
+        """Test that it was told of exactly these blocks, once each, and of exactly their hashes."""
+        told = sorted(value for call in self._calls for value in call.target)
+        if sorted(self.blocks) != sorted(blocks):
+            self._evidence.refuse(law, "blocks that the observer is told of", sorted(blocks), self.blocks)
+        if told != sorted(hashes):
+            self._evidence.refuse(law, "hashes that the observer is told of", sorted(hashes), told)
+        if blocks:
+            self._evidence.count(law)
+
+    def check_inside(self, sizes: Mapping[str, int]) -> None:
+        """Test what it saw of the books, and what became of its fault.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            What they are once the blocks are gone, as far as the last call must see them.
+        """
+        seen: Sequence[Effect] = self._calls[-1:]
+        for call in seen:
+            told = {name: call.sizes[name] for name in sizes if name in call.sizes}
+            wanted = {name: sizes[name] for name in told}
+            self._evidence.expect("X6", "sizes inside the observer", wanted, told)
+        struck = self._struck
+        if self.raised:
+            error = self._outcome.result.error if isinstance(self._outcome.result, Failed) else None
+            self._evidence.demand(
+                "X2", error == INJECTED, "the observer's error", "raised", lambda: self._outcome.result
+            )
+            self._evidence.meet("an observer raises")
+        elif struck is not None:
+            self._evidence.expect("X6", "calls from inside the observer", "RuntimeError", struck.note)
+            self._evidence.meet("an observer calls the allocator")

@@ -1,0 +1,221 @@
+"""The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pymllm.adapters.own_blocks import Blocks
+from pymllm.conformance.program import run_program
+from pymllm.errors import ProgramError
+from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.operations import (
+    AllocBlocks,
+    AllocSlots,
+    EvictSlots,
+    FindSlots,
+    Inspect,
+    Malformed,
+    NameStates,
+    Operation,
+    ReadLive,
+    ReadStates,
+    RegisterBlocks,
+    ReleaseBlocks,
+    Reset,
+    RestoreLive,
+    RetainBlocks,
+    SaveLive,
+    Span,
+    StoreState,
+    WriteLive,
+)
+from pymllm.oracle.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
+
+Spoiler = Callable[[Outcome], Outcome]
+
+ONE = Span(1, 0, 1)
+OUTSIDE = (Span(0, 99, 100),)
+
+
+def answers(result: Any) -> Spoiler:
+    return lambda outcome: dataclasses.replace(outcome, result=result)
+
+
+def view(name: str, place: int, value: Any) -> Spoiler:
+    """Tell one entry of a view, or of what was read, wrong; past its end, tell one more."""
+
+    def spoil(outcome: Outcome) -> Outcome:
+        told = outcome.result
+        assert isinstance(told, BlockBooks | States)
+        entries = list(getattr(told, name))
+        entries[place : place + 1] = [value]
+        return dataclasses.replace(outcome, result=dataclasses.replace(told, **{name: tuple(entries)}))
+
+    return spoil
+
+
+def form(**fields: Any) -> Spoiler:
+    def spoil(outcome: Outcome) -> Outcome:
+        assert isinstance(outcome.result, States)
+        return dataclasses.replace(outcome, result=dataclasses.replace(outcome.result, **fields))
+
+    return spoil
+
+
+BOOKS: list[Operation] = [
+    AllocBlocks(2),
+    RegisterBlocks((ONE,), (11,)),
+    AllocSlots((Span(1, 0, 2),)),
+    NameStates((ONE,), (11,)),
+    Inspect(),
+]
+USED: list[Operation] = [Inspect(), AllocBlocks(2), AllocSlots((Span(2, 0, 1),)), Reset(), Inspect()]
+NOT_SEEN: list[Operation] = [*BOOKS[:-1], Reset(), Inspect()]
+STORED: list[Operation] = [AllocBlocks(2), AllocSlots((ONE,)), StoreState(ONE, 1, 5, -1, 2)]
+SAVED: list[Operation] = [
+    *STORED[:2],
+    WriteLive(1, 0, 5, 6),
+    SaveLive((Span(2, 0, 1),), (1,)),
+]
+TORN: list[Operation] = [*STORED, RestoreLive(2, ONE)]
+
+WRONG: list[tuple[list[Operation], Spoiler, str]] = [
+    # Views.
+    (BOOKS, view("refs", 0, 2), "C1"),
+    (BOOKS, view("refs", 9, 0), "C1"),
+    (BOOKS, view("stamps", 1, 3), "C1"),
+    (BOOKS, view("hashes", 1, 22), "C3"),
+    (BOOKS, view("block_of_hash", 1, (22, 1)), "C3"),
+    (BOOKS, view("slot_of_block", 1, -1), "C2"),
+    (BOOKS, view("block_of_slot", 2, 4), "C2"),
+    (BOOKS, view("free_slots", 0, 2), "C2"),
+    (BOOKS, view("free_slots", 1, 0), "C2"),
+    (BOOKS, view("block_of_state", 1, (22, 1)), "C4"),
+    (BOOKS, answers(Done()), "C1"),
+    ([RetainBlocks(OUTSIDE), Inspect()], view("refs", 0, 1), "X1"),
+    ([AllocBlocks(9), Inspect()], view("refs", 0, 1), "X4"),
+    ([AllocBlocks(1), EvictSlots(1), Inspect()], view("free_slots", 0, 1), "C6"),
+    # Resets.
+    (USED, view("free_slots", 0, 2), "C9"),
+    (USED, view("stamps", 8, 7), "C9"),
+    (USED, view("hashes", 8, 7), "C9"),
+    ([AllocBlocks(1), Reset()], answers(Failed("RuntimeError")), "X7"),
+    (
+        [AllocBlocks(1), Reset()],
+        lambda outcome: dataclasses.replace(outcome, effects=(Effect("callback", (0,)),)),
+        "X7",
+    ),
+    (
+        [AllocBlocks(1), Reset()],
+        lambda outcome: dataclasses.replace(outcome, sizes={**outcome.sizes, "pool_avail": 7}),
+        "C9",
+    ),
+    ([*STORED, Reset(), ReadStates(1)], view("conv", 0, (1, 0, 0, 0)), "C9"),
+    # States.
+    (STORED, answers(Failed("ValueError")), "C7"),
+    ([*STORED, ReadStates(1)], view("recurrent", 0, (5, 7, 8)), "C7"),
+    ([*STORED, ReadStates(0)], view("conv", 0, (5, 7, 9, 11)), "C7"),
+    ([*STORED, ReadStates(0)], view("conv", 3, (0, 0, 0, 0)), "C7"),
+    ([*STORED, ReadStates(0)], form(conv_shape=(3, 4)), "C7"),
+    ([*STORED, ReadStates(0)], form(recurrent_dtype="float16"), "C7"),
+    ([*STORED, ReadLive(0)], view("recurrent", 3, (5, 7, 9)), "C7"),
+    ([*STORED, ReadLive(0)], answers(Done()), "C7"),
+    ([*STORED, ReadStates(0)], answers(Done()), "C7"),
+    (SAVED[:3], answers(Failed("ValueError")), "C7"),
+    (SAVED, answers(Failed("ValueError")), "C7"),
+    ([*SAVED, ReadStates(0)], view("conv", 2, (0, 0, 0, 0)), "C7"),
+    ([*SAVED, ReadStates(1)], view("conv", 0, (6, 6, 6, 6)), "C7"),
+    (TORN, answers(Number(0)), "C7"),
+    ([*TORN, ReadLive(1)], view("conv", 2, (-1, -1, -1, -1)), "C7"),
+    ([*TORN, ReadLive(1)], view("conv", 1, (-1, 1, 3, 5)), "C7"),
+    ([AllocBlocks(1), RestoreLive(0, ONE)], answers(Number(1)), "C7"),
+    ([AllocBlocks(1), RestoreLive(0, ONE), ReadLive(0)], view("conv", 0, (1, 0, 0, 0)), "C7"),
+    (
+        [AllocBlocks(1), RestoreLive(0, ONE)],
+        lambda outcome: dataclasses.replace(outcome, effects=(Effect("callback", (0,)),)),
+        "C7",
+    ),
+    # Misuse of states.
+    ([AllocBlocks(1), StoreState(ONE, 0, 1, 1)], answers(Done()), "C7"),
+    ([*STORED[:2], StoreState(ONE, 2, 1, 1)], answers(Done()), "X1"),
+    ([StoreState(OUTSIDE[0], 0, 1, 1)], answers(Done()), "X1"),
+    ([*STORED[:2], SaveLive((Span(2, 0, 1),), (3,))], answers(Done()), "X1"),
+    ([*STORED[:2], SaveLive((Span(2, 0, 1),), ())], answers(Done()), "X1"),
+    ([*STORED, RestoreLive(3, ONE)], answers(Number(1)), "X1"),
+    ([*STORED, RestoreLive(0, OUTSIDE[0])], answers(Number(0)), "X1"),
+    ([*STORED, RestoreLive(3, ONE), ReadLive(1)], view("conv", 3, (-1, 1, 3, 5)), "X1"),
+    ([Malformed("evict_slots", "a negative count")], answers(Done()), "X1"),
+]
+
+
+@pytest.mark.parametrize(("program", "spoil", "law"), WRONG)
+def test_a_wrong_outcome_breaks_its_law(
+    law_broken_by: Callable[..., str | None], program: list[Operation], spoil: Spoiler, law: str
+) -> None:
+    """Each check of the judge can fail, by the law that it is about."""
+    assert law_broken_by(program, spoil) == law
+
+
+def test_a_reset_is_compared_with_what_was_new_only_where_that_was_seen(
+    law_broken_by: Callable[..., str | None],
+) -> None:
+    """C9: else with the model, which leaves the order of free slots open."""
+
+    def turned(outcome: Outcome) -> Outcome:
+        return view("free_slots", 0, 2)(view("free_slots", 2, 0)(outcome))
+
+    assert law_broken_by(NOT_SEEN, turned) is None
+    assert law_broken_by(USED, turned) == "C9"
+    assert law_broken_by(NOT_SEEN, view("refs", 0, 1)) == "C9"
+
+
+def test_a_view_is_tested_for_all_that_came_before_it() -> None:
+    """C1, C3, C2: each operation since the last look is looked for, a look itself for nothing."""
+    history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), [*BOOKS, Inspect(), FindSlots((ONE,))])
+    counts = [judge_steps(history.header, history.steps[:until])[0].exercised for until in (4, 5, 6)]
+    found = [{law: count for law, count in one.items() if law in ("C3", "C4")} for one in counts]
+    assert found == [{}, {"C3": 1, "C4": 1}, {"C3": 1, "C4": 1}]
+
+
+@pytest.mark.parametrize(
+    ("operations", "says"),
+    [
+        ([WriteLive(3, 0, 1, 1)], "leaves the live states"),
+        ([WriteLive(0, 2, 1, 1)], "leaves the live states"),
+        ([WriteLive(0, 0, 127, 1, 1)], "every dtype"),
+        ([SaveLive((Span(0, 0, 1),), (0,))], "in use or in hand"),
+        ([*SAVED[:2], SaveLive((Span(2, 0, 1), Span(2, 0, 1)), (0, 0))], "named once"),
+        ([AllocBlocks(1), RestoreLive(3, ONE)], "nothing to restore"),
+        ([AllocBlocks(2), RestoreLive(0, Span(1, 0, 2))], "must name one"),
+    ],
+)
+def test_what_the_contract_leaves_open_is_no_program(operations: list[Operation], says: str) -> None:
+    """X1: a caller's breach is not judged."""
+    with pytest.raises(ProgramError, match=says):
+        run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), operations)
+
+
+@pytest.mark.parametrize("operation", [ReadStates(2), ReadLive(-1)])
+def test_a_layer_that_is_not_there_is_no_program(
+    law_broken_by: Callable[..., str | None], operation: Operation
+) -> None:
+    """X1: the states are read by whoever has them, not by the allocator."""
+    with pytest.raises(ProgramError, match="is not one of 2"):
+        law_broken_by([operation], answers(Done()))
+
+
+def test_states_are_not_asked_for_where_there_are_none(law_broken_by: Callable[..., str | None]) -> None:
+    """C7: an adapter that claims none and answers all the same is no better than its program."""
+    with pytest.raises(ProgramError, match="cached states are not claimed"):
+        law_broken_by([ReadLive(0)], answers(Done()), slots=None)
+
+
+def test_a_release_is_followed_to_the_end() -> None:
+    """C6: what was released is free, and its slot with it."""
+    program = [*BOOKS[:-1], ReleaseBlocks((Span(1, 0, 2),)), Inspect(), FindSlots((Span(1, 0, 2),))]
+    history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), program)
+    assert judge_steps(history.header, history.steps)[1] is None
