@@ -19,19 +19,23 @@ from pymllm.oracle.operations import (
     Free,
     FreeRow,
     FreeTrack,
+    Inspect,
     Key,
     Operation,
     PickToken,
     ReadKV,
     ReadRows,
     ReadStates,
+    Reset,
     Span,
     WriteEntries,
     WriteKV,
     WriteRow,
     WriteState,
 )
-from pymllm.oracle.outcomes import Buffers, Done, Outcome, Slots, States, Table, Tokens
+from pymllm.oracle.outcomes import Buffers, Done, Effect, Outcome, Slots, States, Table, Tokens
+from pymllm.oracle.request_operations import AddRequest, RunStep
+from pymllm.oracle.request_outcomes import ContextView, Ran
 
 __all__ = ["SPOILS", "Spoil", "judge_spoiled", "record"]
 
@@ -108,9 +112,40 @@ def _cell(row: int, value: int) -> Callable[[Outcome], Outcome]:
     return spoil
 
 
+def _writes(outcome: Outcome) -> Outcome:
+    """Write a block that is not shared into the dummy."""
+    ran = outcome.result
+    assert isinstance(ran, Ran)
+    (run,) = ran.requests
+    run = dataclasses.replace(run, writes=((48, run.count),))
+    return dataclasses.replace(outcome, result=dataclasses.replace(ran, requests=(run,)))
+
+
+def _slot(outcome: Outcome) -> Outcome:
+    """Show the last block in a slot that there is not."""
+    view = outcome.result
+    assert isinstance(view, ContextView)
+    *blocks, last = view.blocks
+    spoiled = (*blocks, dataclasses.replace(last, slot=99))
+    return dataclasses.replace(outcome, result=dataclasses.replace(view, blocks=spoiled))
+
+
+def _callback(outcome: Outcome) -> Outcome:
+    """Tell an observer of a block."""
+    return dataclasses.replace(outcome, effects=(Effect("callback", (0,)),))
+
+
+def _dropped(outcome: Outcome) -> Outcome:
+    """Let a step lose the state of a block."""
+    ran = outcome.result
+    assert isinstance(ran, Ran)
+    return dataclasses.replace(outcome, result=dataclasses.replace(ran, dropped=(0,)))
+
+
 _ROW = Span(1, 0, 1)
 _NOBODYS = Span(0, 99, 100)
 _WRITE_NOWHERE = WriteKV(9, (1,), ((1, 2),), ((3, 4, 5),))
+_PROMPT = AddRequest((1, 2, 3, 4))
 
 SPOILS = (
     Spoil("X1", "token-slots", {"page_size": 1}, (Free((_NOBODYS,)),), _size("available_size", -1)),
@@ -129,5 +164,11 @@ SPOILS = (
     Spoil("A2", "radix", {"pool": "token"}, (Alloc(1),), _size("available_size", 1)),
     Spoil("A3", "radix", {"pool": "token", "page_size": 4}, (Alloc(2),), _result(Slots((5, 4)))),
     Spoil("A7", "radix-window", {"pool": "swa"}, (Alloc(1),), _result(Slots((1,), (0,)))),
+    Spoil("X1", "requests", {}, (AddRequest(()),), _result(Done())),
+    Spoil("X7", "requests", {}, (_PROMPT, RunStep(), Reset()), _size("pool_avail", -1)),
+    Spoil("C9", "requests", {}, (_PROMPT, Reset()), _callback),
+    Spoil("C2", "requests", {}, (_PROMPT, RunStep(), Inspect()), _slot),
+    Spoil("C6", "requests", {}, (_PROMPT, RunStep()), _dropped),
+    Spoil("E5", "requests", {}, (_PROMPT, RunStep()), _writes),
 )
 """A law that no wrong implementation of a kind breaks, for each kind that it is about."""

@@ -21,9 +21,6 @@ from pymllm.oracle.outcomes import NoRoom
 
 SOURCE = Path(__file__).parents[2] / "src" / "pymllm"
 
-ENGINE = {law.id for law in LAWS if "engine" in law.needs}
-"""Laws that only the engine itself can test; plants of its own break them."""
-
 
 def faulty_laws() -> set[tuple[str, str]]:
     """Kind and law of every wrong implementation."""
@@ -80,7 +77,6 @@ def test_what_the_oracle_checks_is_seen_refused_by_a_judge() -> None:
     """`Way.ORACLE` is told of exactly the laws that operations and outcomes alone have shown broken."""
     judged = {law for _, law in faulty_laws()} | {spoil.law for spoil in SPOILS}
     assert judged == {law.id for law in LAWS if Way.ORACLE in law.ways}
-    assert not judged & ENGINE
 
 
 def test_what_a_walk_checks_is_raised_by_one() -> None:

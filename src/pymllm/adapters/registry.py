@@ -48,6 +48,7 @@ OWN: tuple[AdapterEntry, ...] = (
     AdapterEntry("mamba", "pymllm.adapters.own_mamba:Mamba", "MambaRadixCache"),
     AdapterEntry("chunk", "pymllm.adapters.own_chunk:Chunk", "ChunkCache"),
     AdapterEntry("blocks", "pymllm.adapters.own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
+    AdapterEntry("requests", "pymllm.adapters.own_requests:Requests", "DynamicInferenceContext"),
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
@@ -147,6 +148,21 @@ _FAULTY = {
         "RequestsAsRows": "restores a state to the row with the request's number, whoever has that row",
         "WipedLive": "zeroes a live state for which it finds no cached one",
         "StaleStates": "resets without zeroing the recurrent states",
+    },
+    "faulty_requests": {
+        "BatchSnapshots": "stores the state of the first request of a batch for all whose prompts end",
+        "PromptOffsets": "counts the ends of blocks in a later chunk as if the prompt began there",
+        "TrunksFirst": "keeps the states inside of prompts before those at their ends",
+        "UnfilledSlots": "keeps slots that a failing commit has not filled",
+        "StaleRestores": "resumes behind a cached state without a copy of it",
+        "BareHashes": "takes every block with the right hash for a hit",
+        "FullHits": "leaves nothing to compute of a prompt that is cached as a whole",
+        "UnheldHits": "holds what it has found only once the rest is allocated",
+        "LeakyAdmissions": "keeps the shared blocks of a request that it could not take up",
+        "SharedReleases": "gives a shared block up on behalf of two requests when one of them leaves",
+        "LongRows": "leaves the blocks of a released request in the last row",
+        "UnboundedPauses": "lets paused requests keep as many blocks as they have",
+        "DurableHashes": "resets by releasing every request, so that what was cached is found again",
     },
 }
 

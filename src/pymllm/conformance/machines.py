@@ -40,9 +40,14 @@ class MachineEntry:
         """Name of the class."""
         return self.place.partition(":")[2]
 
+    @property
+    def kind(self) -> str | None:
+        """Kind of the adapters that it drives; ``None`` where it is not listed."""
+        return next((kind for kind, entries in MACHINES.items() if self in entries), None)
+
     def exercises(self, law: Law) -> bool:
         """Tell whether it can test a law: what only an engine does needs the machine that has one."""
-        return law.needs & _DRIVEN <= self.needs
+        return law.needs_of(self.kind) & _DRIVEN <= self.needs
 
 
 MACHINES: dict[str, tuple[MachineEntry, ...]] = {
@@ -56,6 +61,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
         MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 0.75, _DRIVEN),
     ),
     "blocks": (MachineEntry("pymllm.conformance.block_machine:BlockMachine", 0.4),),
+    "requests": (MachineEntry("pymllm.conformance.request_machine:RequestMachine", 0.6),),
 }
 """The machines of each kind."""
 

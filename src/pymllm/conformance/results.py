@@ -45,7 +45,8 @@ class SearchedConfiguration:
 
     def could_test(self, law: Law) -> bool:
         """Tell whether the law applies here."""
-        return law.applies_to(self.config, self.capabilities) and self.machine.exercises(law)
+        applies = law.applies_to(self.config, self.capabilities, self.machine.kind)
+        return applies and self.machine.exercises(law)
 
 
 @dataclass(frozen=True, slots=True)

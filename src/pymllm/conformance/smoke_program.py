@@ -59,6 +59,7 @@ from pymllm.oracle.operations import (
 from pymllm.oracle.outcomes import (
     BlockBooks,
     Buffers,
+    ContextView,
     Done,
     Evicted,
     FoundSlots,
@@ -68,15 +69,19 @@ from pymllm.oracle.outcomes import (
     Locked,
     Matched,
     Number,
+    Ran,
+    RequestView,
     Slots,
     States,
     Table,
     Tokens,
 )
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["LEGAL_RESULTS", "SampleStep", "make_sample"]
 
 LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
+    AddRequest: (RequestView,),
     Alloc: (Slots,),
     AllocBlocks: (Slots,),
     AllocRows: (Slots,),
@@ -99,11 +104,12 @@ LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
     HashInt64: (Number,),
     HashPage: (Hashes,),
     Insert: (Inserted,),
-    Inspect: (Inspected, BlockBooks),
+    Inspect: (Inspected, BlockBooks, ContextView),
     Lock: (Locked,),
     Match: (Matched,),
     Merge: (Done,),
     NameStates: (Done,),
+    Pause: (Done,),
     PickToken: (Tokens,),
     ReadHalves: (Slots,),
     ReadKV: (Buffers,),
@@ -111,11 +117,15 @@ LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
     ReadRows: (Table,),
     ReadStates: (States,),
     RegisterBlocks: (Done,),
+    Release: (Done,),
     ReleaseBlocks: (Done,),
     Reset: (Done,),
     RestoreLive: (Number,),
+    Resume: (Done,),
     RetainBlocks: (Done,),
+    RunStep: (Ran,),
     SaveLive: (Done,),
+    ScheduleChunk: (RequestView,),
     SetClock: (Done,),
     SliceKey: (Tokens,),
     StampBlocks: (Done,),
@@ -251,6 +261,20 @@ def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
     ]
 
 
+def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
+    prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
+    return [
+        (None, AddRequest(prompt, 1)),
+        (None, RunStep()),
+        (None, ScheduleChunk(1)),
+        (None, RunStep((1,))),
+        ("inspect", Inspect()),
+        ("faults", Fault("forward", 99)),
+        (None, Release(1)),
+        (None, Reset()),
+    ]
+
+
 _SAMPLES = {
     "slots": _slots,
     "rows": _rows,
@@ -259,4 +283,5 @@ _SAMPLES = {
     "hashes": _hashes,
     "prefix": _prefix,
     "blocks": _blocks,
+    "requests": _requests,
 }

@@ -14,7 +14,7 @@ from pymllm.oracle.outcomes import INJECTED, Failed, NoRoom, Outcome
 
 __all__ = ["check_clears", "check_refusals", "check_twins"]
 
-_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks")
+_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
 """Kinds of which every step that was refused or found no room must have changed nothing."""
 
 

@@ -22,6 +22,7 @@ _JUDGES = {
     "hashes": "pymllm.oracle.hash_judge:HashJudge",
     "prefix": "pymllm.oracle.prefix_judge:PrefixJudge",
     "blocks": "pymllm.oracle.block_judge:BlockJudge",
+    "requests": "pymllm.oracle.request_judge:RequestJudge",
 }
 
 

@@ -60,8 +60,11 @@ class Law:
 
     def is_claimed_by(self, capabilities: Collection[str], kind: str | None = None) -> bool:
         """Tell whether an adapter with these capabilities, and perhaps of this kind, is judged by it."""
-        needs = self.needs | {"engine"} if kind in self.driven_kinds else self.needs
-        return needs <= set(capabilities)
+        return self.needs_of(kind) <= set(capabilities)
+
+    def needs_of(self, kind: str | None) -> frozenset[str]:
+        """Return the capabilities that it takes to test it on adapters of a kind."""
+        return self.needs | {"engine"} if kind in self.driven_kinds else self.needs
 
     def applies_to(
         self, config: Mapping[str, object], capabilities: Collection[str], kind: str | None = None
@@ -101,7 +104,7 @@ _FOR_ALL = (
         "what a pool did not take is still in the tree; calls come in order",
         "0",
         "op",
-        "prefix blocks",
+        "prefix blocks requests",
         "faults",
     ),
     _law("X3", "the same program gives the same outcomes", "0", "sop", "all"),
@@ -110,7 +113,7 @@ _FOR_ALL = (
         "an allocation that cannot be met changes nothing",
         "0",
         "op",
-        "slots rows states prefix blocks",
+        "slots rows states prefix blocks requests",
         "pool",
     ),
     _law(
@@ -129,7 +132,9 @@ _FOR_ALL = (
         "prefix blocks",
         "callbacks faults",
     ),
-    _law("X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix blocks"),
+    _law(
+        "X7", "reset and clear make it as good as new", "0", "op", "slots rows states prefix blocks requests"
+    ),
 )
 _SLOTS = (
     _law("A1", "slot 0 and page 0 are never handed out", "1", "sop", "slots prefix", "pool"),
@@ -256,15 +261,22 @@ _BLOCKS = (
         "free, referenced and cached blocks partition the pool; children go before their parents",
         "8",
         "sop",
-        "blocks",
+        "blocks requests",
     ),
-    _law("C2", "slots are free, mapped to one block, or in a caller's hands", "8", "sop", "blocks", "mamba"),
+    _law(
+        "C2",
+        "slots are free, mapped to one block, or in a caller's hands",
+        "8",
+        "sop",
+        "blocks requests",
+        "mamba",
+    ),
     _law(
         "C3",
         "a hash has the block that came first with it, below its very parent, and no other",
         "8",
         "sop",
-        "blocks",
+        "blocks requests",
     ),
     _law(
         "C4",
@@ -287,24 +299,45 @@ _BLOCKS = (
         "only unreferenced blocks lose their slots to others, oldest first; free blocks have none",
         "8",
         "sop",
-        "blocks",
+        "blocks requests",
         "mamba",
     ),
-    _law("C7", "states are copied bit for bit, and nowhere else", "8", "op", "blocks", "mamba"),
-    _law("C8", "states are kept at block ends inside a chunk, and at prompt ends", "8", "sop", "", "mamba"),
-    _law("C9", "a reset restores the first state bit for bit", "8", "op", "blocks"),
+    _law("C7", "states are copied bit for bit, and nowhere else", "8", "op", "blocks requests", "mamba"),
+    _law(
+        "C8",
+        "states are kept at block ends inside a chunk, and at prompt ends",
+        "8",
+        "sop",
+        "requests",
+        "mamba",
+    ),
+    _law("C9", "a reset restores the first state bit for bit", "8", "op", "blocks requests"),
 )
 _ENGINE = (
-    _law("E1", "every read finds what a cold run would have written", "9", "sop", "prefix"),
-    _law("E2", "a live request's row names only what it owns or holds", "9", "sp", "prefix", "engine"),
-    _law("E3", "every exit gives everything back", "9", "sp", "prefix", "engine"),
-    _law("E4", "admission succeeds whenever free and evictable suffice", "9", "sp", "prefix", "engine"),
+    _law("E1", "every read finds what a cold run would have written", "9", "sop", "prefix requests"),
+    _law(
+        "E2",
+        "a live request's row names only what it owns or holds",
+        "9",
+        "sop",
+        "prefix requests",
+        driven_kinds="prefix",
+    ),
+    _law("E3", "every exit gives everything back", "9", "sop", "prefix requests", driven_kinds="prefix"),
+    _law(
+        "E4",
+        "admission succeeds whenever free and evictable suffice",
+        "9",
+        "sop",
+        "prefix requests",
+        driven_kinds="prefix",
+    ),
     _law(
         "E5",
         "padding lands in slot 0 and row 0, and nowhere else",
         "9",
         "sop",
-        "rows buffers prefix",
+        "rows buffers prefix requests",
         driven_kinds="prefix",
     ),
 )

@@ -32,6 +32,7 @@ from pymllm.oracle.block_operations import (
     WriteLive,
 )
 from pymllm.oracle.records import decode_tagged, encode_tagged
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 from pymllm.oracle.spans import SPAN_LIMIT, Span
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "OPERATIONS",
     "OPERATIONS_OF",
     "SPAN_LIMIT",
+    "AddRequest",
     "Alloc",
     "AllocBlocks",
     "AllocRows",
@@ -72,6 +74,7 @@ __all__ = [
     "MoveSWA",
     "NameStates",
     "Operation",
+    "Pause",
     "PickToken",
     "ReadHalves",
     "ReadKV",
@@ -79,12 +82,16 @@ __all__ = [
     "ReadRows",
     "ReadStates",
     "RegisterBlocks",
+    "Release",
     "ReleaseBlocks",
     "Reset",
     "ResetStates",
     "RestoreLive",
+    "Resume",
     "RetainBlocks",
+    "RunStep",
     "SaveLive",
+    "ScheduleChunk",
     "SetClock",
     "SliceKey",
     "Span",
@@ -154,6 +161,9 @@ class Fault:
         ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of states
         (it raises and takes nothing), ``"callback"`` (the eviction callback raises, or the
         observer of blocks) or ``"reenter"`` (it calls the cache or the allocator, which must be refused, X6).
+        Of a context: ``"allocate_blocks"`` (raises), ``"no_blocks"`` (the same answers ``None``),
+        ``"allocate_slots"``, ``"store_states"`` (what copies into slots), ``"restore_state"`` and
+        ``"forward"`` (raises at the nth request).
     nth : int
         Which of these calls, from 1.
     """
@@ -532,6 +542,7 @@ Operation = (
     | AllocBlocks | RetainBlocks | ReleaseBlocks | RegisterBlocks | StampBlocks | SetClock
     | AllocSlots | EvictSlots | FindSlots | NameStates | DropStates
     | StoreState | WriteLive | SaveLive | RestoreLive | ReadLive
+    | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
 )  # fmt: skip
 
 _POOL = (Alloc, Free, FreeSWA, MoveSWA)
@@ -561,11 +572,23 @@ OPERATIONS_OF: dict[str, tuple[type, ...]] = {
         ReadStates,
     ),
     "blocks": (*BLOCK_OPERATIONS, ReadStates, Inspect, Reset, Fault, Malformed),
+    "requests": (
+        AddRequest,
+        ScheduleChunk,
+        RunStep,
+        Pause,
+        Resume,
+        Release,
+        Reset,
+        Inspect,
+        Fault,
+        Malformed,
+    ),
 }
 """The operations of each kind of implementation."""
 
 KINDS = tuple(OPERATIONS_OF)
-"""Slot allocators, request rows, KV buffers, state pools, keys and hashes, prefix caches, blocks."""
+"""Slot allocators, rows, KV buffers, state pools, keys and hashes, prefix caches, blocks, requests."""
 
 OPERATIONS: tuple[type, ...] = tuple(dict.fromkeys(op for group in OPERATIONS_OF.values() for op in group))
 """Every operation once."""

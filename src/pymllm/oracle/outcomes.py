@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from pymllm.oracle.operations import Token
 from pymllm.oracle.records import decode, decode_tagged, encode, encode_tagged, schema_of, tagged_schema_of
+from pymllm.oracle.request_outcomes import ContextView, Ran, RequestView
 
 __all__ = [
     "INJECTED",
     "RESULTS",
     "BlockBooks",
     "Buffers",
+    "ContextView",
     "Done",
     "Effect",
     "Evicted",
@@ -26,6 +28,8 @@ __all__ = [
     "NodeView",
     "Number",
     "Outcome",
+    "Ran",
+    "RequestView",
     "Result",
     "Slots",
     "States",
@@ -285,11 +289,12 @@ class BlockBooks:
 Result = (
     Done | Failed | Unsupported | NoRoom | Slots | Matched | Inserted | Evicted | Locked | Hashes | Number
     | Tokens | Table | Buffers | States | Inspected | FoundSlots | BlockBooks
+    | RequestView | Ran | ContextView
 )  # fmt: skip
 
 RESULTS: tuple[type, ...] = (
     Done, Failed, Unsupported, NoRoom, Slots, Matched, Inserted, Evicted, Locked, Hashes, Number,
-    Tokens, Table, Buffers, States, Inspected, FoundSlots, BlockBooks,
+    Tokens, Table, Buffers, States, Inspected, FoundSlots, BlockBooks, RequestView, Ran, ContextView,
 )  # fmt: skip
 """Every kind of answer."""
 

@@ -27,6 +27,8 @@ def test_every_kind_has_a_judge() -> None:
         **{"k_heads": 1, "k_dim": 1, "v_heads": 1, "v_dim": 1, "dtype": "int64", "conv_dim": 1, "kernel": 2},
         **{"track_slots": 1, "slots": 4, "pool": "token", "window": None, "swa_slots": 4},
         **{"blocks": 4, "policy": "lru"},
+        **{"max_requests": 2, "num_blocks": 4, "max_blocks": 2, "paused_limit": 0, "block_size": 2},
+        **{"chunk_size": 2, "mamba_slots": 0, "conv_width": 1, "ssm_width": 1},
     }
     for kind in KINDS:
         assert not make_judge(Header("mine", kind, config, ("callbacks", "pool"))).evidence.exercised

@@ -1,0 +1,176 @@
+"""A forward pass that computes exactly, through a context: KV and states as `request_operations` has them.
+
+Everything is computed out of what the context shows: KV from the row before it, states from the live state.
+So whatever is wrong with either is in all that follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
+from pymllm.oracle.request_operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
+
+__all__ = ["ExactForward", "ExactState", "read_rows"]
+
+_GARBAGE: Final = 0xBAD
+
+Numbers = NDArray[np.int64]
+
+
+class ExactState:
+    """The states of one kind, all layers of one request: affine maps of residues, composed without a loop.
+
+    Parameters
+    ----------
+    elements : int
+        Of all layers together.
+    prime : int
+        Residues below it are exact in the dtype of the states.
+    """
+
+    def __init__(self, elements: int, prime: int) -> None:
+        self._prime = prime
+        self._places = np.arange(elements, dtype=np.int64)
+
+    def advance(self, state: Numbers, tokens: Numbers) -> Numbers:
+        """Return the state after some more tokens, neighbours being composed until one map is left."""
+        if not tokens.size:
+            return state
+        ahead, prime = tokens[:, None] + 1, self._prime
+        factors = 1 + ahead * (self._places + 3) * 7919 % (prime - 1)
+        summands = (ahead * (self._places + 5) * 104_729 + self._places) % prime
+        while len(factors) > 1:
+            even = len(factors) // 2 * 2
+            first, second = factors[:even:2], factors[1:even:2]
+            shifted = (second * summands[:even:2] + summands[1:even:2]) % prime
+            factors = np.concatenate((first * second % prime, factors[even:]))
+            summands = np.concatenate((shifted, summands[even:]))
+        advanced: Numbers = (factors[0] * state + summands[0]) % prime
+        return advanced
+
+
+class ExactForward:
+    """What a model writes and reads, with KV of its own beside the context's states.
+
+    Parameters
+    ----------
+    context : DynamicInferenceContext
+        With conv states that are exact below `CONV_PRIME` and SSM states below `SSM_PRIME`, if it has any.
+
+    Attributes
+    ----------
+    kv : numpy.ndarray
+        Shape ``(num_blocks, block_size)``, int64, the dummy block last.
+    fails_at : int
+        At which request of the next batch, from 1, the pass fails; 0 for none.
+    done : int
+        How many requests of the last batch were computed.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.kv: Numbers = np.zeros(
+            (context.kv_block_allocator.pool_size, context.block_size_tokens), np.int64
+        )
+        self._weights = np.arange(1, context.block_size_tokens + 1)
+        self._kinds: list[tuple[ExactState, torch.Tensor]] = [
+            (ExactState(states[:, 0].numel(), prime), states)
+            for states, prime in (
+                (context.mamba_conv_states, CONV_PRIME),
+                (context.mamba_ssm_states, SSM_PRIME),
+            )
+            if states is not None
+        ]
+        self.fails_at = 0
+        self.done = 0
+
+    def read_kv(self, blocks: tuple[int, ...], stop: int | None = None) -> tuple[int, ...]:
+        """Sum up what blocks hold, each in all of its places, or in those of the first ``stop`` tokens."""
+        read = self.kv[list(blocks)]
+        if stop is not None:
+            read = np.where(np.arange(read.size).reshape(read.shape) < stop, read, 0)
+        return tuple((read @ self._weights).tolist())
+
+    def read_live(self, state_idx: int) -> tuple[int, ...]:
+        """Read the live state in a row of the context's."""
+        return tuple(
+            number for _, states in self._kinds for number in _numbers(states[:, state_idx]).tolist()
+        )
+
+    def offsets(self, batch: ForwardBatch) -> list[tuple[int, ...]]:
+        """Read where states are extracted, for each request of a batch, from what the device is shown."""
+        found: list[tuple[int, ...]] = [() for _ in batch.requests]
+        slots = self._context.mamba_slot_allocator
+        offsets, counts = (None, None) if slots is None else slots.get_intermediate_gpu_data()
+        if offsets is not None and counts is not None:
+            read = [tuple(row[:count]) for row, count in zip(offsets.tolist(), counts.tolist(), strict=True)]
+            found[len(found) - len(read) :] = read
+        return found
+
+    def compute(self, batch: ForwardBatch) -> None:
+        """Compute a batch, one request after the other, each with padding behind it.
+
+        Raises
+        ------
+        InjectedFault
+            As it was told to.
+        """
+        self.done, output = 0, 0
+        for step, offsets in zip(batch.requests, self.offsets(batch), strict=True):
+            if self.done + 1 == self.fails_at:
+                raise InjectedFault(f"the forward pass was told to fail at request {self.fails_at}")
+            self._write_kv(step)
+            for kind, (model, live) in enumerate(self._kinds):
+                self._advance(step.tokens, offsets, output, kind, model, live[:, step.state_idx])
+            output += len(offsets)
+            self.kv[-1] = _GARBAGE
+            self.done += 1
+
+    def _write_kv(self, step: RequestStep) -> None:
+        size = self.kv.shape[1]
+        last = (
+            int(self.kv[step.blocks[(step.start - 1) // size], (step.start - 1) % size]) if step.start else 0
+        )
+        written = []
+        for token in step.tokens.tolist():
+            last = (last * KV_FACTOR + token + 1) % KV_PRIME
+            written.append(last)
+        self.kv.reshape(-1)[step.kv_slots] = written
+
+    def _advance(
+        self,
+        given: NDArray[np.uint32],
+        offsets: tuple[int, ...],
+        output: int,
+        kind: int,
+        model: ExactState,
+        live: torch.Tensor,
+    ) -> None:
+        state, tokens, done = _numbers(live), given.astype(np.int64), 0
+        for place, offset in enumerate(offsets, output):
+            state, done = model.advance(state, tokens[done:offset]), offset
+            slots = self._context.mamba_slot_allocator
+            outputs = (slots.intermediate_conv_out, slots.intermediate_ssm_out)[kind]
+            outputs[:, place] = _elements(state, outputs[:, place])
+        live.copy_(_elements(model.advance(state, tokens[done:]), live))
+
+
+def read_rows(*states: torch.Tensor) -> list[tuple[int, ...]]:
+    """Read every row of some ``[layers, rows, ...]`` states as integers, one part after the other."""
+    parts = [_numbers(part.transpose(0, 1)).reshape(part.shape[1], -1) for part in states]
+    return list(map(tuple, np.concatenate(parts, axis=1).tolist()))
+
+
+def _numbers(state: torch.Tensor) -> Numbers:
+    numbers: Numbers = state.detach().cpu().to(torch.float64).numpy().astype(np.int64).reshape(-1)
+    return numbers
+
+
+def _elements(numbers: Numbers, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(numbers).to(like.dtype).view(like.shape).to(like.device)

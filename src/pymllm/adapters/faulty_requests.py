@@ -1,0 +1,262 @@
+"""Contexts of whole requests that are wrong in one way each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymllm.adapters.faulty import Faulty, configured
+from pymllm.adapters.own_requests import Prompted, Requests
+from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from pymllm.core.inference.contexts.live_request import LiveRequest, Region
+from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+from pymllm.core.inference.contexts.prefix_index import PrefixIndex, block_hash
+
+__all__ = [
+    "BareHashes",
+    "BatchSnapshots",
+    "DurableHashes",
+    "FullHits",
+    "LeakyAdmissions",
+    "LongRows",
+    "PromptOffsets",
+    "SharedReleases",
+    "StaleRestores",
+    "TrunksFirst",
+    "UnboundedPauses",
+    "UnfilledSlots",
+    "UnheldHits",
+]
+
+
+class _FaultyContext(Faulty, Requests):
+    SOUND = "requests"
+
+
+class _FaultySlots(_FaultyContext):
+    """Its allocator of slots is of another class."""
+
+    SLOTS: ClassVar[type[MambaSlotAllocator]]
+    CONFIGURATIONS = configured(Requests.CONFIGURATIONS, mamba_slots=3, block_size=4, chunk_size=2)
+
+    def make_context(self) -> DynamicInferenceContext:
+        """Build a context and exchange the class of its slots."""
+        context = super().make_context()
+        assert context.mamba_slot_allocator is not None  # every configuration of these has slots
+        context.mamba_slot_allocator.__class__ = self.SLOTS
+        return context
+
+
+# -- states --------------------------------------------------------------------------------------------------
+
+
+class _StoresFirst(MambaSlotAllocator):
+    def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
+        super().store_from_live_batch(slots, [*request_indices][:1] * len(request_indices))
+
+
+class BatchSnapshots(_FaultySlots):
+    """Stores the state of the first request of a batch for all whose prompts end."""
+
+    BREAKS = "C7"
+    SLOTS = _StoresFirst
+
+
+class _CountsFromPrompt(MambaSlotAllocator):
+    def compute_and_store_offsets(self, req: Any, *arguments: Any) -> None:
+        finished = req.finished_chunk_token_count
+        super().compute_and_store_offsets(
+            Prompted(req.prompt_tokens[finished:]) if finished else req, *arguments
+        )
+
+
+class PromptOffsets(_FaultySlots):
+    """Counts the ends of blocks in a later chunk as if the prompt began there."""
+
+    BREAKS = "C8"
+    SLOTS = _CountsFromPrompt
+
+
+class _KeepsDeepest(MambaSlotAllocator):
+    def _which_fit(self, blocks: list[int]) -> list[bool]:
+        return super()._which_fit(blocks[::-1])[::-1]
+
+
+class TrunksFirst(_FaultySlots):
+    """Keeps the states inside of prompts before those at their ends."""
+
+    BREAKS = "C7"
+    SLOTS = _KeepsDeepest
+
+
+class _PublishesEarly(MambaSlotAllocator):
+    def _invalidate_blocks_batch(self, block_ids_list: Sequence[int]) -> None:
+        """Leave a commit that failed as it is; what is deregistered loses its state all the same."""
+
+    def on_kv_blocks_deregistered(self, block_ids_list: Sequence[int], hashes_to_delete: set[int]) -> None:
+        super()._invalidate_blocks_batch(block_ids_list)
+
+
+class UnfilledSlots(_FaultySlots):
+    """Keeps slots that a failing commit has not filled."""
+
+    BREAKS = "X2"
+    SLOTS = _PublishesEarly
+
+
+class _RestoresNothing(MambaSlotAllocator):
+    def restore_to_live(self, request_idx: int, block_id: int) -> bool:
+        return self.has_state(block_id)
+
+
+class StaleRestores(_FaultySlots):
+    """Resumes behind a cached state without a copy of it."""
+
+    BREAKS = "E1"
+    SLOTS = _RestoresNothing
+
+
+# -- hits ----------------------------------------------------------------------------------------------------
+
+
+class _ByHashAlone(PrefixIndex):
+    def match(self, prompt: NDArray[np.uint32]) -> tuple[list[int], list[str]]:
+        blocks: list[int] = []
+        digests: list[str] = []
+        for start in range(0, prompt.size - self._block_size + 1, self._block_size):
+            page = prompt[start : start + self._block_size]
+            digest = self._hash_page(page, digests[-1] if digests else None)
+            block = self._allocator.kv_hash_to_block_id.get(block_hash(digest))
+            if block is None or block in blocks:
+                break
+            blocks.append(block)
+            digests.append(digest)
+        return blocks, digests
+
+
+class BareHashes(_FaultyContext):
+    """Takes every block with the right hash for a hit."""
+
+    BREAKS = "C3"
+    CONFIGURATIONS = configured(Requests.CONFIGURATIONS, hash_digits=2, layers=0)
+
+    def make_context(self) -> DynamicInferenceContext:
+        """Build a context and exchange the class of its index."""
+        context = super().make_context()
+        context._index.__class__ = _ByHashAlone
+        return context
+
+
+class _SkipsAll(DynamicInferenceContext):
+    def _resume(self, live: LiveRequest) -> int:
+        return live.matched * self.block_size_tokens
+
+
+class FullHits(_FaultyContext):
+    """Leaves nothing to compute of a prompt that is cached as a whole."""
+
+    BREAKS = "E4"
+    CONTEXT = _SkipsAll
+    CONFIGURATIONS = configured(Requests.CONFIGURATIONS, layers=0)
+
+
+class _HoldsLate(DynamicInferenceContext):
+    def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
+        blocks, digests = self._index.match(prompt)
+        return LiveRequest(req, prompt, blocks, digests, matched=len(blocks), registered=len(blocks))
+
+    def _schedule(self, live: LiveRequest, chunk: int) -> None:
+        if not live.computed and live.region is Region.WAITING:
+            self.kv_block_allocator.retain_memory_blocks(live.blocks[: live.matched])
+        super()._schedule(live, chunk)
+
+
+class UnheldHits(_FaultyContext):
+    """Holds what it has found only once the rest is allocated."""
+
+    BREAKS = "X4"
+    CONTEXT = _HoldsLate
+    CONFIGURATIONS = configured(Requests.CONFIGURATIONS, layers=0)
+
+
+# -- requests ------------------------------------------------------------------------------------------------
+
+
+class _ForgetsToUndo(DynamicInferenceContext):
+    def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
+        with ExitStack() as lost:
+            live = super()._match(req, prompt, lost)
+            lost.pop_all()
+        return live
+
+
+class LeakyAdmissions(_FaultyContext):
+    """Keeps the shared blocks of a request that it could not take up."""
+
+    BREAKS = "C1"
+    CONTEXT = _ForgetsToUndo
+
+
+class _ReleasesOften(DynamicInferenceContext):
+    def release(self, req: Any) -> None:
+        live = self._find(req, "release")
+        blocks = list(live.blocks)
+        super().release(req)
+        counts = self.kv_block_allocator.block_ref_counts
+        self.kv_block_allocator.release_memory_blocks([block for block in blocks if counts[block] > 0])
+
+
+class SharedReleases(_FaultyContext):
+    """Gives a shared block up on behalf of two requests when one of them leaves."""
+
+    BREAKS = "E3"
+    CONTEXT = _ReleasesOften
+
+
+class _KeepsRows(DynamicInferenceContext):
+    def release(self, req: Any) -> None:
+        row = self._find(req, "release").row
+        kept = self.request_to_kv_block_ids[row].clone()
+        last = len(self.requests) - 1
+        super().release(req)
+        self.request_to_kv_block_ids[last] = kept
+
+
+class LongRows(_FaultyContext):
+    """Leaves the blocks of a released request in the last row."""
+
+    BREAKS = "E2"
+    CONTEXT = _KeepsRows
+
+
+class _PausesAnything(DynamicInferenceContext):
+    def pause(self, req: Any) -> bool:
+        limit, self.kv_block_allocator.paused_limit = self.kv_block_allocator.paused_limit, 10**6
+        try:
+            return super().pause(req)
+        finally:
+            self.kv_block_allocator.paused_limit = limit
+
+
+class UnboundedPauses(_FaultyContext):
+    """Lets paused requests keep as many blocks as they have."""
+
+    BREAKS = "C1"
+    CONTEXT = _PausesAnything
+
+
+class _KeepsHashes(DynamicInferenceContext):
+    def reset(self) -> None:
+        for req in list(self.requests):
+            self.release(req)
+
+
+class DurableHashes(_FaultyContext):
+    """Resets by releasing every request, so that what was cached is found again."""
+
+    BREAKS = "C9"
+    CONTEXT = _KeepsHashes

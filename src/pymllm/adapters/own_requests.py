@@ -1,0 +1,384 @@
+"""The adapter of `DynamicInferenceContext`, with a forward pass that computes exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.exact_forward import ExactForward, read_rows
+from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
+from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
+from pymllm.errors import ProgramError
+from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.mem_cache.base_prefix_cache import hash_token_ids
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
+from pymllm.oracle.outcomes import ContextView, Done, Effect, NoRoom, Outcome, Ran, RequestView, Result
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+from pymllm.oracle.request_outcomes import BlockState, ContextBlock, RequestRun
+
+__all__ = ["MALFORMED_CALLS", "Prompted", "Requests"]
+
+_STATES: Config = {"layers": 2, "conv_width": 2, "ssm_width": 2}
+_SHORT: Config = {
+    **{
+        "max_requests": 5,
+        "num_blocks": 13,
+        "max_blocks": 7,
+        "paused_limit": 6,
+        "block_size": 4,
+        "chunk_size": 2,
+    },
+    **_STATES,
+    **{"mamba_slots": 3, "policy": "lru", "hash_digits": None},
+}
+_LONG: Config = {**_SHORT, "block_size": 256, "chunk_size": 128}
+
+
+@dataclass(eq=False)
+class Prompted:
+    """A request as a context wants it, and as the adapter follows it."""
+
+    prompt_tokens: Sequence[int]
+    step: int = 0
+    finished_chunk_token_count: int = 0
+
+
+def _new() -> Prompted:
+    return Prompted([1, 2])
+
+
+def _spoiled(**attributes: Any) -> Prompted:
+    request = _new()
+    for name, value in attributes.items():
+        setattr(request, name, value)
+    return request
+
+
+MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
+    ("add_request", "no tokens"): lambda it: it.add_request(_spoiled(prompt_tokens=[])),
+    ("add_request", "a float token"): lambda it: it.add_request(_spoiled(prompt_tokens=[1.5])),
+    ("add_request", "a negative token"): lambda it: it.add_request(_spoiled(prompt_tokens=[-1])),
+    ("add_request", "pairs of tokens"): lambda it: it.add_request(_spoiled(prompt_tokens=[(1, 2)])),
+    ("add_request", "a prompt begun elsewhere"): lambda it: it.add_request(
+        _spoiled(finished_chunk_token_count=1)
+    ),
+    ("add_request", "a limit of nothing"): lambda it: it.add_request(_new(), 0),
+    ("add_request", "a float limit"): lambda it: it.add_request(_new(), 1.0),
+    ("schedule_chunk", "a stranger"): lambda it: it.schedule_chunk(_new()),
+    ("pause", "a stranger"): lambda it: it.pause(_new()),
+    ("resume", "a stranger"): lambda it: it.resume(_new()),
+    ("release", "a stranger"): lambda it: it.release(_new()),
+    ("commit_step", "no step"): lambda it: it.commit_step([]),
+    ("abort_step", "no step"): lambda it: it.abort_step(),
+}
+"""Calls that no caller may make, by their operation and what is wrong with them."""
+
+
+class Requests(BaseAdapter):
+    """A `DynamicInferenceContext` of few blocks, so that something is evicted all the time.
+
+    Parameters
+    ----------
+    name, config
+        Configuration as of `pymllm.oracle.request_model.RequestModel`; ``device`` names another than the CPU.
+
+    Attributes
+    ----------
+    CONTEXT : type
+        Whose object it is; what is a variation of ours names itself here.
+    context : DynamicInferenceContext
+        What is adapted.
+    """
+
+    KIND = "requests"
+    CONTEXT: ClassVar[type[DynamicInferenceContext]] = DynamicInferenceContext
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        _SHORT,
+        {**_SHORT, "mamba_slots": 1, "policy": "ref_zero"},
+        {**_SHORT, "mamba_slots": 64, "hash_digits": 2},
+        {**_SHORT, "layers": 0, "mamba_slots": 0, "hash_digits": 2},
+        {**_SHORT, "chunk_size": 128, "num_blocks": 55, "max_blocks": 40, "paused_limit": 42},
+        {**_LONG, "mamba_slots": 1},
+        {**_LONG, "mamba_slots": 64, "policy": "ref_zero", "hash_digits": 1},
+        {**_LONG, "chunk_size": 2},
+    )
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self.context = self.make_context()
+        self.forward = ExactForward(self.context)
+        self.calls = FailingCalls(self.context)
+        self._requests: dict[int, Prompted] = {}
+        self._runs: tuple[RequestRun, ...] = ()
+        self._is_touched = True
+        self._observe()
+
+    def make_context(self) -> DynamicInferenceContext:
+        """Build what is adapted."""
+        digits = self.config.get("hash_digits")
+        states: dict[str, Any] = {
+            "mamba_slots": self._size("mamba_slots"),
+            "num_mamba_layers": self._size("layers"),
+            "mamba_chunk_size": self._size("chunk_size"),
+            "conv_states_shape": (self._size("conv_width"),),
+            "ssm_states_shape": (1, self._size("ssm_width")),
+            "conv_states_dtype": torch.bfloat16,
+            "ssm_states_dtype": torch.float32,
+        }
+        return self.CONTEXT(
+            max_requests=self._size("max_requests"),
+            num_blocks=self._size("num_blocks"),
+            max_blocks_per_request=self._size("max_blocks"),
+            block_size_tokens=self._size("block_size"),
+            prefix_caching_eviction_policy=PrefixCachingEvictionPolicy(str(self.config.get("policy"))),
+            paused_limit=self._size("paused_limit"),
+            hash_page=_weak_hash(digits) if isinstance(digits, int) else None,
+            device=str(self.config.get("device", "cpu")),
+            **(states if self._size("layers") else {}),
+        )
+
+    def _size(self, key: str) -> int:
+        value = self.config.get(key)
+        if not isinstance(value, int):
+            raise ValueError(f"the configuration's {key} is {value!r}; it must be an integer")
+        return value
+
+    def _observe(self) -> None:
+        """Write down what the block allocator tells its observer."""
+        blocks = self.context.kv_block_allocator
+        inner = blocks.on_blocks_deregistered
+
+        def record(ids: list[int], hashes: set[int]) -> None:
+            self.effects.append(Effect("callback", tuple(int(block) for block in ids)))
+            if inner is not None:
+                inner(ids, hashes)
+
+        blocks.on_blocks_deregistered = record
+
+    def claim(self) -> frozenset[str]:
+        """Claim everything that is about requests; ``mamba`` where states are cached."""
+        has_states = self._size("layers") and self._size("mamba_slots")
+        return frozenset({"pool", "refusals", "faults", "inspect", *(["mamba"] if has_states else [])})
+
+    def sizes(self) -> dict[str, int]:
+        """Count blocks, requests by their region, and free slots where there are such."""
+        context, slots = self.context, self.context.mamba_slot_allocator
+        sizes = {
+            "pool_avail": int(context.kv_block_allocator.pool_avail),
+            "evictable_blocks": context.kv_block_allocator.evictable_blocks,
+            "request_count": len(context.requests),
+            "paused_request_count": context.paused_request_count,
+            "decode_req_count": context.batch_dimensions.decode_req_count,
+            "prefill_req_count": context.batch_dimensions.prefill_req_count,
+        }
+        return sizes if slots is None else sizes | {"free_count": slots.free_count}
+
+    def audit(self) -> Sequence[str]:
+        """Walk the rows, the references, the hashes and the slots, unless the last operation only looked."""
+        if not self._is_touched:
+            return ()
+        check_dynamic_context(self.context)
+        states = ("C2", "C4", "C6") if self.context.mamba_slot_allocator is not None else ()
+        return ("C1", "C3", *states, "E2", "E3")
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Carry an operation out; what was to fail in it is forgotten then."""
+        outcome = super().apply(step, operation)
+        self._is_touched = not isinstance(operation, Inspect | Fault)
+        if not isinstance(operation, Fault):
+            self.calls.disarm()
+            self.forward.fails_at = 0
+        return outcome
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def do_add_request(self, step: int, operation: AddRequest) -> Result:
+        """Take up a request."""
+        request = Prompted(operation.tokens, step)
+        if not self.context.add_request(request, operation.limit):
+            return NoRoom()
+        self._requests[step] = request
+        return self._view(request)
+
+    def do_schedule_chunk(self, step: int, operation: ScheduleChunk) -> Result:
+        """Schedule a chunk."""
+        request = self._find(operation.request)
+        return self._view(request) if self.context.schedule_chunk(request, operation.limit) else NoRoom()
+
+    def do_pause(self, step: int, operation: Pause) -> Result:
+        """Set a request aside."""
+        return Done() if self.context.pause(self._find(operation.request)) else NoRoom()
+
+    def do_resume(self, step: int, operation: Resume) -> Result:
+        """Let a request go on."""
+        self.context.resume(self._find(operation.request))
+        return Done()
+
+    def do_release(self, step: int, operation: Release) -> Result:
+        """Let a request go."""
+        self.context.release(self._find(operation.request))
+        return Done()
+
+    def do_reset(self, step: int, operation: Reset) -> Result:
+        """Empty the context, and the KV beside it: what is read afterwards is the same on a new one."""
+        self.context.reset()
+        self.forward.kv[:] = 0
+        return Done()
+
+    def _find(self, step: int) -> Prompted:
+        if step not in self._requests:
+            raise ProgramError(f"step {step} added no request")
+        return self._requests[step]
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def do_run_step(self, step: int, operation: RunStep) -> Result:
+        """Compute a step; what it fails with once it has begun is part of the answer."""
+        self._runs, error = (), ""
+        known, slots = self._hashes(), self._slots()
+        try:
+            self.context.step(lambda batch: self._compute(batch, operation.next_tokens))
+        except Exception as failure:
+            if not self._runs:
+                raise
+            error = type(failure).__name__
+        now = self._slots()
+        return Ran(
+            self._runs,
+            tuple(block for block, value in enumerate(self._hashes()) if value >= 0 > known[block]),
+            tuple(
+                BlockState(block, slot) for block, slot in enumerate(now) if slot not in (-1, slots[block])
+            ),
+            tuple(block for block, slot in enumerate(slots) if slot >= 0 > now[block]),
+            error,
+        )
+
+    def _compute(self, batch: ForwardBatch, next_tokens: Sequence[int]) -> list[int | None]:
+        told = [
+            self._tell(step, offsets)
+            for step, offsets in zip(batch.requests, self.forward.offsets(batch), strict=True)
+        ]
+        self._runs = tuple(told)
+        try:
+            self.forward.compute(batch)
+        finally:
+            for place, (run, step) in enumerate(zip(told, batch.requests, strict=True)):
+                if place < self.forward.done:
+                    told[place] = replace(
+                        run, kv=self.forward.read_kv(run.blocks, step.start + step.tokens.size)
+                    )
+            self._runs = tuple(told)
+        sampling = sorted(step.req.step for step in batch.requests if step.is_sampled)
+        token_of = {number: next_tokens[place % len(next_tokens)] for place, number in enumerate(sampling)}
+        return [token_of.get(step.req.step) for step in batch.requests]
+
+    def _tell(self, step: RequestStep, offsets: tuple[int, ...]) -> RequestRun:
+        size = self.context.block_size_tokens
+        slots = step.kv_slots.tolist()
+        # A run of slots ends with its block, even if the next block follows on.
+        starts = [
+            at for at, slot in enumerate(slots) if not at or slot % size == 0 or slot != slots[at - 1] + 1
+        ]
+        counts = [stop - at for at, stop in zip(starts, [*starts[1:], len(slots)], strict=True)]
+        return RequestRun(
+            step.req.step,
+            step.row,
+            step.blocks,
+            step.start,
+            len(slots),
+            tuple((slots[at], count) for at, count in zip(starts, counts, strict=True)),
+            offsets,
+            step.is_sampled,
+            (),
+            self.forward.read_live(step.state_idx),
+        )
+
+    # -- looks, failures, misuse ---------------------------------------------------------------------------
+
+    def do_inspect(self, step: int, operation: Inspect) -> Result:
+        """Show every request, and every block that is not free."""
+        slots = self.context.mamba_slot_allocator
+        states = [] if slots is None else read_rows(slots.conv_states, slots.ssm_states)
+        return ContextView(
+            tuple(self._view(request) for request in self.context.requests),
+            tuple(
+                ContextBlock(block, references, value, slot, states[slot] if slot >= 0 else ())
+                for block, (references, value, slot) in enumerate(
+                    zip(self._references(), self._hashes(), self._slots(), strict=True)
+                )
+                if references or value >= 0 or slot >= 0
+            ),
+        )
+
+    def _view(self, request: Prompted) -> RequestView:
+        context = self.context
+        row = next(at for at, each in enumerate(context.requests) if each is request)
+        blocks = tuple(block for block in context.request_to_kv_block_ids[row].tolist() if block >= 0)
+        return RequestView(
+            request.step,
+            row,
+            self._region(row),
+            blocks,
+            request.finished_chunk_token_count,
+            self.forward.read_kv(blocks),
+            self.forward.read_live(int(context.mamba_metadata.request_to_mamba_state_idx[row])),
+        )
+
+    def _region(self, row: int) -> str:
+        dimensions = self.context.batch_dimensions
+        for region, count in (
+            ("paused", self.context.paused_request_count),
+            ("decode", dimensions.decode_req_count),
+            ("prefill", dimensions.prefill_req_count),
+        ):
+            if row < count:
+                return region
+            row -= count
+        return "waiting"
+
+    def _references(self) -> list[int]:
+        counts: list[int] = self.context.kv_block_allocator.block_ref_counts.tolist()
+        return counts
+
+    def _hashes(self) -> list[int]:
+        hashes: list[int] = self.context.kv_block_allocator.block_hashes.tolist()
+        return hashes
+
+    def _slots(self) -> list[int]:
+        slots = self.context.mamba_slot_allocator
+        of_block: list[int] = [-1] * len(self._hashes()) if slots is None else slots.block_to_slot.tolist()
+        return of_block
+
+    def do_fault(self, step: int, operation: Fault) -> Result:
+        """Let a call of the next operation fail, or its forward pass at a request."""
+        if operation.call == "forward":
+            self.forward.fails_at = operation.nth
+        elif operation.call in FAILING_CALLS:
+            self.calls.arm(operation)
+        else:
+            raise UnsupportedError(f"a context has no call {operation.call!r} that could fail")
+        return Done()
+
+    def do_malformed(self, step: int, operation: Malformed) -> Result:
+        """Make one of `MALFORMED_CALLS`."""
+        call = MALFORMED_CALLS.get((operation.call, operation.wrong))
+        if call is None:
+            raise UnsupportedError(f"{operation.call} with {operation.wrong}")
+        call(self.context)
+        return Done()
+
+
+def _weak_hash(digits: int) -> Callable[[Any, str | None], str]:
+    """Make a hash function of so few hexadecimal digits that everything collides."""
+
+    def hash_page(tokens: Any, prior: str | None) -> str:
+        return hash_token_ids(tokens, prior)[:digits].rjust(16, "0")
+
+    return hash_page

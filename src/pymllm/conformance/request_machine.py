@@ -1,0 +1,300 @@
+"""The machine of whole requests: traffic with shared prefixes, odd chunks, pauses, failures and misuse."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pymllm.conformance.acting import ActingMachine, act
+from pymllm.conformance.twins import check_twins
+from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
+from pymllm.oracle.outcomes import Failed, Outcome
+from pymllm.oracle.request_judge import RequestJudge
+from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+
+__all__ = ["RequestMachine"]
+
+_PIECES = (0, 6)
+_TAIL = (0, 6)
+_BRANCH = (0, 2)
+_LIMIT = (0, 6)
+_TOKEN = (0, 2)
+_PICK = (0, 7)
+_FAULTS = ("allocate_blocks", "no_blocks", "restore_state", "allocate_slots", "store_states", "forward")
+
+
+class RequestMachine(ActingMachine):
+    """Drives a context as a scheduler would, and now and then as none should (C1 to C9, E1 to E5).
+
+    Prompts are made of pieces, the shortest text after which a chunk can leave a state: a trunk that all
+    prompts share, which each leaves at some piece for one of a few branches, and a tail that ends anywhere.
+
+    Attributes
+    ----------
+    MALFORMED : tuple of Malformed
+        Calls that no caller may make; an adapter passes over those that it cannot make.
+    """
+
+    MALFORMED: ClassVar[tuple[Malformed, ...]] = tuple(
+        Malformed(call, wrong)
+        for call, wrongs in {
+            "add_request": (
+                "no tokens",
+                "a float token",
+                "a negative token",
+                "pairs of tokens",
+                "a prompt begun elsewhere",
+                "a limit of nothing",
+                "a float limit",
+            ),
+            "schedule_chunk": ("a stranger",),
+            "pause": ("a stranger",),
+            "resume": ("a stranger",),
+            "release": ("a stranger",),
+            "commit_step": ("no step",),
+            "abort_step": ("no step",),
+        }.items()
+        for wrong in wrongs
+    )
+
+    def begin(self) -> None:
+        """Measure the pieces."""
+        judge = self.examiner.judge
+        assert isinstance(judge, RequestJudge)  # adapters of kind requests are judged by no other
+        self.judge = judge
+        self.model: RequestModel = judge.model
+        self._size = self.model.block_size
+        self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
+
+    @property
+    def can_refuse(self) -> bool:
+        """Whether misuse is refused, so that it can be tried."""
+        return "refusals" in self.examiner.adapter.capabilities
+
+    @property
+    def can_fail(self) -> bool:
+        """Whether calls can be told to fail."""
+        return "faults" in self.examiner.adapter.capabilities
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request is there."""
+        return bool(self.model.served)
+
+    def observe(self) -> None:
+        """Look at everything, where that can be seen."""
+        if "inspect" in self.examiner.adapter.capabilities:
+            self.do(Inspect())
+
+    # -- requests in ---------------------------------------------------------------------------------------
+
+    @act(weight=4, pieces=_PIECES, tail=_TAIL, turn=_PIECES, branch=_BRANCH, limit=_LIMIT)
+    def add(self, pieces: int, tail: int, turn: int, branch: int, limit: int) -> None:
+        """Let a request arrive whose prompt begins like others."""
+        self.do(AddRequest(self._prompt(pieces, tail, turn, branch), self._limit(limit)))
+        self.observe()
+
+    @act(weight=2, pieces=_PIECES, turn=_PIECES, branch=_BRANCH, tail=_TAIL, apart=(0, 1))
+    def add_two(self, pieces: int, turn: int, branch: int, tail: int, apart: int) -> None:
+        """Let two requests arrive and compute at a time, the same blocks or others."""
+        for each in (0, 1):
+            self.do(AddRequest(self._prompt(pieces, tail + each, turn, branch + each * apart)))
+        self._step((1,), 1)
+
+    @act(weight=2, turn=_PIECES, branch=_BRANCH, short=(0, 2))
+    def add_longest(self, turn: int, branch: int, short: int) -> None:
+        """Let a request arrive that fills its row, or lacks little of it."""
+        longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
+        self.do(AddRequest(self._tokens(longest - short, turn, branch)))
+        self.observe()
+
+    def _prompt(self, pieces: int, tail: int, turn: int, branch: int) -> tuple[int, ...]:
+        longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
+        whole = pieces % (longest // self._piece + 1) * self._piece
+        ends = (0, 0, 1, -1, self._size, self._size // 2, self._size + 1)
+        return self._tokens(min(max(1, whole + ends[tail % len(ends)]), longest), turn, branch)
+
+    def _tokens(self, count: int, turn: int, branch: int) -> tuple[int, ...]:
+        """Return a prompt that leaves the trunk at a piece."""
+        stem = min(count, turn % 4 * self._piece)
+        trunk = (1 + (at * at // 3 + at // self._piece) % 3 for at in range(stem))
+        return (
+            *trunk,
+            *(
+                1 + (at * at // 3 + branch + at // self._piece * (branch + 2)) % 4
+                for at in range(stem, count)
+            ),
+        )
+
+    def _limit(self, limit: int) -> int | None:
+        limits = (None, None, 1, self._size, self.model.chunk_size, 2 * self._size + 1, self._piece)
+        return limits[limit]
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    @act(weight=7, limit=_LIMIT, token=_TOKEN, times=(1, 4))
+    def serve(self, limit: int, token: int, times: int) -> None:
+        """Let everybody go on: schedule a chunk for each that waits, and compute."""
+        for _ in range(times):
+            self._schedule(limit)
+            self._step((1 + token, 1 + (token + 1) % 3), 1)
+
+    @act(weight=2, needs="has_requests", pick=_PICK, limit=_LIMIT)
+    def schedule_one(self, pick: int, limit: int) -> None:
+        """Schedule a chunk for one of those that wait."""
+        waiting = self.model.of(WAITING)
+        if waiting:
+            self.do(ScheduleChunk(waiting[pick % len(waiting)].step, self._limit(limit)))
+            self.observe()
+
+    @act(needs="has_requests", token=_TOKEN)
+    def decode(self, token: int) -> None:
+        """Compute for as long as it takes to fill a small block."""
+        self._step((1 + token,), 5)
+
+    def _schedule(self, limit: int) -> None:
+        for request in self.model.of(WAITING):
+            self.do(ScheduleChunk(request.step, self._limit(limit)))
+
+    def _step(self, next_tokens: tuple[int, ...], times: int) -> None:
+        for _ in range(times):
+            self._spare_refusals()
+            self._make_way(self.do(RunStep(next_tokens)))
+        self.observe()
+
+    def _spare_refusals(self) -> None:
+        """Release requests that are as long as they may be, where a step with them is not refused."""
+        for request in () if self.can_refuse else self._longest():
+            self.do(Release(request.step))
+
+    def _longest(self) -> list[ServedRequest]:
+        decoding = [each for each in self.model.of(DECODE) if len(each.blocks) == self.model.max_blocks]
+        return [each for each in decoding if self.model.missing(each)]
+
+    def _make_way(self, outcome: Outcome) -> None:
+        """Release whom a step has spoiled or could not take along."""
+        spoiled = [request for request in self.model.served.values() if request.is_spoiled]
+        if spoiled:
+            self.observe()
+        if isinstance(outcome.result, Failed):
+            spoiled = self._longest() or [*self.model.served.values()][:1]
+        for request in spoiled:
+            self.do(Release(request.step))
+
+    # -- set aside, and out --------------------------------------------------------------------------------
+
+    @act(weight=2, needs="has_requests", pick=_PICK)
+    def pause(self, pick: int) -> None:
+        """Set one of the requests aside."""
+        awake = [each for each in self.model.served.values() if each.region != PAUSED]
+        if awake:
+            self.do(Pause(awake[pick % len(awake)].step))
+            self.observe()
+
+    @act(weight=2, needs="has_requests", pick=_PICK)
+    def resume(self, pick: int) -> None:
+        """Let one that is set aside go on."""
+        paused = self.model.of(PAUSED)
+        if paused:
+            self.do(Resume(paused[pick % len(paused)].step))
+            self.observe()
+
+    @act(weight=3, needs="has_requests", pick=_PICK)
+    def release(self, pick: int) -> None:
+        """Let a request go, wherever it stands."""
+        self.do(Release(self._picked(pick).step))
+        self.observe()
+
+    @act(rare=(0, 7))
+    def reset(self, rare: int) -> None:
+        """Empty everything, now and then."""
+        if not rare:
+            self.do(Reset())
+            self.observe()
+
+    def _picked(self, pick: int) -> ServedRequest:
+        served = [*self.model.served.values()]
+        return served[pick % len(served)]
+
+    # -- what fails ----------------------------------------------------------------------------------------
+
+    @act(weight=2, needs="can_fail", call=(0, 1), pieces=_PIECES, tail=_TAIL, branch=_BRANCH)
+    def add_and_fail(self, call: int, pieces: int, tail: int, branch: int) -> None:
+        """Let the allocation of a new request's blocks fail, or the copy of its state (X2)."""
+        self._fail(
+            _FAULTS[call * 2 + branch % 2 * (1 - call)], 1, AddRequest(self._prompt(pieces, tail, 3, branch))
+        )
+
+    @act(weight=2, needs="can_fail", call=(0, 1), pick=_PICK)
+    def schedule_and_fail(self, call: int, pick: int) -> None:
+        """Let the allocation of a chunk's blocks fail (X2)."""
+        if not self.model.of(WAITING):
+            self._add_aligned(pick, 1)
+        waiting = self.model.of(WAITING)
+        if waiting:
+            self._fail(_FAULTS[call], 1, ScheduleChunk(waiting[pick % len(waiting)].step))
+
+    @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
+    def step_and_fail(self, call: int, nth: int, pieces: int) -> None:
+        """Let a step fail, at its beginning, in the forward pass, or in the commit (X2, C7)."""
+        if call < 2:
+            self._add_aligned(pieces, None)  # its first decode needs a block
+        elif call < 5:
+            self.do(AddRequest(self._prompt(pieces, 0, 3, nth)))  # its prompt's end leaves a state
+        self._schedule(0)
+        self._spare_refusals()
+        self._fail(_FAULTS[call], nth if call == 5 else 1, RunStep())
+
+    def _add_aligned(self, pieces: int, limit: int | None) -> None:
+        """Let a request arrive whose prompt ends with a block, and compute once."""
+        self.do(AddRequest(self._prompt(pieces % 3, 4, 3, 2), limit))
+        self._step((1,), 1)
+
+    def _fail(self, call: str, nth: int, operation: Operation) -> None:
+        self.do(Fault(call, nth))
+        outcome = self.do(operation)
+        self.observe()
+        if isinstance(operation, RunStep):
+            self._make_way(outcome)
+
+    # -- misuse --------------------------------------------------------------------------------------------
+
+    @act(needs="can_refuse", which=(0, 63))
+    def call_malformed(self, which: int) -> None:
+        """Make a call that no caller may make."""
+        self.do(self.MALFORMED[which % len(self.MALFORMED)])
+        self.observe()
+
+    @act(needs="can_refuse", beyond=(1, 2), branch=_BRANCH)
+    def add_too_long(self, beyond: int, branch: int) -> None:
+        """Let a request arrive that can never fit."""
+        longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
+        self.do(AddRequest(self._tokens(longest + beyond, 0, branch)))
+        self.observe()
+
+    @act(needs="can_refuse", pick=_PICK, what=(0, 3))
+    def misuse(self, pick: int, what: int) -> None:
+        """Ask of a request what it cannot do where it stands, or of one that is gone."""
+        gone = sorted(self.model.gone)
+        if what == 0 and gone:
+            self.do(Release(gone[pick % len(gone)]))
+        elif self.has_requests:
+            request = next(iter(self.model.of(PAUSED) if what > 1 else ()), self._picked(pick))
+            if request.region == PAUSED:
+                self.do(Pause(request.step))
+            elif what == 1 and request.region != WAITING:
+                self.do(ScheduleChunk(request.step))
+            else:
+                self.do(Resume(request.step))
+        self.observe()
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Let every request go: the pool has everything again; now and then run parts of it all once more."""
+        for step in [*self.model.served]:
+            self.do(Release(step))
+        self.observe()
+        if self.is_replayed:
+            self._watched(lambda: check_twins(self.examiner, self.make_adapter))

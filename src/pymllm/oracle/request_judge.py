@@ -1,0 +1,234 @@
+"""The judge of whole requests over blocks and cached states: laws C1 to C9 and E1 to E5."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import ClassVar
+
+from pymllm.oracle.history import Header
+from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
+from pymllm.oracle.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
+from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
+from pymllm.oracle.request_books import RequestBooks
+from pymllm.oracle.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+from pymllm.oracle.request_steps import StepJudge
+from pymllm.oracle.request_views import check_request, check_view
+
+__all__ = ["RequestJudge"]
+
+
+class RequestJudge(PoolJudge):
+    """Follows a context from the outside: what it must answer is predicted, which free block it takes is not.
+
+    Parameters
+    ----------
+    header : Header
+        Configuration as of `pymllm.oracle.request_model.RequestModel`.
+    """
+
+    KIND: ClassVar[str] = "requests"
+    SIZES_LAW: ClassVar[str] = "C1"
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(header)
+        self.books = RequestBooks(header, self.evidence)
+        self._steps = StepJudge(self.books)
+
+    @property
+    def model(self) -> RequestModel:
+        """What requests there are, and what is cached."""
+        return self.books.model
+
+    def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
+        """Judge one step and follow it; what was to fail in it is forgotten then."""
+        super().judge(step, operation, outcome)
+        if not isinstance(operation, Fault):
+            self.books.fault = None
+
+    def sizes(self) -> dict[str, int]:
+        """Return the counts of blocks, slots and requests."""
+        return self.model.sizes()
+
+    # -- requests in ---------------------------------------------------------------------------------------
+
+    def _judge_add_request(self, step: int, operation: AddRequest, outcome: Outcome) -> str:
+        model, most = self.model, min(self.model.max_blocks, self.model.blocks.usable)
+        is_long = model.blocks_for(len(operation.tokens)) > most
+        is_odd = not operation.tokens or any(not 0 <= token < 2**32 for token in operation.tokens)
+        if is_long or is_odd or not self._is_limit(operation.limit):
+            self.evidence.meet("a prompt that can never fit is refused", is_long)
+            return self._refused("a request that cannot be served", operation, outcome, "ValueError")
+        if len(model.served) == model.max_requests:
+            self.evidence.meet("no row is left for a request")
+            return self._no_room("a request without a row", outcome)
+        request = model.meet(step, operation.tokens, operation.limit)
+        self._note_match(request)
+        if self.books.is_struck(outcome, "allocate_blocks", "restore_state"):
+            return self.books.survive("a request that could not be added leaves no trace", outcome)
+        missing = model.missing(request)
+        if self._is_short(missing, model.blocks.room(request.blocks), "a request", outcome):
+            return "X4"
+        model.blocks.retain(request.blocks)
+        view = self._take(request, missing, outcome)
+        model.served[step] = request
+        check_request(self.books, request, view)
+        self.evidence.count(*(["E4"] if missing else []))
+        self._note_admission(request)
+        return "C1"
+
+    def _judge_schedule_chunk(self, step: int, operation: ScheduleChunk, outcome: Outcome) -> str:
+        request = self.books.find(operation.request, "take a chunk")
+        if request is None or request.region != WAITING or not self._is_limit(operation.limit):
+            self.evidence.meet("a chunk is refused to a request that does not wait", request)
+            return self._refused("a chunk", operation, outcome, "UsageError", "ValueError")
+        chunk, request.chunk = request.chunk, request.plan_chunk(operation.limit)
+        if self.books.is_struck(outcome, "allocate_blocks"):
+            request.chunk = chunk
+            return self.books.survive("a chunk that could not be scheduled leaves no trace", outcome)
+        missing = self.model.missing(request)
+        if self._is_short(missing, self.model.blocks.room(), "a chunk", outcome):
+            request.chunk = chunk
+            return "X4"
+        request.region = PREFILL
+        view = self._take(request, missing, outcome)
+        check_request(self.books, request, view)
+        self.evidence.count(*(["E4"] if missing else []))
+        self.evidence.meet("a prompt is computed in several chunks", request.computed)
+        return "C1"
+
+    @staticmethod
+    def _is_limit(limit: int | None) -> bool:
+        return limit is None or limit >= 1
+
+    def _is_short(self, missing: int, room: int, what: str, outcome: Outcome) -> bool:
+        """Judge whether there was too little room, by the answer (E4, X4)."""
+        if missing > room:
+            self.evidence.meet(f"too few blocks are left for {what}")
+            self._no_room(f"{what} that needs {missing} blocks of {room}", outcome)
+            return True
+        if missing and self.books.is_armed("no_blocks") and isinstance(outcome.result, NoRoom):
+            self.books.survive(f"{what} finds no room where there is some", outcome)
+            return True
+        return False
+
+    def _no_room(self, what: str, outcome: Outcome) -> str:
+        self.answer(NoRoom, "X4", what, outcome)
+        self.evidence.count("X4")
+        self.books.check_effects("X4", what, (), outcome)
+        return "X4"
+
+    def _take(self, request: ServedRequest, missing: int, outcome: Outcome) -> RequestView:
+        """Follow a request that gets its blocks."""
+        states = {*self.model.slots.of_block}
+        view = self.answer(RequestView, "E4", f"room for {missing} blocks", outcome)
+        victims = self.model.evict(missing)
+        self.books.check_effects("C1", "an eviction", victims, outcome)
+        if not request.computed:
+            self._judge_hit(request, view)
+        self.model.extend(request, self.books.check_new(request, view.blocks, missing))
+        self.evidence.meet("cached blocks are evicted to make room", victims)
+        self.evidence.meet("a state goes with its block", states.intersection(victims))
+        return view
+
+    def _judge_hit(self, request: ServedRequest, view: RequestView) -> None:
+        """Test which blocks a request shares: at the start of its row those that were not free (C3)."""
+        shared = tuple(takewhile(lambda block: not self.model.blocks.is_free(block), view.blocks))
+        what = f"blocks that request {request.step} shares"
+        self.evidence.expect("C3", what, tuple(request.blocks), shared)
+
+    def _note_match(self, request: ServedRequest) -> None:
+        blocks, hit = self.model.blocks, len(request.blocks)
+        if hit < len(request.prefixes):
+            found = blocks.by_hash.get(request.prefixes[hit].hash)
+            self.evidence.meet("a hash names a block of other content", found is not None)
+
+    def _note_admission(self, request: ServedRequest) -> None:
+        hit = request.matched * self.model.block_size
+        meet = self.evidence.meet
+        meet("a prompt shares cached blocks", hit)
+        meet("a full hit leaves a token to compute", hit == request.prompt)
+        if self.model.layers:
+            meet("a request resumes from a cached state", request.skip)
+            meet("cached KV is computed again for its state", request.skip < hit < request.prompt)
+
+    # -- set aside, and out --------------------------------------------------------------------------------
+
+    def _judge_pause(self, step: int, operation: Pause, outcome: Outcome) -> str:
+        request = self.books.find(operation.request, "pause")
+        if request is None or request.region == PAUSED:
+            self.evidence.meet("a paused request is paused again", request)
+            return self._refused("a pause", operation, outcome, "UsageError")
+        kept = self.model.paused_with(request)
+        self.books.check_effects("C1", "a pause", (), outcome)
+        if kept > self.model.paused_limit:
+            self.answer(NoRoom, "C1", f"{kept} blocks of paused requests", outcome)
+            self.evidence.count("C1")
+            self.evidence.meet("a pause would keep too many blocks")
+            return "X4"
+        self.answer(Done, "C1", f"a pause that keeps {kept} of {self.model.paused_limit} blocks", outcome)
+        self.evidence.meet("a scheduled chunk is given up by a pause", request.chunk)
+        request.region, request.chunk = PAUSED, 0
+        return "C1"
+
+    def _judge_resume(self, step: int, operation: Resume, outcome: Outcome) -> str:
+        request = self.books.find(operation.request, "go on")
+        if request is None or request.region != PAUSED:
+            self.evidence.meet("a request is resumed that is not paused", request)
+            return self._refused("a resumption", operation, outcome, "UsageError")
+        self.answer(Done, "C1", "a resumption", outcome)
+        self.books.check_effects("C1", "a resumption", (), outcome)
+        request.region = request.resting_region
+        self.evidence.meet("a paused request goes on")
+        return "C1"
+
+    def _judge_release(self, step: int, operation: Release, outcome: Outcome) -> str:
+        request = self.books.find(operation.request, "leave")
+        if request is None:
+            self.evidence.meet("a request is released twice")
+            return self._refused("a release", operation, outcome, "UsageError")
+        self.answer(Done, "E3", "a release", outcome)
+        states = {*self.model.slots.of_block}
+        shared = [block for block in request.blocks if self.model.blocks.references[block] > 1]
+        freed = self.model.release(request)
+        self.books.check_effects("C6" if states.intersection(freed) else "C1", "a release", freed, outcome)
+        meet = self.evidence.meet
+        meet("shared blocks outlive one of their requests", shared)
+        meet("a request leaves in the middle of its prompt", 0 < request.computed < request.prompt)
+        meet("a request leaves before it has computed anything", not request.computed)
+        meet("a paused request leaves", request.region == PAUSED)
+        meet("a request leaves after a step that failed", request.is_spoiled)
+        return "E3"
+
+    def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
+        self.answer(Done, "C9", "reset", outcome)
+        if self.model.served or self.model.blocks.known:
+            self.evidence.expect("C9", "callbacks of a reset", (), outcome.effects)
+        self.evidence.meet("a reset takes requests with it", self.model.served)
+        self.model.clear()
+        return "X7"
+
+    # -- steps, looks, failures ----------------------------------------------------------------------------
+
+    def _judge_run_step(self, step: int, operation: RunStep, outcome: Outcome) -> str:
+        return self._steps.judge(operation, outcome, self)
+
+    def _judge_inspect(self, step: int, operation: Inspect, outcome: Outcome) -> str:
+        check_view(self.books, self.answer(ContextView, "E2", "a look inside", outcome))
+        return "C1"
+
+    def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
+        self.answer(Done, "X2", "a fault to come", outcome)
+        self.books.fault = operation
+        return "C1"
+
+    def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
+        self.evidence.meet("a malformed call is refused")
+        what = f"{operation.call} with {operation.wrong}"
+        return self._refused(what, operation, outcome, *MALFORMED_ERRORS, "RuntimeError")
+
+    def _refused(self, what: str, operation: Operation, outcome: Outcome, *errors: str) -> str:
+        """Judge a call that must be refused; it gives no block up."""
+        law = self.expect_refusal("X1", what, operation, outcome, *errors)
+        self.books.check_effects("X1", what, (), outcome)
+        return law

@@ -1,0 +1,257 @@
+"""Requests, their blocks and their states, as a context must have them: a model of sections 8 and 9."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.cold_runs import ColdRuns, Prefix
+from pymllm.oracle.context_blocks import ContextBlocks
+from pymllm.oracle.context_slots import ContextSlots
+from pymllm.oracle.history import Config
+
+__all__ = ["DECODE", "PAUSED", "PREFILL", "WAITING", "RequestModel", "ServedRequest"]
+
+PAUSED, DECODE, PREFILL, WAITING = "paused", "decode", "prefill", "waiting"
+POLICIES = ("lru", "ref_zero")
+
+
+@dataclass(slots=True, eq=False)
+class ServedRequest:
+    """A request that a context has taken up.
+
+    Parameters
+    ----------
+    step : int
+        The step that added it.
+    prompt : int
+        Length of its prompt.
+    tokens : list of int
+        The prompt, and what was sampled since.
+    prefixes : list of Prefix
+        Those of ``tokens``, as far as they were asked for.
+    blocks : list of int
+        Its blocks, in order.
+    matched : int
+        How many of them it found in the cache.
+    skip : int
+        Tokens that a restored state stands for, until its first chunk is done.
+    chunk : int
+        Tokens of the scheduled chunk, with what is skipped.
+    region : str
+        Where it stands.
+
+    Attributes
+    ----------
+    computed : int
+        Tokens whose KV and state are there.
+    registered : int
+        Whole blocks that were offered under their hash.
+    is_known : bool
+        Whether all of these are registered, these very blocks.
+    is_spoiled : bool
+        A step with it failed half way: nobody knows its state, and all that it can do is leave.
+    """
+
+    step: int
+    prompt: int
+    tokens: list[int]
+    prefixes: list[Prefix]
+    blocks: list[int]
+    matched: int
+    skip: int
+    chunk: int
+    region: str = PREFILL
+    computed: int = 0
+    registered: int = field(init=False)
+    is_known: bool = True
+    is_spoiled: bool = False
+
+    def __post_init__(self) -> None:
+        self.registered = self.matched
+
+    @property
+    def start(self) -> int:
+        """First token that it computes next."""
+        return self.computed + self.skip
+
+    @property
+    def stop(self) -> int:
+        """End of what it computes next: its chunk, or a single token."""
+        return self.computed + (self.chunk or 1)
+
+    @property
+    def resting_region(self) -> str:
+        """Where it stands without a chunk."""
+        return DECODE if self.computed >= self.prompt else WAITING
+
+    def plan_chunk(self, limit: int | None) -> int:
+        """Return the length of a chunk that computes at most ``limit`` tokens, what is skipped added."""
+        left = self.prompt - self.start
+        return self.skip + (left if limit is None else min(limit, left))
+
+
+class RequestModel:
+    """A context without tensors.
+
+    Parameters
+    ----------
+    config : dict
+        ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a request), ``block_size``,
+        ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width`` (elements of one layer),
+        ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak hash keeps; ``None``
+        for all).
+
+    Attributes
+    ----------
+    served : dict of int to ServedRequest
+        Requests, by the steps that added them.
+    gone : set of int
+        Steps whose requests were released.
+    blocks, slots, cold
+        Blocks, cached states, and what a cold run computes.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.max_requests = self._number("max_requests")
+        self.max_blocks = self._number("max_blocks")
+        self.block_size = self._number("block_size")
+        self.chunk_size = self._number("chunk_size")
+        self.paused_limit = self._number("paused_limit", 0)
+        self.layers = self._number("layers", 0)
+        widths = [
+            self.layers * self._number(key) if self.layers else 0 for key in ("conv_width", "ssm_width")
+        ]
+        digits = config.get("hash_digits")
+        if digits is not None and (type(digits) is not int or not 1 <= digits <= 16):
+            raise ProgramError(f"the configuration's hash_digits is {digits!r}; it must be 1 to 16, or none")
+        if config.get("policy") not in POLICIES:
+            raise ProgramError(
+                f"the configuration's policy is {config.get('policy')!r}; it must be lru or ref_zero"
+            )
+        self.cold = ColdRuns(self.block_size, widths[0], widths[1], digits)
+        self.blocks = ContextBlocks(self._number("num_blocks", 2) - 1, config["policy"] == "lru")
+        self.slots = ContextSlots(self._number("mamba_slots", 0) if self.layers else 0)
+        self.clear()
+
+    def _number(self, key: str, least: int = 1) -> int:
+        value = self._config.get(key)
+        if type(value) is not int or value < least:
+            raise ProgramError(
+                f"the configuration's {key} is {value!r}; it must be an integer from {least} on"
+            )
+        return value
+
+    def clear(self) -> None:
+        """Forget everything but what requests there were."""
+        self.gone = {*getattr(self, "gone", ()), *getattr(self, "served", ())}
+        self.served: dict[int, ServedRequest] = {}
+        self.blocks.clear()
+        self.slots.of_block.clear()
+
+    @property
+    def dummy(self) -> int:
+        """The block that takes what is not to be kept."""
+        return self.blocks.usable
+
+    def blocks_for(self, tokens: int) -> int:
+        """Count the blocks of so many tokens."""
+        return -(-tokens // self.block_size)
+
+    def of(self, region: str) -> list[ServedRequest]:
+        """Return the requests in a region, oldest first."""
+        return [request for request in self.served.values() if request.region == region]
+
+    def sizes(self) -> dict[str, int]:
+        """Return everything that can be counted."""
+        sizes = {
+            "pool_avail": self.blocks.free,
+            "evictable_blocks": len(self.blocks.released),
+            "request_count": len(self.served),
+            "paused_request_count": len(self.of(PAUSED)),
+            "decode_req_count": len(self.of(DECODE)),
+            "prefill_req_count": len(self.of(PREFILL)),
+        }
+        return sizes | ({"free_count": self.slots.free} if self.slots.count else {})
+
+    # -- requests in and out -------------------------------------------------------------------------------
+
+    def meet(self, step: int, tokens: Sequence[int], limit: int | None) -> ServedRequest:
+        """Return a request as it would be taken up now, without its new blocks; nothing changes."""
+        prefixes: list[Prefix] = []
+        self.cold.extend(prefixes, tokens)
+        hit = self.blocks.find(prefixes)
+        skip = self._skip(hit, len(tokens))
+        request = ServedRequest(step, len(tokens), [*tokens], prefixes, hit, len(hit), skip, 0)
+        request.chunk = request.plan_chunk(limit)
+        return request
+
+    def _skip(self, hit: Sequence[int], prompt: int) -> int:
+        """Return how much of a hit need not be computed: up to a state, and never the last token (E4)."""
+        most = min(len(hit), (prompt - 1) // self.block_size)
+        usable = (n for n in range(most, 0, -1) if not self.layers or hit[n - 1] in self.slots.of_block)
+        return next(usable, 0) * self.block_size
+
+    def missing(self, request: ServedRequest) -> int:
+        """Count the blocks that a request needs for what it computes next, and does not have."""
+        return max(0, self.blocks_for(request.stop) - len(request.blocks))
+
+    def evict(self, count: int) -> list[int]:
+        """Make room for so many more blocks; return what went."""
+        victims = self.blocks.victims(max(0, count - self.blocks.free))
+        self.forget(victims)
+        return victims
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Forget what blocks hold."""
+        self.blocks.forget(blocks)
+        self.slots.drop(blocks)
+
+    def extend(self, request: ServedRequest, blocks: Sequence[int]) -> None:
+        """Give a request new blocks."""
+        self.blocks.retain(blocks)
+        request.blocks.extend(blocks)
+
+    def release(self, request: ServedRequest) -> list[int]:
+        """Let a request go; return the blocks that are free now."""
+        del self.served[request.step]
+        self.gone.add(request.step)
+        freed = self.blocks.release(request.blocks)
+        self.slots.drop(freed)
+        return freed
+
+    def paused_with(self, request: ServedRequest) -> int:
+        """Count the blocks that paused requests would keep if this one were paused, too."""
+        return len({block for each in (*self.of(PAUSED), request) for block in each.blocks})
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def offsets(self, request: ServedRequest) -> tuple[int, ...]:
+        """Return after how many tokens of its chunk the states of a request are extracted (C8)."""
+        size, start, stop = self.block_size, request.start, request.stop
+        ends = {request.matched, request.prompt // size, self.blocks_for(stop) - 1}
+        inside = (end * size for end in ends if start < end * size < stop)
+        return tuple(sorted(end - start for end in inside if (end - start) % self.chunk_size == 0))
+
+    def register(self, request: ServedRequest, computed: int) -> list[int]:
+        """Register the whole blocks that a request has computed; return those whose hash was free (C3)."""
+        self.cold.extend(request.prefixes, request.tokens)
+        new: list[int] = []
+        for place in range(request.registered, computed // self.block_size):
+            request.registered = place + 1
+            prefix = request.prefixes[place]
+            request.is_known = request.is_known and prefix.hash not in self.blocks.by_hash
+            if request.is_known:
+                new.append(request.blocks[place])
+                self.blocks.register(new[-1], prefix, request.blocks[place - 1] if place else None)
+        return new
+
+    def finish_step(self, request: ServedRequest, token: int) -> None:
+        """Go on behind what a request has computed; ``token`` is what it samples, if it does."""
+        is_sampled = request.stop >= request.prompt
+        request.computed, request.skip, request.chunk = request.stop, 0, 0
+        if is_sampled:
+            request.tokens.append(token)
+        request.region = request.resting_region

@@ -1,0 +1,140 @@
+"""Whole requests against their judge: by Hypothesis, from fixed seeds, and with each allocation failing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pymllm.adapters.failing_calls import FAILING_CALLS
+from pymllm.adapters.own_requests import Requests
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.request_machine import RequestMachine
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import Fault, Operation
+from pymllm.oracle.outcomes import RequestView
+from pymllm.oracle.request_judge import RequestJudge
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+from pymllm.oracle.request_situations import expected_situations
+
+CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]
+MACHINES = [make_machine(RequestMachine, "requests", config) for config in CONFIGURATIONS]
+QUICK = [
+    make_machine(RequestMachine, "requests", config, seed=0, audit=False) for config in CONFIGURATIONS[:4]
+]
+each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)
+
+
+@each_machine
+def test_nothing_is_found_by_hypothesis(machine_class: type[RequestMachine]) -> None:
+    """C1 to C9, E1 to E5, X1 to X4, X7: a few programs, since each act is several steps."""
+    run_state_machine_as_test(
+        machine_class, settings=settings(max_examples=max(1, settings.default.max_examples // 5))
+    )
+    assert machine_class.steps_run > 0
+
+
+@pytest.mark.parametrize("machine_class", QUICK, ids=lambda machine: machine.__name__)
+def test_a_seeded_run_finds_nothing_and_reaches_every_situation(machine_class: type[RequestMachine]) -> None:
+    """C1 to C9, E1 to E5: silence about a situation that never arose means nothing."""
+    machine_class.runs = 1  # one long run is not played again; the short ones are
+    machine = drive(machine_class, seed=2, steps=600)
+    header = machine.examiner.history.header
+    assert set(machine.examiner.judge.evidence.reached) >= expected_situations(header)
+
+
+@pytest.mark.slow
+@each_machine
+def test_twenty_thousand_steps_find_nothing(machine_class: type[RequestMachine]) -> None:
+    """C1 to C9, E1 to E5: the long run, the same everywhere."""
+    machine_class.runs = 1
+    machine = drive(machine_class, seed=20_000, steps=7_000)
+    assert len(machine.examiner.history) >= 20_000
+    header = machine.examiner.history.header
+    assert set(machine.examiner.judge.evidence.reached) >= expected_situations(header)
+
+
+# -- every allocation fails once -----------------------------------------------------------------------------
+
+
+class SoundMachine(RequestMachine):
+    """Neither misuse nor faults: what it does makes sense whatever fails later."""
+
+    can_refuse = False  # type: ignore[assignment]
+    can_fail = False  # type: ignore[assignment]
+
+
+def corpus_program(config: Config, seed: int) -> list[tuple[int, Operation]]:
+    """The operations of a driven program that ask for something, with the numbers of their steps."""
+    machine = drive(make_machine(SoundMachine, "requests", config, audit=False), seed, 9)
+    wanted = (AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release)
+    return [
+        (step.number, step.operation)
+        for step in machine.examiner.history.steps
+        if isinstance(step.operation, wanted)
+    ]
+
+
+class Sweep:
+    """One program, played with one call failing, and judged and walked through after every step."""
+
+    def __init__(self, config: Config, audit: bool = True) -> None:
+        self.adapter = Requests("requests", config)
+        self.examiner = Examiner(self.adapter, audit=audit)
+        judge = self.examiner.judge
+        assert isinstance(judge, RequestJudge)
+        self.model = judge.model
+        self.named: dict[int, int] = {}
+        self.calls_made: list[Counter[str]] = []
+
+    def play(self, program: list[tuple[int, Operation]], at: int = -1, fault: Fault | None = None) -> None:
+        """Play it, with the fault before one operation, and let go of every request at the end."""
+        for place, (number, operation) in enumerate(program):
+            before = self.adapter.calls.made.copy()
+            told = self._renamed(operation)
+            if told is not None:
+                if place == at and fault is not None:
+                    self.examiner.do(fault)
+                result = self.examiner.do(told).result
+                if isinstance(result, RequestView) and isinstance(told, AddRequest):
+                    self.named[number] = result.request
+                self._let_go([each.step for each in self.model.served.values() if each.is_spoiled])
+            self.calls_made.append(self.adapter.calls.made - before)
+        self._let_go(list(self.model.served))
+        assert self.model.blocks.room() == self.model.blocks.usable
+
+    def _let_go(self, steps: list[int]) -> None:
+        for step in steps:
+            self.examiner.do(Release(step))
+
+    def _renamed(self, operation: Operation) -> Operation | None:
+        """The operation with the request as it is called here; nothing where it makes no sense any more."""
+        if isinstance(operation, AddRequest | RunStep):
+            return operation
+        assert isinstance(operation, ScheduleChunk | Pause | Resume | Release)
+        request = self.model.served.get(self.named.get(operation.request, 0))
+        able = {ScheduleChunk: {"waiting"}, Resume: {"paused"}, Pause: {"waiting", "decode", "prefill"}}
+        if request is None or request.region not in able.get(type(operation), {request.region}):
+            return None
+        return replace(operation, request=request.step)
+
+
+@pytest.mark.parametrize("seed", [5, 12])
+@pytest.mark.parametrize("policy", ["lru", "ref_zero"])
+def test_whichever_allocation_fails_what_was_asked_is_done_or_undone(policy: str, seed: int) -> None:
+    """X2, X4, E1, E3: the n-th call of each kind, for every n; checks pass after each step, then all goes."""
+    config: Config = {**CONFIGURATIONS[0], "policy": policy}
+    program = corpus_program(config, seed)
+    sound = Sweep(config, audit=False)
+    sound.play(program)
+    met = Counter[str]()
+    for place, calls in enumerate(sound.calls_made):
+        for call, times in calls.items():
+            for nth in range(1, times + 1):
+                Sweep(config).play(program, place, Fault(call, nth))
+                met[call] += 1
+    assert set(met) == set(FAILING_CALLS)

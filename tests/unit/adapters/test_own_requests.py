@@ -1,0 +1,174 @@
+"""The adapter of `DynamicInferenceContext`: what was asked arrives, and what came of it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.own_requests import MALFORMED_CALLS, Requests
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
+from pymllm.oracle.outcomes import (
+    ContextView,
+    Done,
+    Effect,
+    Failed,
+    NoRoom,
+    Outcome,
+    Ran,
+    RequestView,
+    Unsupported,
+)
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+from pymllm.oracle.request_outcomes import BlockState
+
+CONFIG: Config = {
+    **{
+        "max_requests": 3,
+        "num_blocks": 8,
+        "max_blocks": 4,
+        "paused_limit": 3,
+        "block_size": 2,
+        "chunk_size": 2,
+    },
+    **{"layers": 1, "conv_width": 1, "ssm_width": 1, "mamba_slots": 2, "policy": "lru", "hash_digits": None},
+}
+SIX = (1, 2, 3, 4, 5, 6)
+
+
+def make(**config: int | str | None) -> Requests:
+    return Requests("x", {**CONFIG, **config})
+
+
+def play(adapter: Requests, *operations: Operation) -> list[Outcome]:
+    return [adapter.apply(step, operation) for step, operation in enumerate(operations, 1)]
+
+
+def test_a_request_is_told_of_from_its_row_to_its_states() -> None:
+    """E2, C7: what the forward pass was told, what is registered, and what is kept."""
+    added, ran, looked = play(make(), AddRequest(SIX), RunStep((9,)), Inspect())
+    assert isinstance(added.result, RequestView)
+    assert (added.result.region, added.result.blocks, added.result.state) == ("prefill", (0, 1, 2), (0, 0))
+    assert added.sizes["pool_avail"] == 4
+    assert isinstance(ran.result, Ran)
+    (run,) = ran.result.requests
+    assert (run.start, run.count, run.writes, run.is_sampled) == (0, 6, ((0, 2), (2, 2), (4, 2)), True)
+    assert (run.offsets, run.state, len(run.kv)) == ((4,), (0, 0), 3)
+    assert ran.result.registered == (0, 1, 2)
+    assert {each.block for each in ran.result.kept} == {1, 2}
+    assert isinstance(looked.result, ContextView)
+    assert [view.region for view in looked.result.requests] == ["decode"]
+    assert [(block.references, block.slot >= 0, bool(block.state)) for block in looked.result.blocks] == [
+        (1, False, False),
+        (1, True, True),
+        (1, True, True),
+    ]
+
+
+def test_requests_wait_pause_and_leave() -> None:
+    """C1, E3: and what is deregistered or free is told."""
+    outcomes = play(
+        make(policy="ref_zero"),
+        *(
+            AddRequest(SIX, 2),
+            RunStep(),
+            ScheduleChunk(1),
+            Pause(1),
+            Resume(1),
+            Inspect(),
+            Release(1),
+            Reset(),
+        ),
+    )
+    view = outcomes[5].result
+    assert isinstance(view, ContextView)
+    assert [request.region for request in view.requests] == ["waiting"]
+    assert outcomes[6] == Outcome(Done(), (Effect("callback", (1, 2, 0)),), make().sizes())
+    assert outcomes[7] == Outcome(Done(), (), make().sizes())
+
+
+def test_a_paused_request_is_in_the_first_row() -> None:
+    """C1: and there is no room for too many blocks of theirs, nor for another request."""
+    adapter = make(paused_limit=1, num_blocks=6)
+    first, second = AddRequest((1, 2, 3, 4, 5, 6, 7), 2), AddRequest(SIX, 6)
+    *_, paused, looked, refused, full = play(
+        adapter, first, RunStep(), second, Pause(1), Inspect(), Pause(3), AddRequest((*SIX[::-1], 1, 1))
+    )
+    assert paused.result == Done()
+    assert isinstance(looked.result, ContextView)
+    assert [(view.request, view.region) for view in looked.result.requests] == [(1, "paused"), (3, "prefill")]
+    assert (refused.result, full.result) == (NoRoom(), NoRoom())
+
+
+def test_a_step_that_fails_tells_how_far_it_came() -> None:
+    """X2: KV of requests that were not computed is not told; before it begins it is simply an error."""
+    _, _, _, failed = play(make(), AddRequest(SIX), AddRequest((9,)), Fault("forward", 2), RunStep())
+    assert isinstance(failed.result, Ran)
+    assert failed.result.error == "InjectedFault"
+    assert [bool(run.kv) for run in failed.result.requests] == [True, False]
+    assert failed.result.kept == ()
+    *_, early = play(make(), AddRequest(SIX), RunStep(), Fault("allocate_blocks"), RunStep())
+    assert isinstance(early.result, Failed)
+    assert early.result.error == "InjectedFault"
+
+
+def test_a_fault_is_forgotten_after_the_operation_that_follows_it() -> None:
+    """X2: and one that a context does not know is not taken."""
+    adapter = make()
+    play(adapter, AddRequest((1,)), Fault("forward"), Inspect())
+    assert adapter.apply(9, RunStep()).result.error == ""  # type: ignore[union-attr]
+    assert isinstance(adapter.apply(10, Fault("tea")).result, Unsupported)
+
+
+def test_states_that_lose_their_slots_are_told() -> None:
+    """C6: the new ones with theirs."""
+    used = (AddRequest((1, 2)), RunStep(), Release(1), AddRequest((3, 4)), RunStep())
+    *_, ran = play(make(mamba_slots=1), *used)
+    assert isinstance(ran.result, Ran)
+    assert (ran.result.kept, ran.result.dropped) == ((BlockState(1, 0),), (0,))
+
+
+@pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
+def test_every_malformed_call_is_refused(call: str, wrong: str) -> None:
+    """X1: with an error, and nothing has changed."""
+    outcome = make().apply(1, Malformed(call, wrong))
+    assert isinstance(outcome.result, Failed)
+    assert outcome.sizes == make().sizes()
+
+
+def test_what_it_cannot_do_it_says() -> None:
+    """X1: unknown calls, steps that added nothing, and sizes that are none."""
+    assert isinstance(make().apply(1, Malformed("tea", "cold")).result, Unsupported)
+    with pytest.raises(ProgramError, match="step 7 added no request"):
+        make().apply(1, Release(7))
+    with pytest.raises(ValueError, match="num_blocks"):
+        make(num_blocks="many")
+
+
+def test_claims_and_walks_follow_the_configuration() -> None:
+    """C2: without cached states nothing is claimed or looked at; a look needs no walk."""
+    assert "mamba" in make().capabilities
+    assert "C2" in make().audit()
+    bare = make(layers=0, mamba_slots=0)
+    assert "mamba" not in bare.capabilities
+    assert "C2" not in bare.audit()
+    play(bare, AddRequest(SIX), RunStep(), Inspect())
+    assert bare.audit() == ()
+
+
+def test_a_walk_sees_what_is_broken_inside() -> None:
+    """E2: whatever the outcomes say."""
+    adapter = make()
+    play(adapter, AddRequest(SIX))
+    adapter.context.request_to_kv_block_ids[0, 0] = 5
+    with pytest.raises(InvariantViolation, match="E2"):
+        adapter.audit()
+
+
+def test_a_weak_hash_makes_few_hashes() -> None:
+    """C3: of two digits there are 256, in every block."""
+    adapter = make(hash_digits=2)
+    play(adapter, AddRequest(SIX), RunStep())
+    hashes = [value for value in adapter.context.kv_block_allocator.block_hashes.tolist() if value >= 0]
+    assert hashes
+    assert all(1 <= value < 256 for value in hashes)

@@ -1,0 +1,184 @@
+"""The judge of whole requests: good programs, and what each wrong outcome of them breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from recorded_requests import SEVEN, Change, law_of, play, result_with, sizes_with, two_served
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.history import Header
+from pymllm.oracle.judge import judge_steps, make_judge
+from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
+from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Result
+from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+
+LONG = (*SEVEN, 8)
+
+
+def answer(result: Result) -> Change:
+    return lambda outcome: dataclasses.replace(outcome, result=result)
+
+
+def tells(*blocks: int) -> Change:
+    return lambda outcome: dataclasses.replace(outcome, effects=(Effect("callback", blocks),))
+
+
+def first_block(block: int) -> Change:
+    return result_with(blocks=lambda blocks: (block, *blocks[1:]))
+
+
+GOOD: list[tuple[Operation, ...]] = [
+    (*two_served(), RunStep(), RunStep(), Release(4), Release(4), Inspect(), Reset(), Inspect()),
+    (
+        AddRequest(SEVEN, 2),
+        RunStep(),
+        Pause(1),
+        Pause(1),
+        Resume(1),
+        Resume(1),
+        ScheduleChunk(1),
+        ScheduleChunk(1),
+    ),
+    (
+        AddRequest(LONG),
+        AddRequest(LONG),
+        Pause(1),
+        AddRequest((7, 7)),
+        RunStep(),
+        RunStep(),
+        Release(1),
+        RunStep(),
+    ),
+    (AddRequest((1,)), AddRequest((2,)), AddRequest((3,)), AddRequest((4,)), RunStep(), Inspect()),
+    (AddRequest(()), AddRequest((-1,)), AddRequest((2**32,)), AddRequest((1,) * 9), AddRequest((1,), 0)),
+    (Malformed("pause", "a stranger"), Malformed("commit_step", "no step")),
+    (Fault("allocate_blocks"), AddRequest(SEVEN), Fault("no_blocks"), AddRequest(SEVEN), Inspect()),
+    (*two_served()[:3], Fault("restore_state"), AddRequest(SEVEN), Inspect(), AddRequest(SEVEN), RunStep()),
+    (
+        AddRequest(SEVEN, 2),
+        RunStep(),
+        Fault("allocate_blocks"),
+        ScheduleChunk(1),
+        ScheduleChunk(1),
+        RunStep(),
+    ),
+    (AddRequest(SEVEN, 2), RunStep(), Fault("no_blocks"), ScheduleChunk(1), ScheduleChunk(1, 0)),
+    (Fault("tea"), Inspect(), AddRequest((1, 2)), Fault("forward", 2), RunStep(), RunStep((4, 5))),
+]
+
+
+@pytest.mark.parametrize("policy", ["lru", "ref_zero"])
+@pytest.mark.parametrize("program", GOOD, ids=range(len(GOOD)))
+def test_a_good_program_breaks_nothing(program: tuple[Operation, ...], policy: str) -> None:
+    """C1 to C9, E1 to E5, X1, X2, X4: whatever is refused or fails on the way."""
+    history = play(*program, policy=policy)
+    evidence, found = judge_steps(history.header, history.steps)
+    assert found is None
+    assert evidence.exercised
+
+
+WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
+    # Requests in.
+    ((AddRequest(SEVEN),), answer(NoRoom()), "E4"),
+    ((AddRequest(SEVEN),), answer(Failed("RuntimeError")), "E4"),
+    ((AddRequest(SEVEN),), answer(Failed(INJECTED)), "E4"),
+    ((AddRequest(SEVEN),), result_with(blocks=(0, 1, 2)), "E2"),
+    ((AddRequest(SEVEN),), result_with(blocks=(0, 1, 2, 2)), "C1"),
+    ((AddRequest(SEVEN),), first_block(7), "C3"),
+    ((AddRequest(SEVEN),), result_with(blocks=(0, 7, 2, 3)), "C1"),
+    ((AddRequest(SEVEN),), result_with(region="waiting"), "E2"),
+    ((AddRequest(SEVEN),), result_with(row=1), "E2"),
+    ((AddRequest(SEVEN),), result_with(request=7), "E2"),
+    ((AddRequest(SEVEN),), result_with(finished=1), "E2"),
+    ((AddRequest(SEVEN),), result_with(state=(0, 1)), "E1"),
+    ((AddRequest(SEVEN),), sizes_with(pool_avail=1), "C1"),
+    ((AddRequest(SEVEN),), tells(0), "C1"),
+    (two_served(), first_block(5), "C3"),
+    (two_served(), result_with(kv=lambda kv: (1, *kv[1:])), "E1"),
+    (two_served(), result_with(state=(0, 0)), "E1"),
+    ((AddRequest(()),), answer(Done()), "X1"),
+    ((AddRequest(()),), tells(1), "X1"),
+    ((AddRequest(()),), sizes_with(pool_avail=-1), "X1"),
+    ((*(AddRequest((n,)) for n in range(4)),), answer(Done()), "X4"),
+    ((*(AddRequest((n,)) for n in range(4)),), tells(1), "X4"),
+    ((AddRequest(LONG), AddRequest(LONG[::-1])), sizes_with(pool_avail=1), "X4"),
+    ((Fault("no_blocks"), AddRequest(SEVEN)), tells(1), "X2"),
+    ((Fault("allocate_blocks"), AddRequest(SEVEN)), tells(1), "X2"),
+    ((Fault("allocate_blocks"), AddRequest(SEVEN)), sizes_with(pool_avail=-1), "X2"),
+    ((AddRequest(SEVEN, 2), RunStep(), ScheduleChunk(1)), answer(NoRoom()), "E4"),
+    ((AddRequest(SEVEN, 2), RunStep(), ScheduleChunk(1)), first_block(6), "E2"),
+    ((AddRequest(SEVEN, 2), ScheduleChunk(1)), answer(Done()), "X1"),
+    # Set aside, and out.
+    ((AddRequest((1, 2)), Pause(1)), answer(NoRoom()), "C1"),
+    ((AddRequest((1, 2)), Pause(1)), tells(0), "C1"),
+    ((AddRequest(SEVEN), Pause(1)), answer(Done()), "C1"),
+    ((AddRequest((1, 2)), Pause(1), Pause(1)), answer(Done()), "X1"),
+    ((AddRequest((1, 2)), Pause(1), Resume(1)), tells(0), "C1"),
+    ((AddRequest((1, 2)), Pause(1), Resume(1)), answer(Failed("UsageError")), "C1"),
+    ((AddRequest((1, 2)), Resume(1)), answer(Done()), "X1"),
+    ((AddRequest((1, 2)), Release(1)), answer(Failed("UsageError")), "E3"),
+    ((AddRequest((1, 2)), Release(1)), sizes_with(pool_avail=-1), "E3"),
+    ((AddRequest((1, 2)), Release(1)), tells(), "C1"),
+    ((AddRequest((1, 2)), Release(1), Release(1)), answer(Done()), "X1"),
+    ((AddRequest((1, 2)), Reset()), answer(Failed("RuntimeError")), "C9"),
+    ((AddRequest((1, 2)), Reset()), tells(0), "C9"),
+    ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "X7"),
+    ((Reset(),), sizes_with(pool_avail=-1), "X7"),
+    # Looks, faults, misuse.
+    ((Inspect(),), answer(Done()), "E2"),
+    ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
+    ((Malformed("pause", "a stranger"),), answer(Done()), "X1"),
+]
+
+
+@pytest.mark.parametrize(("program", "change", "law"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_outcome_breaks_its_law(program: tuple[Operation, ...], change: Change, law: str) -> None:
+    """C1, C3, C9, E1 to E4, X1, X2, X4: the last outcome of a good program, changed."""
+    assert law_of(play(*program), change) == law
+
+
+def test_under_ref_zero_a_release_gives_up_what_was_cached() -> None:
+    """C6: with its states; the law that the callback breaks says so."""
+    history = play(AddRequest(SEVEN), RunStep(), Release(1), policy="ref_zero")
+    assert history.steps[-1].outcome is not None
+    assert sorted(block for effect in history.steps[-1].outcome.effects for block in effect.slots) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert law_of(history, tells(0, 1, 2)) == "C6"
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        (Release(1),),
+        (AddRequest((1, 2)), Pause(2)),
+        (AddRequest((1, 2)), Fault("forward"), RunStep(), Pause(1)),
+        (AddRequest((1, 2)), Fault("forward"), RunStep(), RunStep()),
+        (RunStep(()),),
+        (RunStep((-1,)),),
+    ],
+)
+def test_what_makes_no_sense_is_not_judged(operations: tuple[Operation, ...]) -> None:
+    """X1: a step that added nothing, a request that can only leave, a step without tokens."""
+    *before, last = operations
+    judge = make_judge(play().header)
+    for number, operation in enumerate(before, 1):
+        outcome = play(*before).steps[number - 1].outcome
+        assert outcome is not None
+        judge.judge(number, operation, outcome)
+    with pytest.raises(ProgramError):
+        judge.judge(9, last, Outcome(Done()))
+
+
+def test_misuse_has_no_meaning_where_it_is_not_refused() -> None:
+    """X1: an adapter that does not claim refusals is not asked for one."""
+    header = play().header
+    with pytest.raises(ProgramError, match="does not claim"):
+        make_judge(Header("x", header.kind, header.config, ("mamba",))).judge(
+            1, AddRequest(()), Outcome(Done())
+        )
