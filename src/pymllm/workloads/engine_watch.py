@@ -90,6 +90,11 @@ class EngineWatch:
         if self._onlooker is not None:
             self._onlooker(event, live)
 
+    @property
+    def content_tokens(self) -> int:
+        """KV rows compared so far; 0 where content is not checked."""
+        return 0 if self.forward is None else self.forward.checked_tokens
+
     def note_copy(self, source: int, destination: int) -> None:
         """Take note that a state was copied from row to row."""
         if self.recurrent is not None:

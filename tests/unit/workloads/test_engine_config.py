@@ -31,7 +31,7 @@ def test_cache_of_states_has_no_window() -> None:
     """X1: nor have the other caches any states."""
     with pytest.raises(ValueError, match="sliding_window_size is 8; cache 'mamba' has no window"):
         EngineConfig(cache="mamba", sliding_window_size=8)
-    with pytest.raises(ValueError, match="track_slots is for cache 'mamba'; cache 'radix' keeps no states"):
+    with pytest.raises(ValueError, match="track_slots is for caches 'blocks' and 'mamba'; cache 'radix'"):
         EngineConfig(track_slots=8)
     with pytest.raises(ValueError, match="track_slots is -1"):
         EngineConfig(cache="mamba", track_slots=-1)
