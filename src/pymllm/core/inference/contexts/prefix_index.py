@@ -119,15 +119,17 @@ class PrefixIndex:
         if not (places and live.is_known and self._allocator.enable_prefix_caching):
             return
         hashes = [block_hash(live.page_hashes[places.start - 1]) if places.start else 0]
+        taken: set[int] = set()
         for place in places:
             page = self._page(live, place)
             if place == len(live.page_hashes):
                 live.page_hashes.append(self._hash_page(page, live.page_hashes[-1] if place else None))
             hashes.append(block_hash(live.page_hashes[place]))
-            if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in hashes[1:-1]:
+            if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in taken:
                 live.is_known = False
                 hashes.pop()
                 break
+            taken.add(hashes[-1])
             self._tokens[live.blocks[place]] = page
         ids = live.blocks[places.start : places.start + len(hashes) - 1]
         self._allocator.register_kv_block_hashes(ids, hashes[1:], hashes[:-1])
