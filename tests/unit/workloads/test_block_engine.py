@@ -12,7 +12,7 @@ import torch
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.prefix_index import HashPage
-from pymllm.errors import CapacityError, InvariantViolation, UsageError
+from pymllm.errors import CapacityError, InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
 from pymllm.workloads.block_context import MeasuredContext, make_block_context
 from pymllm.workloads.block_engine import BlockEngine
@@ -420,12 +420,6 @@ def test_a_context_that_keeps_what_it_should_evict_is_noticed(
     monkeypatch.setattr(engine._context.kv_block_allocator, "allocate_memory_blocks", lambda n: None)
     with pytest.raises(InvariantViolation, match="16 blocks are free or evictable, and not given"):
         engine.evict_everything()
-
-
-def test_unknown_victim_is_the_sources_mistake(blocks_of: EngineOf, ask: Ask, script: Script) -> None:
-    """X1: only a live request can give way."""
-    with pytest.raises(UsageError, match=r"retract_victim gave 7; it must be one of \[0, 1\]"):
-        blocks_of(script([ask(n, 14, 20) for n in range(2)], victims=[7])).run()
 
 
 def test_events_are_told_once_each(ask: Ask, script: Script) -> None:
