@@ -33,7 +33,7 @@ def check_dynamic_context(context: DynamicInferenceContext) -> None:
 
     Notes
     -----
-    Cost: O(rows * blocks + registered tokens), with a digest for each registered block.
+    Cost: O(rows * blocks + registered tokens), a digest for each registered block.
     Laws: C1-C8, E2, E3.
     """
     check_kv_block_allocator(context.kv_block_allocator)
