@@ -295,7 +295,7 @@ _LIFE_CYCLE = (
         ("R3",),
         (
             Edit(
-                f"{_ENGINE}.step",
+                "pymllm.workloads.engine_loop:EngineLoop.step",
                 "self._now_ms = max(self._now_ms, self._coming.arrival_ms)",
                 "self._now_ms = max(self._now_ms, self._coming.arrival_ms)\nself._pools.kind.cache.reset()",
             ),
