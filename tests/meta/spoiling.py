@@ -33,7 +33,7 @@ from pymllm.oracle.operations import (
     WriteRow,
     WriteState,
 )
-from pymllm.oracle.outcomes import Buffers, Done, Outcome, Slots, States, Table, Tokens
+from pymllm.oracle.outcomes import Buffers, Done, Effect, Outcome, Slots, States, Table, Tokens
 from pymllm.oracle.request_operations import AddRequest, RunStep
 from pymllm.oracle.request_outcomes import ContextView, Ran
 
@@ -130,6 +130,11 @@ def _slot(outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, result=dataclasses.replace(view, blocks=spoiled))
 
 
+def _callback(outcome: Outcome) -> Outcome:
+    """Tell an observer of a block."""
+    return dataclasses.replace(outcome, effects=(Effect("callback", (0,)),))
+
+
 def _dropped(outcome: Outcome) -> Outcome:
     """Let a step lose the state of a block."""
     ran = outcome.result
@@ -161,6 +166,7 @@ SPOILS = (
     Spoil("A7", "radix-window", {"pool": "swa"}, (Alloc(1),), _result(Slots((1,), (0,)))),
     Spoil("X1", "requests", {}, (AddRequest(()),), _result(Done())),
     Spoil("X7", "requests", {}, (_PROMPT, RunStep(), Reset()), _size("pool_avail", -1)),
+    Spoil("C9", "requests", {}, (_PROMPT, Reset()), _callback),
     Spoil("C2", "requests", {}, (_PROMPT, RunStep(), Inspect()), _slot),
     Spoil("C6", "requests", {}, (_PROMPT, RunStep()), _dropped),
     Spoil("E5", "requests", {}, (_PROMPT, RunStep()), _writes),

@@ -33,6 +33,13 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-stolen-locks": ("M4",),
     "faulty-tokens-as-states": ("M6",),
     "faulty-untouched-lists": ("M8",),
+    "faulty-unfilled-slots": ("C4",),  # a state without a name
+    "faulty-bare-hashes": ("C3",),
+    "faulty-unheld-hits": ("E2",),  # a row has a block twice
+    "faulty-leaky-admissions": ("E3",),
+    "faulty-shared-releases": ("E3",),
+    "faulty-long-rows": ("E2",),
+    "faulty-unbounded-pauses": ("C1",),
 }
 """The laws that a walk names where a fault can be seen from inside; the others only show outside."""
 
@@ -91,9 +98,12 @@ def test_walks_see_what_can_be_seen_from_inside(name: str) -> None:
 
 
 def test_what_walks_see_goes_by_one_name() -> None:
-    """All but three faults that both ways see have one law; a walk says of all of them what it may say."""
+    """All but a few faults that both ways see have one law; a walk says of all of them what it may say."""
     differ = {name for name, laws in INSIDE.items() if class_of(name).BREAKS not in laws}
-    assert differ == {"faulty-locked-victims", "faulty-living-tombstones", "faulty-copied-states"}
+    assert differ == {
+        *("faulty-locked-victims", "faulty-living-tombstones", "faulty-copied-states"),
+        *("faulty-unfilled-slots", "faulty-unheld-hits", "faulty-leaky-admissions"),
+    }
     assert {law for laws in INSIDE.values() for law in laws} <= WALKED
 
 

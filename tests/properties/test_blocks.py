@@ -25,7 +25,7 @@ def test_nothing_is_found_by_hypothesis(machine_class: type[BlockMachine]) -> No
     assert machine_class.steps_run > 0
 
 
-@pytest.mark.parametrize(("machine_class", "seed"), zip(MACHINES, SEEDS, strict=True))
+@pytest.mark.parametrize(("machine_class", "seed"), list(zip(MACHINES, SEEDS, strict=True)))
 def test_a_seeded_run_finds_nothing_and_reaches_every_situation(
     machine_class: type[BlockMachine], seed: int
 ) -> None:

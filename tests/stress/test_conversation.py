@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import EngineReport
@@ -67,3 +68,38 @@ def test_states_are_few_and_every_one_is_right(page_size: int, device: torch.dev
     assert report.skipped_snapshots is not None
     assert min(report.evicted_states, report.skipped_snapshots) > 0
     assert 0 < report.hit_tokens < report.ceiling_tokens
+
+
+@pytest.mark.parametrize(
+    ("block_size", "slots", "policy"),
+    [(16, 64, "lru"), (64, 3, "ref_zero"), (256, 1, "lru"), (256, None, "lru")],
+)
+def test_blocks_and_their_states_are_what_a_cold_run_has(
+    block_size: int, slots: int | None, policy: str, device: torch.device
+) -> None:
+    """E1-E5, C1-C8: through pauses, evictions and restores, for every request of a batch."""
+    config = EngineConfig(
+        cache="blocks",
+        page_size=block_size,
+        capacity=61_440,
+        track_slots=slots,
+        mamba_chunk_size=min(block_size, 128),
+        eviction_policy=policy,
+        content_check=True,
+        check_every=150,
+        device=str(device),
+    )
+    engine = BlockEngine(config, TraceSource(read_trace(TRACE, requests=40)))
+    report = engine.run()
+    assert (report.requests, report.finished, report.rejected) == (40, 39, 1)
+    assert report.content_tokens > report.prompt_tokens
+    assert report.invariant_checks > 0
+    assert report.peak_states_held is not None
+    assert report.skipped_snapshots is not None
+    if slots == 1:
+        assert (report.peak_states_held, report.skipped_snapshots > 0) == (1, True)
+    if policy == "lru":
+        assert report.evicted_tokens > 0
+    else:
+        assert report.evict_calls == report.evicted_tokens == 0
+    assert engine.watch.tested["C7"] > 0

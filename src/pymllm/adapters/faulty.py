@@ -1,8 +1,9 @@
 """What the wrong implementations share: each is one of ours but for a few lines, and names the law it breaks.
 
 They stand in `faulty_slots`, `faulty_pools`, `faulty_radix`, `faulty_lookups`, `faulty_windows`,
-`faulty_mamba` and `faulty_blocks`, and under their names in `pymllm.adapters.registry`. Nothing looks inside
-them: whoever catches one has done so by operations and outcomes alone.
+`faulty_mamba`, `faulty_blocks` and `faulty_requests`, and under their names in
+`pymllm.adapters.registry`. Nothing looks inside them: whoever catches one has done so by operations and
+outcomes alone.
 """
 
 from __future__ import annotations

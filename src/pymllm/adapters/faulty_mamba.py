@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -158,7 +159,7 @@ class FreedStates(_Hybrid):
 
 
 class _NeverTouched(LRUList):
-    def touch_node_and_parents_mru(self, node: MambaTreeNode, root: MambaTreeNode) -> None:
+    def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:
         pass
 
 

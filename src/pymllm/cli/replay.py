@@ -21,6 +21,8 @@ _ENGINE_ONLY = (
     "window",
     "swa_capacity",
     "track_slots",
+    "mamba_chunk_size",
+    "eviction_policy",
     "max_running",
     "chunk",
     "iteration_ms",
@@ -47,7 +49,7 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     multiple=True,
     default=("radix",),
     show_default="radix",
-    help="radix, chunk or mamba; give it twice to compare.",
+    help="radix, chunk, mamba or blocks; give it twice to compare.",
 )
 @click.option(
     "--mode",
@@ -80,7 +82,12 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     help="Tokens per block of a trace's hash_ids.",
 )
 @click.option(
-    "--page-size", type=_PAGE, metavar="N", default=1, show_default=True, help="Tokens per KV page."
+    "--page-size",
+    type=_PAGE,
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Tokens per KV page, or per block.",
 )
 @click.option(
     "--window", type=_TOKENS, metavar="N", help="Sliding attention window in tokens.  [default: none]"
@@ -104,7 +111,20 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     type=_STATES,
     metavar="N",
     show_default="4 per running request",
-    help="States that --cache mamba may keep.",
+    help="States that --cache mamba or blocks may keep.",
+)
+@click.option(
+    "--mamba-chunk-size",
+    type=_TOKENS,
+    metavar="N",
+    show_default="128",
+    help="With --cache blocks: a state exists after every N-th token computed.",
+)
+@click.option(
+    "--eviction-policy",
+    type=click.Choice(["lru", "ref-zero"]),
+    show_default="lru",
+    help="With --cache blocks: what becomes of blocks that nobody references.",
 )
 @click.option(
     "--max-running",

@@ -14,6 +14,9 @@ __all__ = ["NAMED_WORKLOADS", "ReplayPlan", "pick_name"]
 NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
 """Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
 
+_BLOCKS = "blocks"
+_CACHES_OF_STATES = ("mamba", _BLOCKS)
+
 _SLOT_MAX = 2**31 - 1
 _ADVERSARIAL_MAX = 10_000_000
 
@@ -56,6 +59,10 @@ class ReplayPlan:
         Compare contents; on for a named workload, off for a trace.
     check_every : int
         Cache operations between two walks of the invariants; 0 for none.
+    mamba_chunk_size : int or None
+        Tokens between two states of the kernel of ``"blocks"``; 128.
+    eviction_policy : str or None
+        ``"lru"`` or ``"ref-zero"``, of ``"blocks"``; the former.
     """
 
     workload: str
@@ -74,6 +81,8 @@ class ReplayPlan:
     iteration_ms: float
     content_check: bool | None
     check_every: int
+    mamba_chunk_size: int | None = None
+    eviction_policy: str | None = None
 
     @property
     def is_named(self) -> bool:
@@ -83,7 +92,12 @@ class ReplayPlan:
     @property
     def has_states(self) -> bool:
         """Whether one of the caches keeps states beside KV."""
-        return "mamba" in self.caches
+        return any(cache in _CACHES_OF_STATES for cache in self.caches)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether one of the caches is a block context, which pauses requests."""
+        return _BLOCKS in self.caches
 
     def check(self) -> None:
         """Refuse what does not fit together, naming the options.
@@ -116,16 +130,23 @@ class ReplayPlan:
             )
 
     def _check_states(self) -> None:
-        if self.track_slots is not None and not self.has_states:
-            raise click.UsageError("--track-slots is for states; give --cache mamba too.")
-        if self.mode == "serial" and self.has_states:
+        with_states = [cache for cache in self.caches if cache in _CACHES_OF_STATES]
+        if self.track_slots is not None and not with_states:
+            raise click.UsageError("--track-slots is for states; give --cache mamba or blocks too.")
+        for option, value in (
+            ("--mamba-chunk-size", self.mamba_chunk_size),
+            ("--eviction-policy", self.eviction_policy),
+        ):
+            if value is not None and not self.has_blocks:
+                raise click.UsageError(f"{option} is for blocks; give --cache blocks too.")
+        if self.mode == "serial" and with_states:
             raise click.UsageError(
-                "--cache mamba caches the states of an engine, and a serial replay has none; "
+                f"--cache {with_states[0]} caches the states of an engine, and a serial replay has none; "
                 "give --mode engine, or another --cache."
             )
-        if self.window is not None and self.has_states:
+        if self.window is not None and with_states:
             raise click.UsageError(
-                "--cache mamba has no window; leave --window out, or give another --cache."
+                f"--cache {with_states[0]} has no window; leave --window out, or give another --cache."
             )
 
 

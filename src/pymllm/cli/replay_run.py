@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import click
 import numpy
@@ -16,8 +17,9 @@ from pymllm.cli.progress import progress_bar
 from pymllm.cli.replay_plan import ReplayPlan, pick_name
 from pymllm.cli.replay_result import ReplayResult, Violation
 from pymllm.errors import InvariantViolation
+from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
-from pymllm.workloads.engine_config import CACHES_OF_STATES
+from pymllm.workloads.engine_config import BLOCKS, CACHES_OF_STATES
 from pymllm.workloads.engine_pools import CACHE_MAKERS
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
@@ -44,8 +46,7 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     Returns
     -------
     ReplayPlan
-        Only ``window``, ``swa_capacity``, ``track_slots`` and, for a whole trace, ``requests`` may still be
-        ``None``.
+        Only ``requests`` of a whole trace and options of a single cache may still be ``None``.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
         A cache has an unknown name, or the settled capacity does not fit the page size.
     """
     for cache in plan.caches:
-        pick_name(cache, CACHE_MAKERS, "cache")
+        pick_name(cache, (*CACHE_MAKERS, BLOCKS), "cache")
     capacity, requests = plan.capacity, plan.requests
     if capacity is None:
         capacity = WORKLOADS[plan.workload].capacity if plan.is_named else _TRACE_CAPACITY
@@ -121,8 +122,10 @@ def _run_cache(
     try:
         if plan.mode == "serial":
             return replay_serially(requests, _serial_config(plan, cache), progress=show)
-        config = _engine_config(plan, cache, requests)
-        return Engine(config, TraceSource(requests), progress=show).run()
+        config, source = _engine_config(plan, cache, requests), TraceSource(requests)
+        if cache == BLOCKS:
+            return BlockEngine(config, source, progress=show).run()
+        return Engine(config, source, progress=show).run()
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise click.ClickException(
@@ -135,6 +138,7 @@ def _run_cache(
 def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> EngineConfig:
     assert plan.capacity is not None
     assert plan.content_check is not None
+    of_blocks = {} if cache != BLOCKS else _block_options(plan)
     return EngineConfig(
         cache=cache,
         page_size=plan.page_size,
@@ -149,7 +153,16 @@ def _engine_config(plan: ReplayPlan, cache: str, requests: list[Request]) -> Eng
         content_check=plan.content_check,
         check_every=plan.check_every,
         seed=plan.seed,
+        **of_blocks,
     )
+
+
+def _block_options(plan: ReplayPlan) -> dict[str, Any]:
+    policy = plan.eviction_policy
+    return {
+        "mamba_chunk_size": plan.mamba_chunk_size,
+        "eviction_policy": None if policy is None else policy.replace("-", "_"),
+    }
 
 
 def _longest_that_fits(requests: list[Request], slots: int) -> int:

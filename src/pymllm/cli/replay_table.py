@@ -87,6 +87,8 @@ def _engine_sections(report: EngineReport, plan: ReplayPlan) -> _Sections:
         ("rejected, as they can never fit", f"{report.rejected:,}"),
         ("retractions", f"{report.retractions:,}"),
     ]
+    if plan.has_blocks:
+        requests.append(("pauses", "no pauses" if report.pauses is None else f"{report.pauses:,}"))
     lost = report.dead_window_tokens
     hits = [*_hits(report), ("hits lost to dead windows", "no window" if lost is None else _tokens(lost))]
     if plan.has_states:
@@ -144,7 +146,20 @@ def _engine_configuration(config: EngineConfig, plan: ReplayPlan) -> _Rows:
         rows.insert(3, ("capacity of the window half", _rounded(config.swa_capacity, asked)))
     if plan.has_states:
         rows.insert(3, ("capacity for states", _of_states(config.track_slots, "state")))
+    if plan.has_blocks:
+        rows += _of_blocks(config)
     return rows
+
+
+def _of_blocks(config: EngineConfig) -> _Rows:
+    """Say what only blocks have; a column of another cache has none of it."""
+    if config.mamba_chunk_size is None or config.paused_capacity is None or config.eviction_policy is None:
+        values = ("no blocks",) * 3
+    else:
+        policy = config.eviction_policy.replace("_", "-")
+        values = (_tokens(config.mamba_chunk_size), policy, _tokens(config.paused_capacity))
+    labels = ("a state after every", "eviction policy", "capacity for paused requests")
+    return list(zip(labels, values, strict=True))
 
 
 def _serial_sections(report: SerialReport, plan: ReplayPlan) -> _Sections:

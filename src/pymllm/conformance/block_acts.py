@@ -53,12 +53,16 @@ class BlockActs(PoolMachine):
         judge = self.examiner.judge
         assert isinstance(judge, BlockJudge)  # of the adapter's kind
         self.judge = judge
+        # Reading changes nothing, so that one walk after each act shows as much as one after each step.
+        self._walks, self.examiner.audits_steps = self.examiner.audits_steps, False
         # A large pool takes long chains to fill, and more hashes, or all of them would be taken.
         self._scale = 1 + judge.blocks.usable // 16
         self.observe()
 
     def observe(self) -> None:
-        """Look at every view and every state."""
+        """Look at every view and every state, and walk the books from inside where that is wanted."""
+        if self._walks:
+            self._watched(self.examiner.look_inside)
         self.do(Inspect())
         if self.judge.states is not None:
             for layer in range(self.judge.states.layers):

@@ -123,17 +123,13 @@ def _check_request(context: DynamicInferenceContext, live: LiveRequest) -> None:
 def _check_content(context: DynamicInferenceContext) -> None:
     """Check that each registered block has the hash of its tokens and those before them."""
     kv, index = context.kv_block_allocator, context._index
+    parents = kv.block_parents.tolist()
     digests: dict[int, str | None] = {_NONE: None}
-    for block in sorted(kv._forest._children, key=lambda each: _depth(kv.block_parents.numpy(), each)):
-        above = digests[int(kv.block_parents[block])]
-        digest = index._hash_page(index._tokens[block], above)
+    ahead = [block for block in kv._forest._children if parents[block] == _NONE]
+    while ahead:
+        block = ahead.pop()
+        digest = index._hash_page(index._tokens[block], digests[parents[block]])
         digests[block] = digest
         value, found = block_hash(digest), int(kv.block_hashes[block])
         _check(value == found, "C3", f"block {block} holds tokens of hash {value}, registered under {found}")
-
-
-def _depth(parents: np.ndarray, block: int) -> int:
-    depth = 0
-    while block != _NONE:
-        block, depth = int(parents[block]), depth + 1
-    return depth
+        ahead.extend(kv._forest._children[block])

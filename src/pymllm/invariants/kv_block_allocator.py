@@ -90,21 +90,22 @@ def _check_family(allocator: KVBlockAllocator) -> None:
 
 def _active_blocks(allocator: KVBlockAllocator) -> set[int]:
     """Recount which registered blocks are referenced, or have a referenced registered descendant."""
-    parents = allocator._forest.parents
-    active: set[int] = set()
+    parents: list[int] = allocator._forest.parents.tolist()
+    rooted, active = {_NONE}, {_NONE}
     for block in allocator._forest._children:
-        path = _path_up(parents, block)
+        rooted.update(_path_up(parents, block, rooted))
         if allocator._ref_counts[block] > 0:
-            active.update(path)
-    return active
+            active.update(_path_up(parents, block, active))
+    return active - {_NONE}
 
 
-def _path_up(parents: np.ndarray, block: int) -> list[int]:
+def _path_up(parents: list[int], block: int, known: set[int]) -> list[int]:
+    """List a block and those above it, up to one that is known."""
     path: list[int] = []
-    while block != _NONE and len(path) <= parents.size:
+    while block not in known and len(path) <= len(parents):
         path.append(block)
-        block = int(parents[block])
-    _check(len(path) <= parents.size, "C1", f"block {path[0]} is its own ancestor")
+        block = parents[block]
+    _check(len(path) <= len(parents), "C1", f"block {path[:1]} is its own ancestor")
     return path
 
 

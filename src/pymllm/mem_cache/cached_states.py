@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from pymllm.mem_cache.eviction import LeafPlan
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
@@ -47,15 +45,14 @@ class CachedStates:
         """Take every state from its node, whatever is held."""
         for node in self.lru:
             node.mamba_value = None
-            node.mamba_lock_ref = node._track_slot = 0
+            node.mamba_lock_ref = 0
         self.lru.clear()
         self.unlocked: VictimOrder[MambaTreeNode] = VictimOrder()
         self.evictable = 0
         self.protected = 0
 
-    def adopt(self, node: MambaTreeNode, value: torch.Tensor, track_slot: int) -> None:
+    def adopt(self, node: MambaTreeNode, track_slot: int) -> None:
         """Give a state to a node of the current access that has none; its holds protect it at once (M4)."""
-        node.mamba_value = value
         node._track_slot = track_slot
         node.mamba_lock_ref = node._holds
         self.lru.insert_mru(node)
@@ -67,21 +64,21 @@ class CachedStates:
 
     def forget(self, node: MambaTreeNode) -> None:
         """Take an unlocked state from its node; the caller has taken the node out of `unlocked`."""
-        node.mamba_value = None
-        node._track_slot = 0
+        node._track_slot = node._track_index = None
         self.evictable -= 1
         self.lru.remove(node)
 
     def stamp(self, path: Sequence[MambaTreeNode], now: float) -> None:
         """Set the recency of the nodes of a path to that of a new access."""
-        evictable = [node for node in path if node.mamba_value is not None and not node.mamba_lock_ref]
-        self.unlocked.restamp(evictable, now)
+        evictable = [node for node in path if node._track_slot is not None and not node.mamba_lock_ref]
+        if evictable:
+            self.unlocked.restamp(evictable, now)
         for node in path:
             node.last_access_time = now
 
     def hold(self, node: MambaTreeNode) -> None:
         """Protect the state of ``node``, if it has one, by one more hold."""
-        if node.mamba_value is None:
+        if node._track_slot is None:
             return
         if not node.mamba_lock_ref:
             self.unlocked.discard(node)
@@ -91,7 +88,7 @@ class CachedStates:
 
     def release(self, node: MambaTreeNode) -> None:
         """Take back what one hold at ``node`` protects."""
-        if node.mamba_value is None:
+        if node._track_slot is None:
             return
         node.mamba_lock_ref -= 1
         if not node.mamba_lock_ref:
@@ -109,12 +106,12 @@ class StatePlan:
         Its `unlocked` nodes lose what is chosen; the nodes keep their states until `give_back`.
     """
 
+    __slots__ = ("_going", "_states", "leaves")
+
     def __init__(self, states: CachedStates) -> None:
         self._states = states
         self._going: dict[int, MambaTreeNode] = {}  # nodes whose state goes, in the order chosen
-        self.leaves: LeafPlan[MambaTreeNode] = LeafPlan(
-            states.tree, must_go=self._is_stateless, on_choose=self._choose_state
-        )
+        self.leaves: LeafPlan[MambaTreeNode] = LeafPlan(states.tree, self._is_stateless, self._choose_state)
 
     @property
     def states(self) -> int:
@@ -123,7 +120,8 @@ class StatePlan:
 
     def take_states(self, wanted: int) -> None:
         """Choose the least recent unlocked state until ``wanted`` are gone or none is left."""
-        while self.states < wanted:
+        going = self._going
+        while len(going) < wanted:
             node = self._states.unlocked.oldest()
             if node is None:
                 return
@@ -157,9 +155,9 @@ class StatePlan:
             self._states.unlocked.add(node)
 
     def _is_stateless(self, node: MambaTreeNode) -> bool:
-        return node.mamba_value is None or node.id in self._going
+        return node._track_slot is None or node.id in self._going
 
     def _choose_state(self, node: MambaTreeNode) -> None:
-        if not self._is_stateless(node):
+        if node._track_slot is not None and node.id not in self._going:
             self._states.unlocked.discard(node)
             self._going[node.id] = node

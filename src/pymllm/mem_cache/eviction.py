@@ -33,6 +33,8 @@ class LeafPlan(Generic[NodeT]):
     Cost: O(1) per node chosen, whatever else is in the tree. Laws: R5, S4, X2.
     """
 
+    __slots__ = ("_children_left", "_must_go", "_on_choose", "_tree", "removed", "tokens")
+
     def __init__(
         self,
         tree: RadixTree[NodeT],

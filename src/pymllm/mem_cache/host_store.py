@@ -102,7 +102,7 @@ class HostSlotStore(SlotStore):
             stop = self._ready_from + count
         pages = self._ready[self._ready_from : stop]
         self._ready_from = stop
-        runs = _long_runs(pages)
+        runs = _long_runs(pages) if count >= _RUNS_FROM else None
         if runs is None:
             self._state[pages] = _HELD
         else:
@@ -157,13 +157,13 @@ class HostSlotStore(SlotStore):
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
         slots = self._read(indices)
-        if not slots.size:
-            return _NOTHING
         if self.page_size == 1:
-            if self.check_ownership:
+            if self.check_ownership and slots.size:
                 self._check_held(slots, slots)
                 self._check_distinct(slots)
             return slots
+        if not slots.size:
+            return _NOTHING
         pages = self._pages_of(slots)
         if self.check_ownership:
             self._check_held(slots, pages)
@@ -176,7 +176,8 @@ class HostSlotStore(SlotStore):
             self._pending.append(pages.copy())
             self.pending_pages += pages.size
             return
-        runs = _long_runs(pages)
+        size = pages.size
+        runs = _long_runs(pages) if size >= _RUNS_FROM else None
         if runs is None:
             self._state[pages] = self._epoch
             self._young_chunks[pages >> self._chunk_shift] = True
@@ -184,8 +185,8 @@ class HostSlotStore(SlotStore):
             for first, end in runs:
                 self._state[first:end] = self._epoch
                 self._young_chunks[first >> _CHUNK_BITS : ((end - 1) >> _CHUNK_BITS) + 1] = True
-        self._young_pages += pages.size
-        self.free_pages += pages.size
+        self._young_pages += size
+        self.free_pages += size
 
     def _release_pending(self) -> None:
         """Give what is pending, in one go."""
@@ -299,8 +300,6 @@ class HostSlotStore(SlotStore):
 
 def _long_runs(pages: NDArray[np.int64]) -> list[tuple[int, int]] | None:
     """Return the half-open runs of consecutive numbers in ``pages``, or ``None`` where they are short."""
-    if pages.size < _RUNS_FROM:
-        return None
     breaks = np.flatnonzero(pages[1:] - pages[:-1] != 1)
     if breaks.size * _LONG_RUN > pages.size:
         return None

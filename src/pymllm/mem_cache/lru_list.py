@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pymllm.errors import UsageError
@@ -52,7 +52,10 @@ class LRUList:
         self._prev = "mamba_prev" if mamba else "prev"
         self._next = "mamba_next" if mamba else "next"
         self._lock = "mamba_lock_ref" if mamba else "full_lock_ref"
-        self._link(self.head, self.tail)
+        # Fields by their own name, twice: by a name looked up, in and out again takes 0.9 us and not 0.42.
+        self._put_behind, self._cut = (_put_state, _cut_state) if mamba else (_put_any, _cut_any)
+        setattr(self.head, self._next, self.tail)
+        setattr(self.tail, self._prev, self.head)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -82,7 +85,8 @@ class LRUList:
         UsageError
             It is a member already, of this list or of another one of the same mode, or a sentinel.
         """
-        self._check_type(node)
+        if not isinstance(node, MambaTreeNode):
+            raise _no_node(node)
         if node in self._members:
             raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
         if getattr(node, self._next) is not None or getattr(node, self._prev) is not None:
@@ -102,9 +106,7 @@ class LRUList:
             It is no member.
         """
         self._check_member(node)
-        self._link(getattr(node, self._prev), getattr(node, self._next))
-        setattr(node, self._prev, None)
-        setattr(node, self._next, None)
+        self._cut(node)
         self._members.remove(node)
 
     def clear(self) -> None:
@@ -113,7 +115,8 @@ class LRUList:
             setattr(node, self._prev, None)
             setattr(node, self._next, None)
         self._members.clear()
-        self._link(self.head, self.tail)
+        setattr(self.head, self._next, self.tail)
+        setattr(self.tail, self._prev, self.head)
 
     def touch_mru(self, node: MambaTreeNode) -> None:
         """Make a member the most recent one.
@@ -125,7 +128,7 @@ class LRUList:
         """
         self._check_member(node)
         if getattr(self.head, self._next) is not node:
-            self._link(getattr(node, self._prev), getattr(node, self._next))
+            self._cut(node)
             self._put_behind(node, self.head)
 
     def touch_node_and_parents_mru(self, node: MambaTreeNode, root: MambaTreeNode) -> None:
@@ -143,21 +146,36 @@ class LRUList:
         UsageError
             ``root`` is not above ``node``; nothing has moved then.
         """
-        self._check_type(node)
-        self._check_type(root)
+        for given in (node, root):
+            if not isinstance(given, MambaTreeNode):
+                raise _no_node(given)
         path, at = [], node
         while at is not root:
-            if at in self._members:
-                path.append(at)
+            path.append(at)
             if at.parent is None:
                 raise UsageError(f"node {root.id} is no ancestor of node {node.id}: give the root above it")
             at = at.parent
-        newer, forward = self.head, self._next
-        for member in path:
-            if getattr(newer, forward) is not member:  # of a path touched before, only its end moves
-                self._link(getattr(member, self._prev), getattr(member, forward))
-                self._put_behind(member, newer)
-            newer = member
+        self.touch_path_mru(path[::-1])
+
+    def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:
+        """Make the nodes of a path the most recent members, the last one first.
+
+        Parameters
+        ----------
+        path : sequence of MambaTreeNode
+            Distinct nodes; who is no member is passed over.
+
+        Notes
+        -----
+        For those who have walked the path already: `touch_node_and_parents_mru` without its way up.
+        """
+        newer, forward, members = self.head, self._next, self._members
+        for node in reversed(path):
+            if node in members:
+                if getattr(newer, forward) is not node:  # of a path touched before, only its end moves
+                    self._cut(node)
+                    self._put_behind(node, newer)
+                newer = node
 
     def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
         """Return the least recent member without children and without a lock, or ``None``."""
@@ -173,21 +191,44 @@ class LRUList:
                 return node
         return None
 
-    def _put_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
-        older = getattr(newer, self._next)
-        self._link(newer, node)
-        self._link(node, older)
-
-    def _link(self, newer: MambaTreeNode, older: MambaTreeNode) -> None:
-        setattr(newer, self._next, older)
-        setattr(older, self._prev, newer)
-
     def _check_member(self, node: MambaTreeNode) -> None:
-        self._check_type(node)
+        if not isinstance(node, MambaTreeNode):
+            raise _no_node(node)
         if node not in self._members:
             raise UsageError(f"node {node.id} is not in the list: insert_mru it first")
 
-    @staticmethod
-    def _check_type(node: Any) -> None:
-        if not isinstance(node, MambaTreeNode):
-            raise TypeError(f"node is a {type(node).__name__}: give a MambaTreeNode")
+
+def _no_node(given: Any) -> TypeError:
+    return TypeError(f"node is a {type(given).__name__}: give a MambaTreeNode")
+
+
+def _put_any(node: MambaTreeNode, newer: MambaTreeNode) -> None:
+    """Link ``node`` behind ``newer``, a member or the head."""
+    older = newer.next
+    assert older is not None
+    newer.next = older.prev = node
+    node.prev, node.next = newer, older
+
+
+def _put_state(node: MambaTreeNode, newer: MambaTreeNode) -> None:
+    older = newer.mamba_next
+    assert older is not None
+    newer.mamba_next = older.mamba_prev = node
+    node.mamba_prev, node.mamba_next = newer, older
+
+
+def _cut_any(node: MambaTreeNode) -> None:
+    """Link a member's neighbours with each other, and the member with nobody."""
+    newer, older = node.prev, node.next
+    assert newer is not None
+    assert older is not None
+    newer.next, older.prev = older, newer
+    node.prev = node.next = None
+
+
+def _cut_state(node: MambaTreeNode) -> None:
+    newer, older = node.mamba_prev, node.mamba_next
+    assert newer is not None
+    assert older is not None
+    newer.mamba_next, older.mamba_prev = older, newer
+    node.mamba_prev = node.mamba_next = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_pool, as_size
+from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_callback, as_device, as_int, as_pool, as_size
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -23,7 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan
 from pymllm.mem_cache.eviction import EvictionCallbacks
-from pymllm.mem_cache.incoming_slots import read_incoming_slots
+from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
@@ -146,7 +146,7 @@ class MambaRadixCache(BasePrefixCache):
         """
         self._callbacks.refuse("reset")
         owned = list(self._tree.nodes())
-        track_slots = [node._track_slot for node in owned if node.mamba_value is not None]
+        track_slots = [node._track_slot for node in owned if node._track_slot is not None]
         slots = self._tree.gather(owned)
         self._tree.clear()
         self._states.clear()
@@ -189,7 +189,7 @@ class MambaRadixCache(BasePrefixCache):
         self._callbacks.refuse("match_prefix")
         walk = self._tree.walk(PagedKey.of(key, self.page_size))
         path = walk.path
-        while path and path[-1].mamba_value is None:
+        while path and path[-1]._track_slot is None:
             path.pop()
         self._stamp(path)
         for node in path:
@@ -247,10 +247,14 @@ class MambaRadixCache(BasePrefixCache):
         track_slot = None
         if mamba_value is not None:
             track_slot = _read_track_slot(mamba_value)
-            self._check_resumable(key, paged)
+            if not paged.length or paged.length != len(key):
+                raise ValueError(
+                    f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key "
+                    f"of whole pages of {self.page_size}, at least one"
+                )
         tree = self._tree
         walk = tree.walk(paged)
-        new = slots[walk.length : paged.length].to(self.device, torch.int64, copy=True)
+        new = copy_for_keeps(slots, walk.length, paged.length, self.device)
         if walk.shared:
             assert walk.partial is not None
             walk.path.append(self._split(walk.partial, walk.shared))
@@ -261,10 +265,10 @@ class MambaRadixCache(BasePrefixCache):
             last = tree.append(last, paged, new)
             self.full_lru.insert_mru(last)
             adopted = ((walk.length, paged.length),)
-        exists = mamba_value is not None and last.mamba_value is not None
-        if mamba_value is not None and track_slot is not None and not exists:
-            self._states.adopt(last, mamba_value.to(self.device, torch.int64, copy=True), track_slot)
-        return InsertResult(walk.length, last, mamba_exist=exists, adopted=adopted)
+        exists = track_slot is not None and last._track_slot is not None
+        if track_slot is not None and not exists:
+            self._states.adopt(last, track_slot)
+        return InsertResult(walk.length, last, exists, adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         """Give KV and states back to their pools, least recently used first.
@@ -304,7 +308,7 @@ class MambaRadixCache(BasePrefixCache):
         plan.give_back(self.mamba_pool)
         if removed and self.pool is not None:
             try:
-                self.pool.free(self._tree.gather(removed))
+                self.pool.free(self._tree.hand_over(removed))
             except BaseException:
                 plan.call_off()
                 raise
@@ -312,7 +316,7 @@ class MambaRadixCache(BasePrefixCache):
             self.full_lru.remove(node)
         self._tree.remove(removed)
         self._callbacks.run(self.on_node_evict, removed)
-        return EvictResult(plan.leaves.tokens, mamba_evicted=states)
+        return EvictResult(plan.leaves.tokens, 0, states)
 
     def inc_lock_ref(self, node: MambaTreeNode | None) -> None:
         """Hold ``node``: its KV and that of its ancestors, and its own state.
@@ -408,15 +412,8 @@ class MambaRadixCache(BasePrefixCache):
         self._states.stamp(path, now)
         if is_leaf:
             tree.leaves.add(last)
-        self.full_lru.touch_node_and_parents_mru(last, tree.root)
-        self._states.lru.touch_node_and_parents_mru(last, tree.root)
-
-    def _check_resumable(self, key: RadixKey, paged: PagedKey) -> None:
-        if not paged.length or paged.length != len(key):
-            raise ValueError(
-                f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key of "
-                f"whole pages of {self.page_size}, at least one"
-            )
+        self.full_lru.touch_path_mru(path)
+        self._states.lru.touch_path_mru(path)
 
 
 def _read_track_slot(value: Any) -> int:
@@ -425,7 +422,7 @@ def _read_track_slot(value: Any) -> int:
         raise TypeError(
             f"mamba_value is a {type(value).__name__}: give a 1-D integer tensor of one track slot"
         )
-    if value.dtype == torch.bool or value.is_floating_point() or value.is_complex():
+    if value.dtype not in INTEGER_DTYPES:
         raise TypeError(f"mamba_value has dtype {value.dtype}: track slots are integers")
     if value.shape != (1,):
         raise ValueError(

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.edge_key import EdgeKey
 
 __all__ = ["MambaTreeNode"]
 
 
-class MambaTreeNode:
+class MambaTreeNode(EdgeKey):
     """One node of a `MambaRadixCache`: the edge into it, its KV slots, and perhaps a state at its end.
 
     Attributes
@@ -48,9 +49,7 @@ class MambaTreeNode:
     __slots__ = (  # noqa: RUF023 - the documented order, then what is private
         "children",
         "parent",
-        "key",
         "value",
-        "mamba_value",
         "full_lock_ref",
         "mamba_lock_ref",
         "last_access_time",
@@ -61,13 +60,12 @@ class MambaTreeNode:
         "next",
         "mamba_prev",
         "mamba_next",
-        "_raw",
         "_filed_under",
-        "_length",
         "_depth",
         "_holds",
         "_owner",
         "_track_slot",
+        "_track_index",
     )
 
     lock_ref: int
@@ -76,9 +74,7 @@ class MambaTreeNode:
     def __init__(self) -> None:
         self.children: dict[Any, MambaTreeNode] = {}
         self.parent: MambaTreeNode | None = None
-        self.key: RadixKey | None = None
         self.value: torch.Tensor | None = None
-        self.mamba_value: torch.Tensor | None = None
         self.full_lock_ref = 0
         self.mamba_lock_ref = 0
         self.last_access_time = 0.0
@@ -89,13 +85,30 @@ class MambaTreeNode:
         self.next: MambaTreeNode | None = None
         self.mamba_prev: MambaTreeNode | None = None
         self.mamba_next: MambaTreeNode | None = None
+        self._key: RadixKey | None = None
+        self._namespace: str | int | None = None
         self._raw = b""
         self._filed_under: Any = None
         self._length = 0
         self._depth = 0
         self._holds = 0
         self._owner: object | None = None
-        self._track_slot = 0  # mamba_value as a number: reading a device tensor would wait for the device
+        self._track_slot: int | None = None  # a number: reading a device tensor would wait for the device
+        self._track_index: torch.Tensor | None = None  # the same as a tensor, once asked for
+
+    @property
+    def mamba_value(self) -> torch.Tensor | None:
+        """The track slot of the state, made when first asked for: an insert need not wait 1.7 us for it."""
+        if self._track_index is None and self._track_slot is not None:
+            device = None if self.value is None else self.value.device
+            self._track_index = torch.full((1,), self._track_slot, dtype=torch.int64, device=device)
+        return self._track_index
+
+    @mamba_value.setter
+    def mamba_value(self, value: torch.Tensor | None) -> None:
+        self._track_index = value
+        if value is None or self._track_slot is None:
+            self._track_slot = None if value is None else int(value)
 
     @property
     def evicted(self) -> bool:
@@ -105,14 +118,14 @@ class MambaTreeNode:
     @property
     def mamba_tombstone(self) -> bool:
         """Whether the node has KV but no state."""
-        return self.value is not None and self.mamba_value is None
+        return self.value is not None and self._track_slot is None
 
     def __lt__(self, other: MambaTreeNode) -> bool:
         """Tell whether this node is less recent (R8)."""
         return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def __repr__(self) -> str:
-        state = "none" if self.mamba_value is None else self._track_slot
+        state = "none" if self._track_slot is None else self._track_slot
         return (
             f"MambaTreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, state={state}, "
             f"full_lock_ref={self.full_lock_ref}, mamba_lock_ref={self.mamba_lock_ref})"
@@ -121,7 +134,7 @@ class MambaTreeNode:
     def describe(self) -> str:
         """Return what `MambaRadixCache.pretty_print` shows of the node, on one line."""
         marks = f" full_lock_ref={self.full_lock_ref}"
-        if self.mamba_value is not None:
+        if self._track_slot is not None:
             marks += f" state={self._track_slot} mamba_lock_ref={self.mamba_lock_ref}"
         return f"#{self.id} {self.key!r} last_access_time={self.last_access_time:g}{marks}"
 

@@ -22,7 +22,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
-from pymllm.mem_cache.incoming_slots import read_incoming_slots
+from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
 from pymllm.mem_cache.tree_node import TreeNode
@@ -244,7 +244,7 @@ class RadixCache(BasePrefixCache):
             return self._insert_windowed(paged, slots, protected, evicted)
         tree = self._tree
         walk = tree.walk(paged)
-        new = self._own_copy(slots[walk.length : paged.length])
+        new = copy_for_keeps(slots, walk.length, paged.length, self.device)
         if walk.shared:
             assert walk.partial is not None
             walk.path.append(tree.split(walk.partial, walk.shared))
@@ -451,10 +451,6 @@ class RadixCache(BasePrefixCache):
         slots = slots.to(self.device, torch.int64)
         return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
 
-    def _own_copy(self, slots: torch.Tensor) -> torch.Tensor:
-        """Copy slots for keeps: trees hold no view of a caller's tensor (X5)."""
-        return slots.to(self.device, torch.int64, copy=True)
-
     def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
         nodes = plan.tombstoned
         if nodes and hasattr(self.pool, "free_swa"):
@@ -468,7 +464,7 @@ class RadixCache(BasePrefixCache):
     def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
         if plan.removed and self.pool is not None:
             try:
-                self.pool.free(self._tree.gather(plan.removed))
+                self.pool.free(self._tree.hand_over(plan.removed))
             except BaseException:
                 call_off()
                 raise

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.edge_key import EdgeKey
 
 __all__ = ["TreeNode"]
 
 
-class TreeNode:
+class TreeNode(EdgeKey):
     """One node of a `RadixCache`: the edge into it, its slots, and who uses it.
 
     Attributes
@@ -46,7 +47,6 @@ class TreeNode:
     __slots__ = (  # noqa: RUF023 - the documented order, then what is private
         "children",
         "parent",
-        "key",
         "value",
         "lock_ref",
         "swa_lock_ref",
@@ -56,9 +56,7 @@ class TreeNode:
         "hit_count",
         "hash_values",
         "id",
-        "_raw",
         "_filed_under",
-        "_length",
         "_depth",
         "_holds",
         "_owner",
@@ -67,7 +65,6 @@ class TreeNode:
     def __init__(self) -> None:
         self.children: dict[Any, TreeNode] = {}
         self.parent: TreeNode | None = None
-        self.key: RadixKey | None = None
         self.value: torch.Tensor | None = None
         self.lock_ref = 0
         self.swa_lock_ref = 0
@@ -77,6 +74,8 @@ class TreeNode:
         self.hit_count = 0
         self.hash_values: list[str] | None = None
         self.id = 1
+        self._key: RadixKey | None = None
+        self._namespace: str | int | None = None
         self._raw = b""
         self._filed_under: Any = None
         self._length = 0

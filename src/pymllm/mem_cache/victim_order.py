@@ -27,50 +27,6 @@ class Aged(Protocol):
 NodeT = TypeVar("NodeT", bound=Aged)
 
 
-class _AccessNumbers:
-    """A set of access numbers whose smallest is at hand.
-
-    A bitmap in blocks, with a heap of the blocks in use. Leaves enter with old access numbers when a
-    hold is released or a child goes, so neither a queue nor a linked list keeps them sorted; a heap of
-    the leaves themselves costs 3 us a pop at 200,000 leaves and fills with stale entries under locks. Here
-    adding, removing and finding take 0.2-0.4 us each, whatever the number of members.
-    """
-
-    __slots__ = ("_blocks", "_heap")
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, int] = {}
-        self._heap: list[int] = []
-
-    def add(self, number: int) -> None:
-        block = number >> _BLOCK_BITS
-        bits = self._blocks.get(block)
-        if bits is None:
-            heappush(self._heap, block)
-            bits = 0
-        self._blocks[block] = bits | (1 << (number & _BLOCK_MASK))
-
-    def remove(self, number: int) -> None:
-        block = number >> _BLOCK_BITS
-        bits = self._blocks[block] ^ (1 << (number & _BLOCK_MASK))
-        if bits:
-            self._blocks[block] = bits
-            return
-        del self._blocks[block]
-        if len(self._heap) > 2 * len(self._blocks) + _COMPACT_FROM:
-            self._heap = list(self._blocks)
-            heapify(self._heap)
-
-    def smallest(self) -> int | None:
-        heap, blocks = self._heap, self._blocks
-        while heap:
-            bits = blocks.get(heap[0])
-            if bits is not None:
-                return (heap[0] << _BLOCK_BITS) + (bits & -bits).bit_length() - 1
-            heappop(heap)
-        return None
-
-
 class _SameAccess(Generic[NodeT]):
     """Members of one access, which lie on one path: shallowest first."""
 
@@ -105,13 +61,19 @@ class VictimOrder(Generic[NodeT]):
 
     Most accesses leave one member behind (their leaf), so a lone member is stored bare and only several
     of one access get a container of their own.
+
+    The access numbers in use are a bitmap in blocks, with a heap of the blocks. Leaves enter with old access
+    numbers when a hold is released or a child goes, so neither a queue nor a linked list keeps them sorted; a
+    heap of the leaves themselves costs 3 us a pop at 200,000 leaves and fills with stale entries under locks.
+    Here adding, removing and finding take 0.2-0.4 us each, whatever the number of members.
     """
 
-    __slots__ = ("_at", "_numbers", "_size")
+    __slots__ = ("_at", "_blocks", "_heap", "_size")
 
     def __init__(self) -> None:
         self._at: dict[float, NodeT | _SameAccess[NodeT]] = {}
-        self._numbers = _AccessNumbers()
+        self._blocks: dict[int, int] = {}  # the access numbers in _at, as bits
+        self._heap: list[int] = []  # the keys of _blocks, and some that are gone
         self._size = 0
 
     def __len__(self) -> int:
@@ -125,14 +87,20 @@ class VictimOrder(Generic[NodeT]):
         """Add a node that is not a member."""
         number = node.last_access_time
         held = self._at.get(number)
+        self._size += 1
         if held is None:
             self._at[number] = node
-            self._numbers.add(int(number))
+            whole = int(number)
+            block = whole >> _BLOCK_BITS
+            bits = self._blocks.get(block)
+            if bits is None:
+                heappush(self._heap, block)
+                bits = 0
+            self._blocks[block] = bits | (1 << (whole & _BLOCK_MASK))
         elif isinstance(held, _SameAccess):
             held.add(node)
         else:
             self._at[number] = _SameAccess((held, node))
-        self._size += 1
 
     def restamp(self, nodes: Sequence[NodeT], now: float) -> None:
         """Give members a new access that no other member has.
@@ -143,9 +111,10 @@ class VictimOrder(Generic[NodeT]):
             self.discard(node)
             node.last_access_time = now
         if nodes:
-            self._at[now] = nodes[0] if len(nodes) == 1 else _SameAccess(nodes)
-            self._numbers.add(int(now))
-            self._size += len(nodes)
+            self.add(nodes[0])
+        if len(nodes) > 1:
+            self._at[now] = _SameAccess(nodes)
+            self._size += len(nodes) - 1
 
     def discard(self, node: NodeT) -> None:
         """Remove a member."""
@@ -157,12 +126,28 @@ class VictimOrder(Generic[NodeT]):
             if held.by_depth:
                 return
         del self._at[number]
-        self._numbers.remove(int(number))
+        whole = int(number)
+        block = whole >> _BLOCK_BITS
+        bits = self._blocks[block] ^ (1 << (whole & _BLOCK_MASK))
+        if bits:
+            self._blocks[block] = bits
+        else:
+            self._drop(block)
 
     def oldest(self) -> NodeT | None:
         """Return the least recent member, or ``None``."""
-        number = self._numbers.smallest()
-        if number is None:
-            return None
-        held = self._at[number]
-        return held.shallowest() if isinstance(held, _SameAccess) else held
+        heap, blocks = self._heap, self._blocks
+        while heap:
+            bits = blocks.get(heap[0])
+            if bits is not None:
+                held = self._at[(heap[0] << _BLOCK_BITS) + (bits & -bits).bit_length() - 1]
+                return held.shallowest() if isinstance(held, _SameAccess) else held
+            heappop(heap)
+        return None
+
+    def _drop(self, block: int) -> None:
+        """Forget a block without members; the heap does so when the block comes up, or all at once."""
+        del self._blocks[block]
+        if len(self._heap) > 2 * len(self._blocks) + _COMPACT_FROM:
+            self._heap = list(self._blocks)
+            heapify(self._heap)

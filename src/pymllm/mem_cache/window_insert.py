@@ -7,6 +7,7 @@ has done is written into the tree (X2).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -81,7 +82,7 @@ class WindowInsert(Generic[NodeT]):
         """
         walk = self._walk
         if not self._is_usable_afterwards():
-            usable, _ = self._window.usable_part(walk._replace(partial=None, shared=0))
+            usable, _ = self._window.usable_part(replace(walk, partial=None, shared=0))
             return InsertResult(walk.length, usable[-1] if usable else self._tree.root)
         if getattr(self._pool, "check_ownership", False) and hasattr(self._pool, "translate_to_swa"):
             self._check_window_halves()

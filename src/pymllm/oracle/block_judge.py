@@ -57,6 +57,8 @@ class BlockJudge(BlockSlotJudge):
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
         self.answer(Done, "X7", "reset", outcome)
         self.seen.check_quiet("X7")
+        if self.blocks.held:
+            self.evidence.count("X7")  # nobody was told of what is taken from them
         self.evidence.meet("a reset with blocks held", self.blocks.held)
         self.evidence.meet("a reset with blocks cached", self.blocks.cached)
         self.blocks.reset()

@@ -1,4 +1,4 @@
-"""The simulated engine: a scheduler in virtual time over the real pools and caches.
+"""The simulated engine over a prefix cache: a scheduler in virtual time over the real pools and caches.
 
 It admits, prefills in chunks, decodes token by token, retracts when memory runs out, aborts and
 finishes. What a request does with memory is in `pymllm.workloads.engine_memory`, what the simulated
@@ -7,24 +7,20 @@ model writes in `pymllm.workloads.engine_forward`, and every open choice in `pym
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from operator import attrgetter
-from time import perf_counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from pymllm.errors import InvariantViolation, UsageError
-from pymllm.workloads.ceiling import HitCeiling
+from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine_admission import AdmissionRule
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_decode import DecodeBatch
 from pymllm.workloads.engine_forward import padded
+from pymllm.workloads.engine_loop import EngineLoop
 from pymllm.workloads.engine_memory import EngineMemory
 from pymllm.workloads.engine_pools import EnginePools, make_engine_pools
 from pymllm.workloads.engine_report import EngineReport
-from pymllm.workloads.engine_tally import EngineTally
 from pymllm.workloads.engine_watch import EngineWatch, Event, Onlooker
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
@@ -33,8 +29,8 @@ from pymllm.workloads.source import Source, Stage
 __all__ = ["Engine", "EngineConfig", "EngineReport"]
 
 
-class Engine:
-    """One engine and one run of it.
+class Engine(EngineLoop[LiveRequest]):
+    """One engine over a prefix cache, and one run of it.
 
     Parameters
     ----------
@@ -92,116 +88,28 @@ class Engine:
         pools: EnginePools | None = None,
         onlooker: Onlooker | None = None,
     ) -> None:
-        self.config = config.rounded()
-        self._pools = make_engine_pools(self.config) if pools is None else pools
-        self.watch = EngineWatch(self.config, self._pools, onlooker)
-        self.memory = EngineMemory(self.config, self._pools, self.watch)
-        self.queue: deque[LiveRequest] = deque()
+        config = config.rounded()
+        self._pools = make_engine_pools(config) if pools is None else pools
+        self.watch = EngineWatch(config, self._pools, onlooker)
+        self.memory = EngineMemory(config, self._pools, self.watch)
+        super().__init__(config, source, progress, self.memory, self.watch)
         self.prefilling: list[LiveRequest] = []
-        self.decoding = DecodeBatch(self.config.page_size)
-        self._source = source
-        self._progress = progress
-        self._admission = AdmissionRule(self.config, self.memory)
-        self._tally = EngineTally()
-        self._ceiling = HitCeiling(self.config.page_size, held_back=1)
-        self._coming: Request | None = None
-        self._is_closed = False
-        self._now_ms = 0.0
-        self._started_ms = 0.0
+        self.decoding = DecodeBatch(config.page_size)
+        self._admission = AdmissionRule(config, self.memory)
         # `EngineMemory.changes` when the queue's head was last refused: it is futile to ask again before.
         self._refused_at = -1
         self._has_retracted = False
 
     # -- running ---------------------------------------------------------------------------------------
 
-    def run(self) -> EngineReport:
-        """Run to the end, check that everything was given back, and report.
-
-        Returns
-        -------
-        EngineReport
-            Counts and times; the final emptying of the cache is not in them.
-
-        Raises
-        ------
-        InvariantViolation
-            A law is broken: by a check during the run, or by what is left at the end.
-        """
-        while self.step():
-            pass
-        self.check_quiescent()
-        report = self.report()
-        self.evict_everything()
-        return report
-
-    def step(self) -> bool:
-        """Carry out one iteration, after jumping over the time in which nothing happens.
-
-        Returns
-        -------
-        bool
-            False when nothing is left to do; nothing was done then. A source that has another request
-            later may be stepped on.
-        """
-        if self._coming is None and not self._is_closed:
-            self._coming = self._source.next_request()
-        if self._is_idle():
-            if self._coming is None:
-                return False
-            self._now_ms = max(self._now_ms, self._coming.arrival_ms)
-        if self._tally.iterations == 0:
-            self._started_ms = self._now_ms
-        began, settled = perf_counter(), self._tally.settled
-        self._iterate()
-        self._tally.iterations += 1
-        self._tally.virtual_ms = self._now_ms - self._started_ms
-        self._tally.count_memory(self.config, self.memory)
-        if self.config.check_every:
-            self._check_books()
-        self._tally.wall_seconds += perf_counter() - began
-        if self._progress is not None and self._tally.settled != settled:
-            self._progress(self._tally.settled)
-        return True
+    def lives(self) -> list[LiveRequest]:
+        """List the requests that own a row, those in prefill first."""
+        return [*self.prefilling, *self.decoding.requests]
 
     def _iterate(self) -> None:
         self._has_retracted = False
-        self._take_arrivals()
-        if self._source.may_abort:
-            self._abort_where_asked()
         self._decode()
         self._prefill()
-        self._now_ms += self.config.iteration_ms
-
-    def report(self) -> EngineReport:
-        """Report everything up to now."""
-        forward = self.watch.forward
-        content_tokens = forward.checked_tokens if forward is not None else 0
-        return self._tally.report(self.config, self.memory, content_tokens)
-
-    def drain(self) -> None:
-        """Abort whatever waits or lives, and take nothing more from the source."""
-        self._coming, self._is_closed = None, True
-        for live in [*self.queue, *self.prefilling, *self.decoding.requests]:
-            self._abort(live)
-
-    def _is_idle(self) -> bool:
-        return not (self.queue or self.prefilling or self.decoding)
-
-    # -- checks ----------------------------------------------------------------------------------------
-
-    def check_quiescent(self) -> None:
-        """Check that pools and cache own everything now that no request lives.
-
-        Raises
-        ------
-        UsageError
-            Requests wait or live; `run` or `drain` first.
-        InvariantViolation
-            E3: something was not given back. E2: a free row is not empty. E5: a padded write went astray.
-        """
-        if not self._is_idle():
-            raise UsageError("requests wait or live: run or drain the engine before checking what is left")
-        self.watch.check_quiescent()
 
     def evict_everything(self) -> None:
         """Empty the cache and check that the pools own everything (law E3).
@@ -220,35 +128,22 @@ class Engine:
 
     def _check_books(self) -> None:
         self.decoding.write_back()
-        lives = [*self.prefilling, *self.decoding.requests]
-        self.watch.check_books(lives, self.memory.probe.operations)
+        self.watch.check_books(self.lives(), self.memory.probe.operations)
 
     # -- arrivals and aborts -----------------------------------------------------------------------------
 
-    def _take_arrivals(self) -> None:
-        while self._coming is not None and self._coming.arrival_ms <= self._now_ms:
-            self._arrive(self._coming)
-            self._coming = self._source.next_request()
+    def _receive(self, request: Request, place: int) -> LiveRequest:
+        return LiveRequest(request, place)
 
-    def _arrive(self, request: Request) -> None:
-        self._tally.requests += 1
-        live = LiveRequest(request, place=self._tally.requests)
-        if not self._admission.can_ever_fit(live):
-            self.watch.notice(Event.REJECTED, live)
-            self._tally.rejected += 1
-            return
-        live.ceiling_tokens = self._ceiling.add(request)
-        self.queue.append(live)
+    def _can_ever_fit(self, live: LiveRequest) -> bool:
+        return self._admission.can_ever_fit(live)
 
-    def _abort_where_asked(self) -> None:
-        for stage, lives in (
+    def _by_stage(self) -> Sequence[tuple[Stage, list[LiveRequest]]]:
+        return (
             (Stage.QUEUED, list(self.queue)),
             (Stage.PREFILL, list(self.prefilling)),
             (Stage.DECODE, self.decoding.requests),
-        ):
-            for live in lives:
-                if self._source.abort(live.request_id, stage):
-                    self._abort(live)
+        )
 
     def _abort(self, live: LiveRequest) -> None:
         self.watch.notice(Event.ABORTED, live)
@@ -327,10 +222,7 @@ class Engine:
 
     def _prefill_chunk(self, live: LiveRequest, budget: int) -> int:
         """Compute the next tokens of a prompt; returns how many, 0 where the request was retracted."""
-        most = min(budget, live.prompt_length - live.length)
-        limit = self._source.chunk_limit(live.request_id, most)
-        if not 1 <= limit <= most:
-            raise UsageError(f"chunk_limit gave {limit} tokens; it must be in 1..{most}")
+        limit = self._ask_for_chunk(live, min(budget, live.prompt_length - live.length))
         computed, end = 0, live.length + limit
         while computed < limit:
             piece = min(end, self.memory.next_stop(live)) - live.length
@@ -410,18 +302,14 @@ class Engine:
 
     def _retract(self) -> None:
         """Throw one live request back into the queue; what it has produced becomes a part of its prompt."""
-        oldest_first = sorted([*self.prefilling, *self.decoding.requests], key=attrgetter("place"))
-        lives = {live.request_id: live for live in oldest_first}
+        lives = self.lives()
         if len(lives) == 1:
             raise InvariantViolation(
                 "E4",
-                f"request {next(iter(lives))} is alone and fits, but cannot grow: only {self.memory.room()} "
-                "slots are free or evictable (full, SWA)",
+                f"request {lives[0].request_id} is alone and fits, but cannot grow: only "
+                f"{self.memory.room()} slots are free or evictable (full, SWA)",
             )
-        chosen = self._source.retract_victim(list(lives))
-        if chosen not in lives:
-            raise UsageError(f"retract_victim gave {chosen}; it must be one of {list(lives)}")
-        live = lives[chosen]
+        live = self._ask_for_victim(lives)
         self.watch.notice(Event.RETRACTED, live)
         self._leave(live)
         live.keep_produced()

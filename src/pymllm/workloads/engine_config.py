@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-__all__ = ["CACHES_OF_STATES", "EngineConfig"]
+__all__ = ["BLOCKS", "CACHES_OF_STATES", "EVICTION_POLICIES", "EngineConfig"]
 
-CACHES_OF_STATES = frozenset({"mamba"})
+BLOCKS = "blocks"
+"""Name of the cache that is no tree: a `DynamicInferenceContext`."""
+
+CACHES_OF_STATES = frozenset({"mamba", BLOCKS})
 """Names of caches that keep recurrent states beside KV."""
 
+EVICTION_POLICIES = ("lru", "ref_zero")
+"""Values of `PrefixCachingEvictionPolicy`."""
+
 _TRACK_SLOTS_PER_REQUEST = 4
+_MAMBA_CHUNK_SIZE = 128
+_PAUSED_SHARE = 4
+
+_OF_BLOCKS = ("mamba_chunk_size", "eviction_policy", "paused_capacity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +31,9 @@ class EngineConfig:
     ----------
     cache : str
         Name of the prefix cache in `pymllm.workloads.engine_pools.CACHE_MAKERS`: ``"radix"``,
-        ``"chunk"`` or ``"mamba"``.
+        ``"chunk"`` or ``"mamba"``; or ``"blocks"`` for a `BlockEngine`.
     page_size : int
-        Tokens per page.
+        Tokens per page, or per block.
     sliding_window_size : int or None
         Attention window in tokens; ``None`` for full attention only.
     capacity : int
@@ -32,7 +43,14 @@ class EngineConfig:
         Only with a window.
     track_slots : int or None
         States that a cache of states may keep; ``None`` takes four per running request. Only with
-        ``"mamba"``, which has no window.
+        ``"mamba"`` and ``"blocks"``, which have no window.
+    mamba_chunk_size : int or None
+        The kernel has a state after each multiple of this many tokens of what it computes; ``None`` takes
+        128. This and the next two only with ``"blocks"``.
+    eviction_policy : str or None
+        ``"lru"``, which ``None`` takes, or ``"ref_zero"``: what becomes of blocks that nobody references.
+    paused_capacity : int or None
+        KV slots in tokens that paused requests may keep; ``None`` takes a quarter of ``capacity``.
     max_running : int
         Most requests that own a row at one time.
     max_context : int
@@ -61,8 +79,8 @@ class EngineConfig:
     Raises
     ------
     ValueError
-        A size is zero or negative, ``swa_capacity`` comes without a window, or ``track_slots`` without a
-        cache of states; or a cache of states with a window.
+        A size is zero or negative, ``swa_capacity`` comes without a window, ``track_slots`` without a
+        cache of states, or what only blocks have with another cache; or a cache of states with a window.
     """
 
     cache: str = "radix"
@@ -71,6 +89,9 @@ class EngineConfig:
     capacity: int = 1_000_000
     swa_capacity: int | None = None
     track_slots: int | None = None
+    mamba_chunk_size: int | None = None
+    eviction_policy: str | None = None
+    paused_capacity: int | None = None
     max_running: int = 256
     max_context: int = 131_072
     chunk_tokens: int = 8192
@@ -86,27 +107,40 @@ class EngineConfig:
         for name in ("page_size", "capacity", "max_running", "max_context", "chunk_tokens", "iteration_ms"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("sliding_window_size", "swa_capacity"):
+        for name in ("sliding_window_size", "swa_capacity", "mamba_chunk_size"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} is {value}; it must be above 0, or None")
         for name in ("decode_headroom", "check_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
-        if self.track_slots is not None and self.track_slots < 0:
-            raise ValueError(f"track_slots is {self.track_slots}; it must be 0 or more, or None")
-        if self.track_slots is not None and not self.has_states:
-            raise ValueError(f"track_slots is for cache 'mamba'; cache {self.cache!r} keeps no states")
-        if self.has_states and self.sliding_window_size is not None:
-            raise ValueError(
-                f"sliding_window_size is {self.sliding_window_size}; cache 'mamba' has no window"
-            )
+        self._check_states()
         if self.swa_capacity is not None and self.sliding_window_size is None:
             raise ValueError("swa_capacity is for a sliding window; give sliding_window_size too")
         for name in ("capacity", "swa_capacity"):
             value = getattr(self, name)
             if value is not None and value < self.page_size:
                 raise ValueError(f"{name} is {value}; it must hold at least one page of {self.page_size}")
+
+    def _check_states(self) -> None:
+        for name in ("track_slots", "paused_capacity"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} is {value}; it must be 0 or more, or None")
+        if self.track_slots is not None and not self.has_states:
+            names = " and ".join(map(repr, sorted(CACHES_OF_STATES)))
+            raise ValueError(f"track_slots is for caches {names}; cache {self.cache!r} keeps no states")
+        for name in _OF_BLOCKS:
+            if getattr(self, name) is not None and self.cache != BLOCKS:
+                raise ValueError(f"{name} is for cache {BLOCKS!r}; cache {self.cache!r} has no blocks")
+        if self.eviction_policy not in (None, *EVICTION_POLICIES):
+            raise ValueError(
+                f"eviction_policy is {self.eviction_policy!r}; it must be one of {EVICTION_POLICIES}"
+            )
+        if self.has_states and self.sliding_window_size is not None:
+            raise ValueError(
+                f"sliding_window_size is {self.sliding_window_size}; cache {self.cache!r} has no window"
+            )
 
     @property
     def has_states(self) -> bool:
@@ -134,4 +168,13 @@ class EngineConfig:
             swa_capacity=swa_capacity,
             max_context=min(self.max_context, capacity),
             track_slots=track_slots,
+            **(self._block_defaults(capacity) if self.cache == BLOCKS else {}),
         )
+
+    def _block_defaults(self, capacity: int) -> dict[str, Any]:
+        paused = capacity // _PAUSED_SHARE if self.paused_capacity is None else self.paused_capacity
+        return {
+            "mamba_chunk_size": self.mamba_chunk_size or _MAMBA_CHUNK_SIZE,
+            "eviction_policy": self.eviction_policy or EVICTION_POLICIES[0],
+            "paused_capacity": min(paused, capacity) // self.page_size * self.page_size,
+        }

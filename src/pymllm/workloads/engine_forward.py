@@ -23,9 +23,9 @@ _FULL = (KVPart.FULL_K, KVPart.FULL_V)
 _SWA = (KVPart.SWA_K, KVPart.SWA_V)
 
 
-def padded(values: np.ndarray) -> np.ndarray:
-    """Extend a batch with zeros, the padding slot and row, to a multiple of `BATCH_MULTIPLE`."""
-    return np.concatenate([values, np.zeros(-len(values) % BATCH_MULTIPLE, dtype=values.dtype)])
+def padded(values: np.ndarray, padding: int = 0) -> np.ndarray:
+    """Extend a batch with the padding slot or row to a multiple of `BATCH_MULTIPLE`."""
+    return np.concatenate([values, np.full(-len(values) % BATCH_MULTIPLE, padding, dtype=values.dtype)])
 
 
 class SimulatedForward:
@@ -39,6 +39,8 @@ class SimulatedForward:
         Translates full slots to SWA slots, where there is a window.
     slots : int, optional
         Slots that the full pool names, in tokens; ``config.capacity`` of them may be in use at one time.
+    padding : range
+        Slots whose content nobody reads; padded writes go to the first.
 
     Attributes
     ----------
@@ -54,12 +56,17 @@ class SimulatedForward:
     """
 
     def __init__(
-        self, config: EngineConfig, swa_allocator: WindowAllocator | None, slots: int | None = None
+        self,
+        config: EngineConfig,
+        swa_allocator: WindowAllocator | None,
+        slots: int | None = None,
+        padding: range = range(1),
     ) -> None:
         self.checked_tokens = 0
         self.unchecked_writes = 0
         self._window = config.sliding_window_size
         self._swa_allocator = swa_allocator
+        self._padding = padding
         self._garbage = np.random.default_rng(config.seed)
         self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
         if config.swa_capacity is not None:
@@ -90,9 +97,10 @@ class SimulatedForward:
         garbage = self._garbage.integers(1, 1 << 62, -len(prefixes) % BATCH_MULTIPLE)
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
-            batch = padded(named)
-            if batch[len(named) :].any():
-                raise InvariantViolation("E5", f"the padding of a batch names slot {batch[-1]}, not slot 0")
+            batch = padded(named, self._padding.start)
+            stray = [slot for slot in batch[len(named) :].tolist() if slot not in self._padding]
+            if stray:
+                raise InvariantViolation("E5", f"the padding of a batch names slot {stray[0]}")
             index = torch.from_numpy(batch)
             for layer in range(_LAYERS):
                 values = [np.concatenate([kv_fingerprints(prefixes, layer, part), garbage]) for part in parts]
@@ -164,7 +172,7 @@ class SimulatedForward:
                 yield layer, part, buffer.view(-1)
 
     def check_untouched(self) -> None:
-        """Compare every slot but the padding one with the record of what was written there.
+        """Compare every slot but the padding ones with the record of what was written there.
 
         Raises
         ------
@@ -178,9 +186,10 @@ class SimulatedForward:
         for parts in self._pools:
             for layer, part, buffer in self._buffers(parts):
                 found = buffer.cpu().numpy()
-                astray = np.flatnonzero(found != self._written[layer, part])
-                if (astray > 0).any():
-                    slot = int(astray[astray > 0][0])
+                astray = found != self._written[layer, part]
+                astray[self._padding.start : self._padding.stop] = False
+                if astray.any():
+                    slot = int(astray.argmax())
                     raise InvariantViolation(
                         "E5",
                         f"slot {slot}, layer {layer}, {part.name} holds {found[slot]}, but what was last "

@@ -22,6 +22,7 @@ from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.engine_states import EngineStates
 from pymllm.workloads.engine_watch import EngineWatch, Event
 from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
 
 __all__ = ["EngineMemory"]
 
@@ -63,6 +64,7 @@ class EngineMemory:
         self.dead_window_tokens = 0
         self.changes = 0
         self.page_size = config.page_size
+        self._capacity = config.capacity
         self._window = config.sliding_window_size or 0
         self._swa_allocator = pools.swa_allocator
         self._releases_early = config.release_window_early
@@ -90,6 +92,26 @@ class EngineMemory:
         evictable = cache.evictable_size()
         return full + evictable, swa + (
             evictable if self._swa_allocator is None else cache.swa_evictable_size()
+        )
+
+    def use(self) -> MemoryUse:
+        """Tell how much is in use now."""
+        stored = self._capacity - self.available()[0]
+        held = stored - self.pools.kind.cache.evictable_size()
+        return MemoryUse(held, stored, None if self.states is None else self.states.held())
+
+    def counts(self) -> MemoryCounts:
+        """Tell what was done so far."""
+        probe, states = self.probe, self.states
+        return MemoryCounts(
+            evict_calls=probe.evict_calls,
+            evicted_tokens=probe.evicted_tokens,
+            evicted_swa_tokens=probe.evicted_swa_tokens,
+            dead_window_tokens=None if self._swa_allocator is None else self.dead_window_tokens,
+            evicted_states=None if states is None else probe.evicted_states,
+            skipped_snapshots=None if states is None else states.skipped,
+            cache_operations=probe.operations,
+            invariant_checks=probe.checks,
         )
 
     def _window_floor(self, length: Lengths) -> Lengths:

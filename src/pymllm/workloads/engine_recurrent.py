@@ -13,13 +13,9 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.workloads.engine_forward import padded
 from pymllm.workloads.engine_pools import StatePool
 from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.recurrence import Recurrence
+from pymllm.workloads.recurrent_states import RecurrentStates
 
 __all__ = ["SimulatedRecurrent"]
-
-# The largest primes below 2^24 and 2^8: float32 and bfloat16 hold every whole number up to there.
-_RECURRENT_PRIME = 16_777_213
-_CONV_PRIME = 251
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +25,11 @@ class _Buffer:
     name: str
     states: torch.Tensor  # (layers, rows, elements of a layer), a view
     record: torch.Tensor  # the same on the host, a copy
-    recurrence: Recurrence
+    model: RecurrentStates
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Read rows as int64, shape ``(rows, elements)``."""
-        index = torch.from_numpy(rows).to(self.states.device)
-        found = self.states[:, index].transpose(0, 1).flatten(1)
-        return found.to("cpu", torch.int64).numpy()
-
-    def as_rows(self, values: np.ndarray) -> torch.Tensor:
-        """Bring values of shape ``(rows, elements)`` into the buffer's shape and dtype, on the host."""
-        layers, _, per_layer = self.states.shape
-        shaped = torch.from_numpy(values).view(-1, layers, per_layer).transpose(0, 1)
-        return shaped.to(self.states.dtype)
+        return self.model.values(self.states[:, torch.from_numpy(rows).to(self.states.device)])
 
 
 class SimulatedRecurrent:
@@ -68,8 +56,8 @@ class SimulatedRecurrent:
         self.checked_states = 0
         self._garbage = np.random.default_rng(seed)
         self._buffers = [
-            _make_buffer("recurrent_state", pool.recurrent_state, _RECURRENT_PRIME, 1),
-            _make_buffer("conv_state", pool.conv_state, _CONV_PRIME, 2),
+            _make_buffer("recurrent_state", pool.recurrent_state, 1),
+            _make_buffer("conv_state", pool.conv_state, 2),
         ]
 
     # -- what the engine does to states ------------------------------------------------------------------
@@ -90,7 +78,7 @@ class SimulatedRecurrent:
         tokens = live.tokens[start : live.length]
         for buffer in self._buffers:
             state = buffer.read(row)[0]
-            after = buffer.recurrence.advance(state, tokens, live.request.namespace)
+            after = buffer.model.recurrence.advance(state, tokens, live.request.namespace)
             self._write(buffer, row, after[None])
 
     def decode(self, lives: Sequence[LiveRequest], rows: np.ndarray, positions: np.ndarray) -> None:
@@ -106,16 +94,16 @@ class SimulatedRecurrent:
         taken = list(zip(lives, positions.tolist(), strict=True))
         for buffer in self._buffers:
             new = [
-                buffer.recurrence.inputs(live.tokens[at : at + 1], live.request.namespace)
+                buffer.model.recurrence.inputs(live.tokens[at : at + 1], live.request.namespace)
                 for live, at in taken
             ]
-            self._write(buffer, rows, buffer.recurrence.step(buffer.read(rows), np.concatenate(new)))
+            self._write(buffer, rows, buffer.model.recurrence.step(buffer.read(rows), np.concatenate(new)))
 
     def _write(self, buffer: _Buffer, rows: np.ndarray, values: np.ndarray) -> None:
         """Write rows and, as a padded batch does, garbage into row 0."""
         index = padded(rows)
         garbage = self._garbage.integers(1, 100, (len(index) - len(rows), values.shape[1]))
-        written = buffer.as_rows(np.concatenate([values, garbage]))
+        written = buffer.model.states(np.concatenate([values, garbage]))
         device = buffer.states.device
         buffer.states[:, torch.from_numpy(index).to(device)] = written.to(device)
         buffer.record[:, torch.from_numpy(rows)] = written[:, : len(rows)]
@@ -142,7 +130,7 @@ class SimulatedRecurrent:
         self.checked_states += 1
         tokens = live.tokens[: live.length]
         for buffer in self._buffers:
-            expected = buffer.as_rows(buffer.recurrence.cold(tokens, live.request.namespace)[None])[:, 0]
+            expected = buffer.model.cold(tokens, live.request.namespace)
             found = buffer.states[:, live.row].cpu()
             wrong = bit_view(found) != bit_view(expected)
             if wrong.any():
@@ -179,6 +167,7 @@ class SimulatedRecurrent:
                 )
 
 
-def _make_buffer(name: str, states: torch.Tensor, prime: int, salt: int) -> _Buffer:
+def _make_buffer(name: str, states: torch.Tensor, salt: int) -> _Buffer:
     view = states.flatten(2)
-    return _Buffer(name, view, view.cpu().clone(), Recurrence(view.shape[0] * view.shape[2], prime, salt))
+    model = RecurrentStates((view.shape[0], view.shape[2]), view.dtype, salt)
+    return _Buffer(name, view, view.cpu().clone(), model)

@@ -35,6 +35,9 @@ class EngineReport:
         Requests taken from the source, and how they ended. Rejected ones could never fit.
     retractions : int
         Requests thrown back into the queue because memory ran out; one request may count several times.
+    pauses : int or None
+        Requests set aside with their blocks, until memory suffices for them to go on; ``None`` for a cache
+        without pauses.
     prompt_tokens : int
         Prompt tokens of all admitted requests, each counted at its first admission.
     hit_tokens : int
@@ -91,6 +94,7 @@ class EngineReport:
     rejected: int
     aborted: int
     retractions: int
+    pauses: int | None
     prompt_tokens: int
     hit_tokens: int
     ceiling_tokens: int

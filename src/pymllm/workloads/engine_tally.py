@@ -9,9 +9,9 @@ import numpy as np
 
 from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
-from pymllm.workloads.engine_memory import EngineMemory
 from pymllm.workloads.engine_report import CacheTime, EngineReport
-from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.live_sequence import LiveSequence
+from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
 
 __all__ = ["EngineTally"]
 
@@ -25,6 +25,7 @@ class EngineTally:
     rejected: int = 0
     aborted: int = 0
     retractions: int = 0
+    pauses: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
     ceiling_tokens: int = 0
@@ -44,33 +45,29 @@ class EngineTally:
         """Requests that have ended, one way or another."""
         return self.finished + self.rejected + self.aborted
 
-    def count_admission(self, live: LiveRequest) -> None:
+    def count_admission(self, live: LiveSequence) -> None:
         """Count a request's prompt and hit, the first time that it is admitted."""
         if not live.was_admitted:
             live.was_admitted = True
             self.prompt_tokens += live.request.prompt_length
-            self.hit_tokens += live.held_length
+            self.hit_tokens += live.hit_tokens
             self.ceiling_tokens += live.ceiling_tokens
-            self.stateless_tokens += max(0, live.branching_length - live.held_length)
+            self.stateless_tokens += live.stateless_tokens
 
-    def count_finish(self, live: LiveRequest) -> None:
+    def count_finish(self, live: LiveSequence) -> None:
         """Count a finished request and keep its times."""
         self.finished += 1
         self.output_tokens += live.request.output_length
         self.times.append(live.times)
 
-    def count_memory(self, config: EngineConfig, memory: EngineMemory) -> None:
+    def count_memory(self, use: MemoryUse) -> None:
         """Raise the peaks to what is in use now."""
-        stored = config.capacity - memory.available()[0]
-        self.peak_tokens_stored = max(self.peak_tokens_stored, stored)
-        held = stored - memory.probe.cache.evictable_size()
-        self.peak_tokens_held = max(self.peak_tokens_held, held)
-        if memory.states is not None:
-            self.peak_states_held = max(self.peak_states_held, memory.states.held())
+        self.peak_tokens_stored = max(self.peak_tokens_stored, use.stored_tokens)
+        self.peak_tokens_held = max(self.peak_tokens_held, use.held_tokens)
+        self.peak_states_held = max(self.peak_states_held, use.states or 0)
 
-    def report(self, config: EngineConfig, memory: EngineMemory, content_tokens: int) -> EngineReport:
+    def report(self, config: EngineConfig, counts: MemoryCounts, content_tokens: int) -> EngineReport:
         """Make the report of everything counted so far."""
-        probe, states = memory.probe, memory.states
         return EngineReport(
             config=config,
             requests=self.requests,
@@ -78,6 +75,7 @@ class EngineTally:
             rejected=self.rejected,
             aborted=self.aborted,
             retractions=self.retractions,
+            pauses=None if config.paused_capacity is None else self.pauses,
             prompt_tokens=self.prompt_tokens,
             hit_tokens=self.hit_tokens,
             ceiling_tokens=self.ceiling_tokens,
@@ -85,20 +83,20 @@ class EngineTally:
             ceiling_hit_rate=self.ceiling_tokens / max(1, self.prompt_tokens),
             computed_tokens=self.computed_tokens,
             output_tokens=self.output_tokens,
-            evict_calls=probe.evict_calls,
-            evicted_tokens=probe.evicted_tokens,
-            evicted_swa_tokens=probe.evicted_swa_tokens,
-            dead_window_tokens=None if config.sliding_window_size is None else memory.dead_window_tokens,
-            stateless_tokens=None if states is None else self.stateless_tokens,
-            peak_states_held=None if states is None else self.peak_states_held,
-            evicted_states=None if states is None else probe.evicted_states,
-            skipped_snapshots=None if states is None else states.skipped,
+            evict_calls=counts.evict_calls,
+            evicted_tokens=counts.evicted_tokens,
+            evicted_swa_tokens=counts.evicted_swa_tokens,
+            dead_window_tokens=counts.dead_window_tokens,
+            stateless_tokens=self.stateless_tokens if config.has_states else None,
+            peak_states_held=self.peak_states_held if config.has_states else None,
+            evicted_states=counts.evicted_states,
+            skipped_snapshots=counts.skipped_snapshots,
             match=_cache_time([times.match_ns for times in self.times]),
             insert=_cache_time([times.insert_ns for times in self.times]),
             evict=_cache_time([times.evict_ns for times in self.times]),
             lock=_cache_time([times.lock_ns for times in self.times]),
-            cache_operations=probe.operations,
-            invariant_checks=probe.checks,
+            cache_operations=counts.cache_operations,
+            invariant_checks=counts.invariant_checks,
             content_tokens=content_tokens,
             peak_tokens_held=self.peak_tokens_held,
             peak_tokens_stored=self.peak_tokens_stored,

@@ -34,6 +34,10 @@ class Event(enum.Enum):
     """A state was due to be cached, but no track slot could be had."""
     STATE_DUPLICATED = "state duplicated"
     """Others have cached meanwhile the state that it has saved; its track slot is about to be given back."""
+    PAUSED = "paused"
+    """It is about to be set aside with what it has, because memory ran out."""
+    RESUMED = "resumed"
+    """It goes on where it was set aside."""
     RETRACTED = "retracted"
     """It goes back into the queue, because memory ran out."""
     ABORTED = "aborted"
@@ -89,6 +93,11 @@ class EngineWatch:
         self._exits += event in _EXITS
         if self._onlooker is not None:
             self._onlooker(event, live)
+
+    @property
+    def content_tokens(self) -> int:
+        """KV rows compared so far; 0 where content is not checked."""
+        return 0 if self.forward is None else self.forward.checked_tokens
 
     def note_copy(self, source: int, destination: int) -> None:
         """Take note that a state was copied from row to row."""

@@ -44,6 +44,21 @@ def test_a_name_is_replayed_without_any_file(name: str) -> None:
     assert run["content_tokens"] > run["prompt_tokens"]
 
 
+@pytest.mark.parametrize("name", ["chat", "agent", "shared-prompt", "adversarial"])
+def test_a_name_is_replayed_over_block_contexts(name: str) -> None:
+    """E1, C7: blocks and states run short, and every request reads what a cold run would have written."""
+    options = ["--page-size", "16", "--mamba-chunk-size", "16", "--track-slots", "8", "--check-every", "40"]
+    result = replay(name, "--cache", "blocks", "--requests", "25", "--json", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    [run] = json.loads(result.stdout)["runs"]
+    assert run["requests"] == run["finished"] + run["rejected"] == 25
+    assert 0 < run["hit_tokens"] < run["ceiling_tokens"]
+    assert run["evict_calls"] > 0
+    assert run["peak_states_held"] == 8
+    assert run["content_tokens"] > run["prompt_tokens"]
+    assert run["invariant_checks"] > 0
+
+
 def test_a_trace_is_replayed_as_a_table(trace: str) -> None:
     """Results are on standard output, and nothing else is anywhere."""
     result = replay(trace, "--block-tokens", "16", "--page-size", "16", "--capacity", "10k")
@@ -124,6 +139,11 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
             "--window has no effect here: a serial replay has no",
         ),
         (["chat", "--mode", "serial", "--no-content-check"], "--content-check has no effect here"),
+        (["chat", "--cache", "blocks", "--eviction-policy", "ref_zero"], "'ref_zero' is not one of"),
+        (["chat", "--cache", "blocks", "--mamba-chunk-size", "0"], "0 is not in the range 1<="),
+        (["chat", "--cache", "blocks", "--mode", "serial"], "--cache blocks caches the states of an engine"),
+        (["chat", "--cache", "block"], "no cache 'block' (did you mean blocks?)"),
+        (["chat", "--mamba-chunk-size", "64"], "give --cache blocks too"),
         (["chat", "--progress", "maybe"], "'maybe' is not one of"),
     ],
 )
@@ -168,8 +188,9 @@ def test_an_unreadable_file_is_one_line_and_status_2(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, f"pymllm: {path}: cannot be read: Permission denied\n")
 
 
-def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path) -> None:
+def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: a file may be called anything; messages stay one line, and the table's heading too."""
+    monkeypatch.setenv("COLUMNS", "300")  # or the bar shortens the name
     path = tmp_path / "two\nlines \x1b[1m.jsonl"
     path.write_bytes(b"")
     assert replay(str(path)).stderr == f"pymllm: {tmp_path}/two\\nlines \\x1b[1m.jsonl: " + NO_REQUEST
@@ -180,8 +201,9 @@ def test_a_newline_in_a_name_breaks_no_line(tmp_path: Path) -> None:
     assert "two\\nlines" in result.stderr
 
 
-def test_a_name_like_markup_is_a_name(tmp_path: Path) -> None:
+def test_a_name_like_markup_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bar shows what it was given; "[/b]" would otherwise close what nobody opened."""
+    monkeypatch.setenv("COLUMNS", "300")  # or the bar shortens the name
     folder = tmp_path / "["
     folder.mkdir()
     write_trace(folder / "b].jsonl", make_requests("chat", 3))

@@ -94,6 +94,32 @@ def test_engine_and_serial_get_the_options() -> None:
     assert run.invariant_checks > 0
 
 
+def test_a_context_gets_its_options() -> None:
+    """What the user typed for blocks is what their engine used, and no other cache is told of it."""
+    plan = replace(
+        PLAN,
+        caches=("blocks", "radix"),
+        mamba_chunk_size=16,
+        eviction_policy="ref-zero",
+        track_slots=3,
+        content_check=True,
+        check_every=50,
+    )
+    blocks, radix = run_plan(plan, "off").runs
+    assert isinstance(blocks, EngineReport)
+    assert isinstance(radix, EngineReport)
+    config = blocks.config
+    assert (config.cache, config.page_size, config.capacity, config.track_slots) == ("blocks", 16, 4992, 3)
+    assert (config.mamba_chunk_size, config.eviction_policy) == (16, "ref_zero")
+    assert (blocks.finished, blocks.evict_calls) == (6, 0)
+    assert blocks.content_tokens > blocks.prompt_tokens
+    assert blocks.invariant_checks == blocks.cache_operations // 50 > 0
+    assert radix.config.mamba_chunk_size is radix.config.eviction_policy is None
+    [plain] = run_plan(replace(plan, caches=("blocks",), eviction_policy=None, check_every=0), "off").runs
+    assert isinstance(plain, EngineReport)
+    assert plain.config.eviction_policy == "lru"
+
+
 def test_a_rejected_request_makes_no_row_longer(tmp_path: Path) -> None:
     """Section 2: the row table is as wide as the longest request that can ever have a row."""
     requests = [

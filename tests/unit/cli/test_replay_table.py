@@ -129,6 +129,33 @@ def test_states_have_their_rows_and_other_caches_none() -> None:
     assert "state" not in make_text(replace(result, plan=PLAN, runs=result.runs[:1]))
 
 
+def test_blocks_have_their_rows_and_other_caches_none() -> None:
+    """Pauses, the policy and what may be paused stand beside a cache that has no blocks."""
+    plan = replace(
+        PLAN,
+        window=None,
+        caches=("blocks", "radix"),
+        track_slots=2,
+        mamba_chunk_size=16,
+        eviction_policy="ref-zero",
+    )
+    result = run_plan(plan, "off")
+    text = make_text(result)
+    blocks, radix = result.runs
+    assert isinstance(blocks, EngineReport)
+    assert isinstance(radix, EngineReport)
+    assert (blocks.pauses, radix.pauses) == (0, None)
+    expected = {
+        "pauses": ["0", "no", "pauses"],
+        "capacity for states": ["2", "states", "no", "states"],
+        "a state after every": ["16", "tokens", "no", "blocks"],
+        "eviction policy": ["ref-zero", "no", "blocks"],
+        "capacity for paused requests": ["1,248", "tokens", "no", "blocks"],
+    }
+    assert {label: value_of(text, label).split() for label in expected} == expected
+    assert "pauses" not in make_text(run_plan(replace(PLAN, window=None, requests=1), "off"))
+
+
 def test_memory_that_cannot_be_read_is_unknown(windowed: ReplayResult) -> None:
     """A missing measurement is never zero."""
     [report] = windowed.runs

@@ -130,7 +130,7 @@ def test_a_law_that_nobody_can_test_is_refused(tiny: str) -> None:
 
 def test_time_decides_where_no_number_does(tiny: str) -> None:
     """A profile's seconds are shared by the configurations."""
-    profile = dataclasses.replace(DEV, seconds=0.2)
+    profile = dataclasses.replace(DEV, seconds=1.0)
     report = verify(plan_of(f"{tiny}:TinyRows", examples=None, profile=profile))
     (machine,) = report.adapters[0].machines
     assert machine.programs > 4

@@ -162,7 +162,7 @@ def offer_a_held_state(it: Family) -> None:
 
 
 def confuse_the_oldest_state(it: Family) -> None:
-    it.kept.unlocked._numbers.remove(int(it.old.last_access_time))
+    it.kept.unlocked._blocks.clear()
 
 
 # -- the lists -----------------------------------------------------------------------------------------

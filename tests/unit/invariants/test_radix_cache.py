@@ -185,7 +185,7 @@ def confuse_two_leaves(it: Family) -> None:
 
 
 def confuse_the_oldest_leaf(it: Family) -> None:
-    it.tree.leaves._numbers.remove(int(it.free.last_access_time))
+    it.tree.leaves._blocks.clear()
 
 
 def forget_an_alive_node(it: Family) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache import RadixKey, TokenToKVPoolAllocator
-from pymllm.mem_cache.incoming_slots import read_incoming_slots
+from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey
 
 _POOL = TokenToKVPoolAllocator(16, "cpu", page_size=4)
@@ -62,3 +62,41 @@ def test_pages_are_not_looked_at_without_ownership_checks() -> None:
     unchecked = TokenToKVPoolAllocator(16, "cpu", page_size=4, check_ownership=False)
     value = torch.tensor([5, 6, 7, 8])
     assert _read(value, pool=unchecked) is value
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize(("start", "stop"), [(0, 4), (0, 2), (1, 4), (2, 2)])
+def test_copy_shares_no_memory_with_the_callers(dtype: torch.dtype, start: int, stop: int) -> None:
+    """X5: int64 in memory of its own and no more of it, the whole or a part, whatever dtype came."""
+    value = torch.tensor([4, 5, 6, 7], dtype=dtype)
+    kept = copy_for_keeps(value, start, stop, torch.device("cpu"))
+    value.zero_()
+    assert (kept.dtype, kept.tolist()) == (torch.int64, [4, 5, 6, 7][start:stop])
+    assert kept.untyped_storage().nbytes() == kept.nbytes
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_copy_of_a_strided_view_is_dense(dtype: torch.dtype) -> None:
+    """X5: a column of a table and a single slot repeated keep nothing of where they came from."""
+    table = torch.arange(12, dtype=dtype).reshape(4, 3)
+    for value, slots in ((table[:, 1], [1, 4, 7, 10]), (table[0, :1].expand(4), [0] * 4)):
+        kept = copy_for_keeps(value, 0, 4, torch.device("cpu"))
+        assert kept.tolist() == slots
+        assert kept.untyped_storage().nbytes() == kept.nbytes
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_copy_goes_to_the_device_of_the_tree(start: int) -> None:
+    """R1: slots may come from anywhere; a device without memory stands in for another one."""
+    kept = copy_for_keeps(torch.tensor([4, 5, 6]), start, 3, torch.device("meta"))
+    assert (kept.device.type, kept.dtype, kept.shape) == ("meta", torch.int64, (3 - start,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("source", "target"), [("cpu", "cuda:0"), ("cuda:0", "cpu"), ("cuda:0", "cuda:0")])
+def test_copy_crosses_devices(source: str, target: str) -> None:
+    """R1, X5: the values arrive, and no write to the caller's tensor reaches the copy."""
+    value = torch.tensor([4, 5, 6], device=source)
+    kept = copy_for_keeps(value, 0, 3, torch.device(target))
+    value.zero_()
+    assert (str(kept.device), kept.tolist()) == (target, [4, 5, 6])

@@ -40,6 +40,34 @@ def test_tombstone_has_slots_and_no_state() -> None:
     assert not node.mamba_tombstone
 
 
+def test_track_slot_becomes_a_tensor_when_asked_for() -> None:
+    """M1: int64 of shape (1,), made once; None without a state."""
+    node = MambaTreeNode()
+    assert node.mamba_value is None
+    node._track_slot = 7
+    value = node.mamba_value
+    assert value is node.mamba_value
+    assert value is not None
+    assert (value.dtype, value.tolist()) == (torch.int64, [7])
+
+
+def test_track_slot_is_where_the_slots_are() -> None:
+    """M1: on the allocator's device; one without memory stands in for another one."""
+    node = MambaTreeNode()
+    node.value, node._track_slot = torch.empty(2, dtype=torch.int64, device="meta"), 7
+    assert node.mamba_value is not None
+    assert node.mamba_value.device.type == "meta"
+
+
+def test_assigned_state_is_the_nodes_track_slot() -> None:
+    """M1: what is given by hand counts in both forms, None takes the state away."""
+    node = MambaTreeNode()
+    node.mamba_value = torch.tensor([5])
+    assert node._track_slot == 5
+    node.mamba_value = None
+    assert node._track_slot is None
+
+
 def test_tree_and_cache_count_one_lock() -> None:
     """R6: what the shared tree counts as lock_ref is full_lock_ref itself, not a copy of it."""
     node = MambaTreeNode()

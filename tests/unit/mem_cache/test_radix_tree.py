@@ -21,6 +21,25 @@ def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None
     return cache.insert(RadixKey(tokens, extra_key)).last_node
 
 
+class TestSlots:
+    def test_slots_of_several_nodes_are_a_copy(self) -> None:
+        """X5: in the order of the nodes, and of none nothing."""
+        cache = RadixCache()
+        nodes = [put(cache, [1, 2]), put(cache, [3])]
+        for slots in (cache._tree.gather(nodes), cache._tree.hand_over(nodes)):
+            assert slots.tolist() == [1, 2, 3]
+        assert cache._tree.hand_over([]).tolist() == []
+
+    def test_node_that_leaves_hands_over_its_own_slots(self) -> None:
+        """X5: nobody else has them, so they are not copied; while the node stays, `gather` copies."""
+        cache = RadixCache()
+        node = put(cache, [1, 2])
+        assert cache._tree.hand_over([node]) is node.value
+        cache._tree.gather([node]).zero_()
+        assert node.value is not None
+        assert node.value.tolist() == [1, 2]
+
+
 class TestStructure:
     def test_siblings_are_filed_under_their_first_page(self) -> None:
         """R9: each under its own, whatever split where."""

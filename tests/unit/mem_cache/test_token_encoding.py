@@ -207,3 +207,16 @@ def test_arrays_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     """X1: a key has one dimension, or two for tokens of several integers."""
     with pytest.raises(ValueError, match="shape"):
         encode_tokens(np.zeros(shape, dtype=np.int64))
+
+
+@pytest.mark.parametrize("kind", [np.uint32, np.int64, np.uint16])
+def test_array_is_cut_down_to_whole_pages(kind: type[np.integer[Any]]) -> None:
+    """K1: the tokens after the last whole page are left out, whichever way the array is read."""
+    for length in range(7):
+        raw, width = encode_tokens(np.arange(length, dtype=kind), 3)
+        assert (decode_tokens(raw, width).tolist(), width) == (list(range(length // 3 * 3)), 1)
+
+
+def test_strided_array_is_read_in_its_order() -> None:
+    """K1: every other token of a buffer is a key of its own."""
+    assert encode_tokens(np.arange(8, dtype=np.uint32)[::2])[0] == encode_tokens([0, 2, 4, 6])[0]

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
+from pymllm.core.inference.contexts.prefix_index import HashPage
+from pymllm.workloads.block_context import MeasuredContext, make_block_context
+from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine, EngineConfig
+from pymllm.workloads.engine_config import BLOCKS
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage, TraceSource
 
@@ -73,10 +77,10 @@ def script() -> type[ScriptedSource]:
 
 
 @pytest.fixture
-def engine_of(script: type[ScriptedSource]) -> Callable[..., Engine]:
+def engine_of(script: type[ScriptedSource]) -> Callable[..., Engine | BlockEngine]:
     """Make a small engine that checks everything, from requests or a source."""
 
-    def make(source: TraceSource | Sequence[Request], **changes: object) -> Engine:
+    def make(source: TraceSource | Sequence[Request], **changes: object) -> Engine | BlockEngine:
         sizes: dict[str, object] = {
             "capacity": 64,
             "max_running": 4,
@@ -85,6 +89,34 @@ def engine_of(script: type[ScriptedSource]) -> Callable[..., Engine]:
         }
         checks: dict[str, object] = {"content_check": True, "check_every": 1}
         config = EngineConfig(**(sizes | checks | changes))  # type: ignore[arg-type]
-        return Engine(config, script(source) if isinstance(source, Sequence) else source)
+        asked = script(source) if isinstance(source, Sequence) else source
+        return BlockEngine(config, asked) if config.cache == BLOCKS else Engine(config, asked)
+
+    return make
+
+
+@pytest.fixture
+def block_config() -> Callable[..., EngineConfig]:
+    """Give a rounded configuration: 16 blocks of 4 tokens, a state after every 2, contents checked."""
+
+    def make(**changes: object) -> EngineConfig:
+        sizes: dict[str, object] = {
+            "page_size": 4,
+            "capacity": 64,
+            "mamba_chunk_size": 2,
+            "max_running": 4,
+            "content_check": True,
+        }
+        return EngineConfig(cache=BLOCKS, **(sizes | changes)).rounded()  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def context_of(block_config: Callable[..., EngineConfig]) -> Callable[..., MeasuredContext]:
+    """Make the context of such a configuration."""
+
+    def make(hash_page: HashPage | None = None, **changes: object) -> MeasuredContext:
+        return make_block_context(block_config(**changes), hash_page)
 
     return make

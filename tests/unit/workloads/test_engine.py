@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.errors import InvariantViolation, OwnershipError, UsageError
+from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.workloads import engine_pools
@@ -211,13 +211,6 @@ def test_iteration_makes_one_alloc_and_one_table_write_for_all(engine_of: Engine
     assert calls == {"alloc": 5, "write": 5}
 
 
-def test_idle_time_is_jumped_over(engine_of: EngineOf, ask: Ask) -> None:
-    """Virtual time passes in gaps, iterations do not."""
-    report = engine_of([ask(0, 4, 2), ask(1, 4, 2, arrival_ms=60_000.0)], iteration_ms=25.0).run()
-    assert report.iterations == 4
-    assert report.virtual_seconds == pytest.approx(60.05)
-
-
 def test_requests_are_served_in_order_of_arrival(engine_of: EngineOf, ask: Ask) -> None:
     """A short request does not overtake a long one that waits for memory."""
     engine = engine_of([ask(0, 40, 4), ask(1, 40, 2), ask(2, 4, 2)], chunk_tokens=64)
@@ -241,60 +234,6 @@ def test_namespaces_share_nothing(engine_of: EngineOf, ask: Ask) -> None:
     requests = [ask(n, 16, tokens=prompt, namespace=name) for n, name in enumerate([None, "a", 1, "1", "a"])]
     report = engine_of(requests, page_size=4, capacity=128, chunk_tokens=16).run()
     assert report.hit_tokens == report.ceiling_tokens == 12
-
-
-def test_progress_counts_ended_requests(script: Script, ask: Ask) -> None:
-    """The callback sees every settled request, rejected and aborted ones included."""
-    seen: list[int] = []
-    source = script([ask(0, 9, 5), ask(1, 99, 1), ask(2, 9, 9)], aborts={(2, Stage.DECODE): 2})
-    Engine(EngineConfig(capacity=32), source, progress=seen.append).run()
-    assert seen == sorted(set(seen))
-    assert seen[-1] == 3
-
-
-def test_source_may_have_more_requests_later(engine_of: EngineOf, ask: Ask) -> None:
-    """A searcher feeds requests in while it steps the engine."""
-    later: list[Request] = []
-
-    class Fed(TraceSource):
-        def next_request(self) -> Request | None:
-            return later.pop(0) if later else None
-
-    engine = engine_of(Fed([]))
-    assert not engine.step()
-    for number in range(2):
-        later.append(ask(number, 5, 2))
-        assert engine.step()
-        assert engine.step()
-        assert not engine.step()
-    assert engine.report().finished == 2
-
-
-def test_checks_for_rest_refuse_a_running_engine(engine_of: EngineOf, ask: Ask) -> None:
-    """X1: what is left is a question for an engine at rest."""
-    engine = engine_of([ask(0, 5, 9)])
-    engine.step()
-    for check in (engine.check_quiescent, engine.evict_everything):
-        with pytest.raises(UsageError, match="run or drain"):
-            check()
-
-
-@pytest.mark.parametrize("chunk", [0, 99])
-def test_impossible_chunk_is_the_sources_mistake(chunk: int, engine_of: EngineOf, ask: Ask) -> None:
-    """X1: the message names the bound."""
-
-    class Greedy(TraceSource):
-        def chunk_limit(self, request_id: int, limit: int) -> int:
-            return chunk
-
-    with pytest.raises(UsageError, match=rf"chunk_limit gave {chunk} tokens; it must be in 1\.\.9"):
-        engine_of(Greedy([ask(0, 9)])).run()
-
-
-def test_unknown_victim_is_the_sources_mistake(engine_of: EngineOf, ask: Ask, script: Script) -> None:
-    """X1: only a live request can be retracted."""
-    with pytest.raises(UsageError, match=r"retract_victim gave 7; it must be one of \[0, 1, 2\]"):
-        engine_of(script([ask(n, 12, 30) for n in range(3)], victims=[7])).run()
 
 
 def test_unwatched_engine_reports_no_checks(ask: Ask) -> None:

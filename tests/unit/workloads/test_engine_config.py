@@ -31,10 +31,39 @@ def test_cache_of_states_has_no_window() -> None:
     """X1: nor have the other caches any states."""
     with pytest.raises(ValueError, match="sliding_window_size is 8; cache 'mamba' has no window"):
         EngineConfig(cache="mamba", sliding_window_size=8)
-    with pytest.raises(ValueError, match="track_slots is for cache 'mamba'; cache 'radix' keeps no states"):
+    with pytest.raises(ValueError, match="track_slots is for caches 'blocks' and 'mamba'; cache 'radix'"):
         EngineConfig(track_slots=8)
     with pytest.raises(ValueError, match="track_slots is -1"):
         EngineConfig(cache="mamba", track_slots=-1)
+
+
+def test_blocks_have_sizes_of_their_own() -> None:
+    """What paused requests may keep is whole blocks of the pool; no other cache has any of it."""
+    config = EngineConfig(cache="blocks", page_size=16, capacity=1000, max_running=8).rounded()
+    assert (config.track_slots, config.mamba_chunk_size, config.eviction_policy) == (32, 128, "lru")
+    assert config.paused_capacity == 240
+    given = EngineConfig(cache="blocks", page_size=16, capacity=1000, paused_capacity=9999).rounded()
+    assert given.paused_capacity == 992
+    plain = EngineConfig().rounded()
+    assert plain.mamba_chunk_size is plain.eviction_policy is plain.paused_capacity is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mamba_chunk_size": 2}, "mamba_chunk_size is for cache 'blocks'; cache 'mamba' has no blocks"),
+        ({"eviction_policy": "lru"}, "eviction_policy is for cache 'blocks'"),
+        ({"paused_capacity": 0}, "paused_capacity is for cache 'blocks'"),
+        ({"cache": "blocks", "mamba_chunk_size": 0}, "mamba_chunk_size is 0; it must be above 0"),
+        ({"cache": "blocks", "eviction_policy": "fifo"}, "'fifo'; it must be one of .'lru', 'ref_zero'"),
+        ({"cache": "blocks", "paused_capacity": -1}, "paused_capacity is -1; it must be 0 or more"),
+        ({"cache": "blocks", "sliding_window_size": 4}, "cache 'blocks' has no window"),
+    ],
+)
+def test_what_blocks_cannot_have_is_refused(changes: dict[str, object], words: str) -> None:
+    """X1: nor may anything else have what is theirs."""
+    with pytest.raises(ValueError, match=words):
+        EngineConfig(**({"cache": "mamba"} | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ def test_times_are_summed_up_over_requests(
 ) -> None:
     """Median and 99th percentile are microseconds per finished request."""
     engine, tally = engine_of([]), EngineTally()
-    empty = tally.report(engine.config, engine.memory, 0)
+    empty = tally.report(engine.config, engine.memory.counts(), 0)
     assert (empty.match.median_us, empty.token_hit_rate, empty.dead_window_tokens) == (0.0, 0.0, None)
     for number in range(101):
         live = LiveRequest(ask(number, 10, 3), place=number)
         live.times = CacheTimes(match_ns=1000 * number, insert_ns=0, evict_ns=0, lock_ns=5000)
         tally.count_finish(live)
-    report = tally.report(engine.config, engine.memory, 0)
+    report = tally.report(engine.config, engine.memory.counts(), 0)
     assert (report.match.median_us, report.match.p99_us) == (50.0, 99.0)
     assert (report.lock.median_us, report.evict.p99_us) == (5.0, 0.0)
     assert (report.finished, report.output_tokens) == (101, 303)
@@ -45,11 +45,11 @@ def test_peaks_only_rise(engine_of: Callable[..., Engine], ask: Callable[..., Re
     """Held is what no eviction could free; stored is all that is not free."""
     engine, tally = engine_of([ask(0, 5, 3)]), EngineTally()
     engine.step()
-    tally.count_memory(engine.config, engine.memory)
+    tally.count_memory(engine.memory.use())
     assert (tally.peak_tokens_held, tally.peak_tokens_stored) == (5, 5)
     while engine.step():
         pass
-    tally.count_memory(engine.config, engine.memory)
+    tally.count_memory(engine.memory.use())
     assert (tally.peak_tokens_held, tally.peak_tokens_stored) == (5, 7)
 
 

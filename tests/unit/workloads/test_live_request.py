@@ -1,4 +1,4 @@
-"""A live request knows its tokens, and what of them is prompt after a retraction."""
+"""A live request names its tokens to a cache, and says what it was given."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymllm.workloads.fingerprint import prefix_fingerprints
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
-
-
-def test_tokens_are_the_prompt_and_all_but_the_last_output(ask: Callable[..., Request]) -> None:
-    """The last output token is produced but never read, so it gets no KV."""
-    request = ask(3, 5, 4, namespace="a")
-    live = LiveRequest(request, place=1)
-    assert (live.prompt_length, live.final_length) == (5, 8)
-    assert live.tokens.tolist() == [*request.prompt().tolist(), *request.output()[:3].tolist()]
-    assert live.tokens.dtype == np.uint32
-    assert np.array_equal(live.fingerprints, prefix_fingerprints(live.tokens, "a"))
-    assert live.tokens is live.tokens
-    assert live.fingerprints is live.fingerprints
 
 
 def test_key_names_the_first_tokens_in_the_namespace(ask: Callable[..., Request]) -> None:
@@ -31,14 +18,16 @@ def test_key_names_the_first_tokens_in_the_namespace(ask: Callable[..., Request]
     assert np.shares_memory(key.token_ids, live.tokens)
 
 
-def test_produced_tokens_become_prompt(ask: Callable[..., Request]) -> None:
-    """E3: what a retracted request has produced is not lost, the token without KV included."""
-    live = LiveRequest(ask(0, 5, 4), place=1)
-    live.length = 3
-    live.keep_produced()
-    assert live.prompt_length == 5
-    live.length = 6
-    live.keep_produced()
-    assert live.prompt_length == 7
+def test_hit_is_what_is_held_and_the_rest_was_lost(ask: Callable[..., Request]) -> None:
+    """M2: KV beyond the held prefix was cached in vain; where nothing is known of it, nothing is lost."""
+    live = LiveRequest(ask(0, 9), place=1, held_length=4)
+    assert (live.hit_tokens, live.stateless_tokens) == (4, 0)
+    live.branching_length = 7
+    assert (live.hit_tokens, live.stateless_tokens) == (4, 3)
+
+
+def test_forgotten_memory_is_owned_no_more(ask: Callable[..., Request]) -> None:
+    """E3: whoever gave everything back begins anew."""
+    live = LiveRequest(ask(0, 5, 4), place=1, length=6, row=2, held_length=3, held_node="node")
     live.forget_memory()
     assert (live.length, live.row, live.held_length, live.held_node) == (0, 0, 0, None)

@@ -264,8 +264,8 @@ _EVICTION = (
         (
             Edit(
                 f"{_CACHE}._give_back",
-                "self.pool.free(self._tree.gather(plan.removed))",
-                "self.pool.free(self._tree.gather(plan.removed))\nself.pool.free(self._tree.gather(plan.removed))",
+                "self.pool.free(self._tree.hand_over(plan.removed))",
+                "self.pool.free(self._tree.hand_over(plan.removed))\nself.pool.free(self._tree.hand_over(plan.removed))",
             ),
         ),
     ),

@@ -77,7 +77,13 @@ _STRUCTURE = (
         "Tree stores a view of the request's page table row",
         ("X5", "R3"),
         ("radix",),
-        (Edit(f"{_CACHE}._own_copy", "copy=True", "copy=False"),),
+        (
+            Edit(
+                "pymllm.mem_cache.incoming_slots:copy_for_keeps",
+                "part.clone() if part.dtype is torch.int64 else part.long()",
+                "part.long()",
+            ),
+        ),
     ),
 )
 
@@ -107,8 +113,8 @@ _LOCKS = (
         (
             Edit(
                 f"{_TREE}.append",
-                "self.evictable_tokens += node._length",
-                "self.evictable_tokens += node._length - (len(parent.children) == 1) * parent._length",
+                "self.evictable_tokens += length",
+                "self.evictable_tokens += length - (len(parent.children) == 1) * parent._length",
             ),
         ),
     ),
@@ -232,7 +238,7 @@ _ISOLATION = (
         "Node hash ignores the namespace",
         ("H3",),
         ("radix",),
-        (Edit(f"{_TREE}.page_hashes", "else namespace_prior(at.key.extra_key)", "else None"),),
+        (Edit(f"{_TREE}.page_hashes", "else namespace_prior(at._namespace)", "else None"),),
     ),
     Fault(
         "B146",

@@ -120,7 +120,7 @@ _LIFE_CYCLE = (
         ("radix",),
         (
             Edit(
-                f"{_ENGINE}.step",
+                "pymllm.workloads.engine_loop:EngineLoop.step",
                 "self._now_ms = max(self._now_ms, self._coming.arrival_ms)",
                 "self._now_ms = max(self._now_ms, self._coming.arrival_ms)\nself._pools.kind.cache.reset()",
             ),
@@ -180,7 +180,7 @@ _PADDING = (
         (
             Edit(
                 "pymllm.workloads.engine_forward:padded",
-                "np.zeros(-len(values) % BATCH_MULTIPLE, dtype=values.dtype)",
+                "np.full(-len(values) % BATCH_MULTIPLE, padding, dtype=values.dtype)",
                 "np.full(-len(values) % BATCH_MULTIPLE, -1, dtype=values.dtype)",
             ),
         ),
@@ -193,7 +193,7 @@ _PADDING = (
         (
             Edit(
                 "pymllm.workloads.engine_forward:padded",
-                "np.zeros(-len(values) % BATCH_MULTIPLE, dtype=values.dtype)",
+                "np.full(-len(values) % BATCH_MULTIPLE, padding, dtype=values.dtype)",
                 "np.repeat(values[-1:], -len(values) % BATCH_MULTIPLE)",
             ),
         ),

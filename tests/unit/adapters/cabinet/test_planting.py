@@ -12,6 +12,7 @@ from pymllm.mem_cache import RadixKey, hash_bytes
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
+from pymllm.mem_cache.sliding_window import SlidingWindow
 
 KEYS = "pymllm.mem_cache.base_prefix_cache"
 BIG = Edit(f"{KEYS}:hash_bytes", '"big"', '"little"')
@@ -43,7 +44,7 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
     """The function behind each is found, and super() in it still works."""
     edits = [
         Edit("pymllm.mem_cache.radix_cache:TreeNode.evicted", "is None", "is not None"),
-        Edit("pymllm.mem_cache.radix_tree:RadixTree._set_edge", "node._raw = raw", "node._raw = raw[:0]"),
+        Edit("pymllm.mem_cache.sliding_window:SlidingWindow._is_unlocked", "and not", "and"),
         Edit(
             "pymllm.mem_cache.host_store:HostSlotStore.__init__",
             "np.arange(page_size",
@@ -52,14 +53,13 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
     ]
     node = TreeNode()
     assert node.evicted
+    assert SlidingWindow._is_unlocked(node)
     with planted(edits):
         assert not node.evicted
         store = HostSlotStore(8, 4, torch.device("cpu"), True, True)
         assert store._offsets.tolist() == [0, 1, 2]
         assert store.pages == 2
-        cache = RadixCache()
-        cache.insert(RadixKey([1, 2, 3]))
-        assert next(iter(cache.root_node.children.values()))._raw == b""
+        assert not SlidingWindow._is_unlocked(node)
 
 
 def test_several_lines_are_found_and_written_with_their_indentation() -> None:

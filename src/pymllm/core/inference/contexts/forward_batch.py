@@ -114,7 +114,8 @@ def plan_step(
     start = live.computed + live.skip
     stop = live.computed + (live.chunk or 1)
     positions = np.arange(start, stop)
-    blocks = np.array(live.blocks)[positions // block_size]
+    first = start // block_size
+    blocks = np.array(live.blocks[first : -(-stop // block_size)])[positions // block_size - first]
     blocks[positions < live.matched * block_size] = dummy_block
     return RequestStep(
         req=live.req,

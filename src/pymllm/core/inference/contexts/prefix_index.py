@@ -87,18 +87,20 @@ class PrefixIndex:
         digests: list[str] = []
         if not self._allocator.enable_prefix_caching:
             return blocks, digests
+        parents = self._allocator.block_parents.numpy()
         for start in range(0, prompt.size - self._block_size + 1, self._block_size):
             page = prompt[start : start + self._block_size]
             digest = self._hash_page(page, digests[-1] if digests else None)
             block = self._allocator.kv_hash_to_block_id.get(block_hash(digest))
             above = blocks[-1] if blocks else -1
-            if block is None or self._allocator.block_parents[block] != above:
-                break
-            if not np.array_equal(self._tokens[block], page):
+            if block is None or parents[block] != above:
                 break
             blocks.append(block)
             digests.append(digest)
-        return blocks, digests
+        pages = prompt[: len(blocks) * self._block_size].reshape(len(blocks), self._block_size)
+        is_same = (self._tokens[blocks] == pages).all(axis=1)
+        found = len(blocks) if is_same.all() else int(is_same.argmin())
+        return blocks[:found], digests[:found]
 
     def register(self, live: LiveRequest, computed: int) -> None:
         """Register the whole blocks that a request has computed since the last time.
@@ -119,15 +121,17 @@ class PrefixIndex:
         if not (places and live.is_known and self._allocator.enable_prefix_caching):
             return
         hashes = [block_hash(live.page_hashes[places.start - 1]) if places.start else 0]
+        taken: set[int] = set()
         for place in places:
             page = self._page(live, place)
             if place == len(live.page_hashes):
                 live.page_hashes.append(self._hash_page(page, live.page_hashes[-1] if place else None))
             hashes.append(block_hash(live.page_hashes[place]))
-            if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in hashes[1:-1]:
+            if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in taken:
                 live.is_known = False
                 hashes.pop()
                 break
+            taken.add(hashes[-1])
             self._tokens[live.blocks[place]] = page
         ids = live.blocks[places.start : places.start + len(hashes) - 1]
         self._allocator.register_kv_block_hashes(ids, hashes[1:], hashes[:-1])

@@ -115,7 +115,7 @@ class RequestContext:
         """Return the requests between two chunks, for which `schedule_chunk` is next."""
         return [live.req for live in self._rows.of(Region.WAITING)]
 
-    def add_request(self, req: Any, max_tokens: int | None = None) -> bool:
+    def add_request(self, req: Any, max_tokens: int | None = None, *, reserve: int | None = None) -> bool:
         """Take up a request: match its prompt, and schedule its first chunk for the next step.
 
         Parameters
@@ -125,6 +125,9 @@ class RequestContext:
             Later calls name it by identity.
         max_tokens : int, optional
             The most tokens to compute in the first chunk; by default the whole prompt.
+        reserve : int, optional
+            Take the request up only if this many blocks would still be free or evictable once its whole
+            prompt had blocks; by default its first chunk has to fit, and nothing else.
 
         Returns
         -------
@@ -136,7 +139,8 @@ class RequestContext:
         UsageError
             The request is there already, or has begun elsewhere.
         TypeError, ValueError
-            The prompt is empty or no tokens, or longer than a request may be, or ``max_tokens`` is below 1.
+            The prompt is empty or no tokens, or longer than a request may be, ``max_tokens`` is below 1, or
+            ``reserve`` below 0.
         RuntimeError
             A step is under way.
 
@@ -148,12 +152,15 @@ class RequestContext:
         """
         self._refuse_in_step("add_request")
         limit = None if max_tokens is None else as_size("max_tokens", max_tokens)
+        kept = None if reserve is None else as_size("reserve", reserve, minimum=0)
         prompt = self._read_new(req)
         if self._rows.is_full:
             return False
         with ExitStack() as undo:
             self._tick(undo)
             live = self._match(req, prompt, undo)
+            if kept is not None and self._room() < self._blocks_for(prompt.size) - live.matched + kept:
+                return False
             self._rows.open(live)
             undo.callback(self._rows.close, live)
             live.skip = self._resume(live)
@@ -325,6 +332,10 @@ class RequestContext:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size_tokens)
+
+    def _room(self) -> int:
+        """Count the blocks that are free or evictable."""
+        return self.kv_block_allocator.pool_avail + self.kv_block_allocator.evictable_blocks
 
     def _tick(self, undo: ExitStack) -> None:
         """Move the clock for something that may be undone."""

@@ -200,6 +200,43 @@ def test_a_request_that_finds_no_room_leaves_no_trace(prompt: Any) -> None:
     check_dynamic_context(context)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "most"),
+    [
+        (range(10, 29), 3),  # nothing of it is cached: 5 of 8 blocks
+        (range(9), 5),  # its first two blocks are found, and no longer there to be evicted
+        (range(8), 6),
+    ],
+)
+def test_whoever_would_touch_the_reserve_is_not_taken_up(prompt: range, most: int) -> None:
+    """E4: the whole prompt counts and not the first chunk only; what is shared is held, and is no room."""
+    context = make_context()
+    finish(context, *range(8))
+    before = trace_of(context)
+    assert not context.add_request(request(*prompt), 1, reserve=most + 1)
+    assert trace_of(context) == before
+    req = request(*prompt)
+    assert context.add_request(req, 1, reserve=most)
+    while context.waiting_requests or context.batch_dimensions.prefill_req_count:
+        context.step(compute)
+        for waiting in context.waiting_requests:
+            assert context.schedule_chunk(waiting, 1)
+    kv = context.kv_block_allocator
+    assert kv.pool_avail + kv.evictable_blocks == most
+    context.release(req)
+    check_dynamic_context(context)
+
+
+@pytest.mark.parametrize(("reserve", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError)])
+def test_a_senseless_reserve_is_refused(reserve: Any, error: type[Exception]) -> None:
+    """X1: before anything is matched."""
+    context = make_context()
+    before = trace_of(context)
+    with pytest.raises(error, match="reserve"):
+        context.add_request(request(1, 2), reserve=reserve)
+    assert trace_of(context) == before
+
+
 def test_a_request_that_finds_no_row_leaves_no_trace() -> None:
     """X4."""
     context = make_context()

@@ -1,0 +1,267 @@
+"""What every simulated engine does: time goes on, requests arrive and end, and a run is reported.
+
+What a request does with memory, and in which order requests compute, is the engine's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+from pymllm.errors import UsageError
+from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_report import EngineReport
+from pymllm.workloads.engine_tally import EngineTally
+from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_sequence import LiveSequence
+from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
+from pymllm.workloads.request import Request
+from pymllm.workloads.source import Source, Stage
+
+__all__ = ["EngineLoop", "LoopMemory", "LoopWatch"]
+
+Live = TypeVar("Live", bound=LiveSequence)
+Watched = TypeVar("Watched", bound=LiveSequence, contravariant=True)
+
+
+class LoopMemory(Protocol):
+    """What a loop asks of an engine's memory."""
+
+    def use(self) -> MemoryUse:
+        """Tell how much is in use now."""
+
+    def counts(self) -> MemoryCounts:
+        """Tell what was done so far."""
+
+
+class LoopWatch(Protocol[Watched]):
+    """What a loop asks of an engine's watch."""
+
+    @property
+    def content_tokens(self) -> int:
+        """KV rows compared so far."""
+
+    def notice(self, event: Event, live: Watched) -> None:
+        """Take note of an event."""
+
+    def check_quiescent(self) -> None:
+        """Check that pools and cache own everything now that no request lives."""
+
+
+class EngineLoop(ABC, Generic[Live]):
+    """One engine and one run of it, but for what it is made of.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        Already rounded.
+    source : Source
+        Requests and every other choice.
+    progress : callable or None
+        Called with the number of requests that have ended, after each iteration in which one did.
+    memory : LoopMemory
+        The engine's.
+    watch : LoopWatch
+        The engine's.
+
+    Attributes
+    ----------
+    config : EngineConfig
+        As used.
+    queue : deque
+        Waiting, in order of arrival, retracted ones first.
+
+    Notes
+    -----
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        source: Source,
+        progress: Callable[[int], None] | None,
+        memory: LoopMemory,
+        watch: LoopWatch[Live],
+    ) -> None:
+        self.config = config
+        self.queue: deque[Live] = deque()
+        self._source = source
+        self._progress = progress
+        self._loop_memory = memory
+        self._loop_watch = watch
+        self._tally = EngineTally()
+        self._ceiling = HitCeiling(config.page_size, held_back=1)
+        self._coming: Request | None = None
+        self._is_closed = False
+        self._now_ms = 0.0
+        self._started_ms = 0.0
+
+    # -- running ---------------------------------------------------------------------------------------
+
+    def run(self) -> EngineReport:
+        """Run to the end, check that everything was given back, and report.
+
+        Returns
+        -------
+        EngineReport
+            Counts and times; the final emptying of the cache is not in them.
+
+        Raises
+        ------
+        InvariantViolation
+            A law is broken: by a check during the run, or by what is left at the end.
+        """
+        while self.step():
+            pass
+        self.check_quiescent()
+        report = self.report()
+        self.evict_everything()
+        return report
+
+    def step(self) -> bool:
+        """Carry out one iteration, after jumping over the time in which nothing happens.
+
+        Returns
+        -------
+        bool
+            False when nothing is left to do; nothing was done then. A source that has another request
+            later may be stepped on.
+        """
+        if self._coming is None and not self._is_closed:
+            self._coming = self._source.next_request()
+        if self._is_idle():
+            if self._coming is None:
+                return False
+            self._now_ms = max(self._now_ms, self._coming.arrival_ms)
+        if self._tally.iterations == 0:
+            self._started_ms = self._now_ms
+        began, settled = perf_counter(), self._tally.settled
+        self._take_arrivals()
+        if self._source.may_abort:
+            self._abort_where_asked()
+        self._iterate()
+        self._now_ms += self.config.iteration_ms
+        self._tally.iterations += 1
+        self._tally.virtual_ms = self._now_ms - self._started_ms
+        self._tally.count_memory(self._loop_memory.use())
+        if self.config.check_every:
+            self._check_books()
+        self._tally.wall_seconds += perf_counter() - began
+        if self._progress is not None and self._tally.settled != settled:
+            self._progress(self._tally.settled)
+        return True
+
+    def report(self) -> EngineReport:
+        """Report everything up to now."""
+        return self._tally.report(self.config, self._loop_memory.counts(), self._loop_watch.content_tokens)
+
+    def drain(self) -> None:
+        """Abort whatever waits or lives, and take nothing more from the source."""
+        self._coming, self._is_closed = None, True
+        for live in [*self.queue, *self.lives()]:
+            self._abort(live)
+
+    def check_quiescent(self) -> None:
+        """Check that pools and cache own everything now that no request lives.
+
+        Raises
+        ------
+        UsageError
+            Requests wait or live; `run` or `drain` first.
+        InvariantViolation
+            E3: something was not given back. E2: a free row is not empty. E5: a padded write went astray.
+        """
+        if not self._is_idle():
+            raise UsageError("requests wait or live: run or drain the engine before checking what is left")
+        self._loop_watch.check_quiescent()
+
+    @abstractmethod
+    def evict_everything(self) -> None:
+        """Empty the cache and check that the pools own everything (law E3).
+
+        Raises
+        ------
+        UsageError
+            Requests wait or live.
+        InvariantViolation
+            E3: something stays cached, or was lost.
+        """
+
+    @abstractmethod
+    def lives(self) -> list[Live]:
+        """List the requests that own memory, in whatever order."""
+
+    def _is_idle(self) -> bool:
+        return not (self.queue or self.lives())
+
+    # -- arrivals and aborts -----------------------------------------------------------------------------
+
+    def _take_arrivals(self) -> None:
+        while self._coming is not None and self._coming.arrival_ms <= self._now_ms:
+            self._arrive(self._coming)
+            self._coming = self._source.next_request()
+
+    def _arrive(self, request: Request) -> None:
+        self._tally.requests += 1
+        live = self._receive(request, self._tally.requests)
+        if not self._can_ever_fit(live):
+            self._loop_watch.notice(Event.REJECTED, live)
+            self._tally.rejected += 1
+            return
+        live.ceiling_tokens = self._ceiling.add(request)
+        self.queue.append(live)
+
+    def _abort_where_asked(self) -> None:
+        for stage, lives in self._by_stage():
+            for live in lives:
+                if self._source.abort(live.request_id, stage):
+                    self._abort(live)
+
+    # -- the source's choices ----------------------------------------------------------------------------
+
+    def _ask_for_chunk(self, live: Live, most: int) -> int:
+        """Ask how many tokens of a prompt to compute, ``1 .. most``."""
+        limit = self._source.chunk_limit(live.request_id, most)
+        if not 1 <= limit <= most:
+            raise UsageError(f"chunk_limit gave {limit} tokens; it must be in 1..{most}")
+        return limit
+
+    def _ask_for_victim(self, lives: Iterable[Live]) -> Live:
+        """Ask which of some live requests gives way."""
+        by_id = {live.request_id: live for live in sorted(lives, key=attrgetter("place"))}
+        chosen = self._source.retract_victim(list(by_id))
+        if chosen not in by_id:
+            raise UsageError(f"retract_victim gave {chosen}; it must be one of {list(by_id)}")
+        return by_id[chosen]
+
+    # -- what an engine adds -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _iterate(self) -> None:
+        """Let the requests compute."""
+
+    @abstractmethod
+    def _receive(self, request: Request, place: int) -> Live:
+        """Make the live sequence of a request that arrives."""
+
+    @abstractmethod
+    def _can_ever_fit(self, live: Live) -> bool:
+        """Tell whether a request fits into an engine that has nothing else to do."""
+
+    @abstractmethod
+    def _by_stage(self) -> Sequence[tuple[Stage, list[Live]]]:
+        """List the requests that may be aborted, by the stage that they are in."""
+
+    @abstractmethod
+    def _abort(self, live: Live) -> None:
+        """End a request without finishing it, and count it."""
+
+    @abstractmethod
+    def _check_books(self) -> None:
+        """Check who owns what between two iterations."""

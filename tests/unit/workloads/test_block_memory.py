@@ -1,0 +1,168 @@
+"""Every call on a context is timed for whoever asked, counted, and followed by a look where one is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pymllm.errors import CapacityError
+from pymllm.workloads.block_context import MeasuredContext
+from pymllm.workloads.block_memory import BlockMemory
+from pymllm.workloads.block_request import BlockRequest
+from pymllm.workloads.block_snapshots import snapshots_of
+from pymllm.workloads.block_watch import BlockWatch
+from pymllm.workloads.memory_figures import MemoryUse
+from pymllm.workloads.request import Request
+
+Ask = Callable[..., Request]
+MemoryOf = Callable[..., BlockMemory]
+
+
+@pytest.fixture
+def memory_of(context_of: Callable[..., MeasuredContext], block_config: Callable[..., Any]) -> MemoryOf:
+    """Make the memory of a context of 16 blocks of 4 tokens."""
+
+    def make(check_every: int = 0, **changes: object) -> BlockMemory:
+        context = context_of(**changes)
+        watch = BlockWatch(block_config(content_check=False, **changes), context)
+        return BlockMemory(context, watch, check_every)
+
+    return make
+
+
+def compute(memory: BlockMemory, *lives: BlockRequest) -> None:
+    """Run a step; requests go on as far as it says."""
+    batch = memory.begin(lives)
+    left = snapshots_of(batch, 4)
+    memory.commit(batch, [0] * len(batch), left)
+    for step in batch.requests:
+        step.req.length = step.start + len(step.tokens)
+
+
+def test_a_prompt_is_held_then_cached(memory_of: MemoryOf, ask: Ask) -> None:
+    """E3: what is held cannot be evicted, what is stored is not free."""
+    memory, live = memory_of(), BlockRequest(ask(0, 18), place=1)
+    assert memory.add(live, 18, reserve=0)
+    assert memory.use() == MemoryUse(20, 20, 0)
+    compute(memory)
+    assert memory.use() == MemoryUse(20, 20, 1)
+    memory.release(live)
+    assert memory.use() == MemoryUse(0, 16, 1)
+    assert (live.length, live.finished_chunk_token_count) == (0, 0)
+    times = live.times
+    assert min(times.match_ns, times.insert_ns, times.lock_ns) > 0
+    assert times.evict_ns == 0
+    assert memory.counts().cache_operations == 4
+
+
+def test_an_eviction_is_paid_by_who_needs_it(memory_of: MemoryOf, ask: Ask) -> None:
+    """C1, C6: blocks and states that went are counted, and no time twice."""
+    memory, first = memory_of(), BlockRequest(ask(0, 42), place=1)
+    assert memory.add(first, 42, reserve=0)
+    compute(memory)
+    memory.release(first)
+    second = BlockRequest(ask(1, 64), place=2)
+    assert memory.add(second, 4, reserve=0)
+    assert second.times.evict_ns == 0
+    compute(memory)
+    assert memory.schedule(second, 60)
+    assert second.times.evict_ns > 0
+    counts = memory.counts()
+    assert (counts.evict_calls, counts.evicted_tokens, counts.evicted_states) == (1, 40, 1)
+    assert counts.dead_window_tokens is None
+
+
+def test_a_shared_eviction_is_shared_evenly(memory_of: MemoryOf, ask: Ask) -> None:
+    """X4: two requests that begin a block in one step pay half each."""
+    memory = memory_of()
+    old = BlockRequest(ask(9, 36), place=0)
+    assert memory.add(old, 36, reserve=0)
+    compute(memory)
+    memory.release(old)
+    lives = [BlockRequest(ask(n, 12, 9), place=n) for n in range(2)]
+    for live in lives:
+        assert memory.add(live, 12, reserve=0)
+    compute(memory)
+    spare = BlockRequest(ask(5, 8), place=5)
+    assert memory.add(spare, 8, reserve=0)
+    before = [live.times.evict_ns for live in lives]
+    compute(memory, *lives)
+    paid = [live.times.evict_ns - earlier for live, earlier in zip(lives, before, strict=True)]
+    assert paid[0] == paid[1] > 0
+
+
+def test_a_step_without_room_costs_nobody(memory_of: MemoryOf, ask: Ask) -> None:
+    """X2: the error comes through, and nothing is counted."""
+    memory = memory_of()
+    lives = [BlockRequest(ask(n, 32, 9), place=n) for n in range(2)]
+    for live in lives:
+        assert memory.add(live, 32, reserve=0)
+    compute(memory)
+    before = memory.counts()
+    with pytest.raises(CapacityError):
+        memory.begin(lives)
+    assert memory.counts() == before
+    assert [live.times.evict_ns for live in lives] == [0, 0]
+
+
+def test_a_refusal_is_counted_as_a_match(memory_of: MemoryOf, ask: Ask) -> None:
+    """E4: whoever is refused has looked, and is told of no hit."""
+    memory, live = memory_of(), BlockRequest(ask(0, 18), place=1)
+    assert not memory.add(live, 18, reserve=12)
+    assert live.times.match_ns > 0
+    assert (memory.counts().cache_operations, memory.changes) == (1, 0)
+    assert not memory.schedule(grown(memory, ask), 64)
+
+
+def grown(memory: BlockMemory, ask: Ask) -> BlockRequest:
+    """Fill the pool, and return a request that has half of its prompt."""
+    live, other = (BlockRequest(ask(n, 60), place=n) for n in (1, 2))
+    assert memory.add(live, 32, reserve=0)
+    assert memory.context.add_request(other, 32)
+    compute(memory)
+    return live
+
+
+def test_states_that_find_no_slot_are_left_out(memory_of: MemoryOf, ask: Ask) -> None:
+    """C7: a commit drops what does not fit, and evicts what nobody holds."""
+    memory = memory_of(track_slots=1)
+    lives = [BlockRequest(ask(n, 10), place=n) for n in range(2)]
+    for live in lives:
+        assert memory.add(live, 10, reserve=0)
+    compute(memory)
+    assert (memory.counts().skipped_snapshots, memory.counts().evicted_states) == (1, 0)
+    for live in lives:
+        memory.release(live)
+    third = BlockRequest(ask(2, 10), place=3)
+    assert memory.add(third, 10, reserve=0)
+    compute(memory)
+    counts = memory.counts()
+    assert (counts.skipped_snapshots, counts.evicted_states, counts.evict_calls) == (1, 1, 1)
+
+
+def test_what_may_help_a_waiting_request_is_a_change(memory_of: MemoryOf, ask: Ask) -> None:
+    """E4: a prompt that was computed, a pause, a resumption and an exit; not a token more."""
+    memory, live = memory_of(paused_capacity=32), BlockRequest(ask(0, 10, 9), place=1)
+    seen = [memory.changes]
+    for act in (
+        lambda: memory.add(live, 10, reserve=0),
+        lambda: compute(memory),
+        lambda: compute(memory, live),
+        lambda: memory.pause(live),
+        lambda: memory.resume(live),
+        lambda: memory.release(live),
+    ):
+        act()
+        seen.append(memory.changes)
+    assert seen == [0, 0, 1, 1, 2, 3, 4]
+
+
+def test_every_nth_operation_is_followed_by_a_look(memory_of: MemoryOf, ask: Ask) -> None:
+    """Checks are counted as they are made."""
+    memory, live = memory_of(check_every=2), BlockRequest(ask(0, 10), place=1)
+    assert memory.add(live, 10, reserve=0)
+    compute(memory)
+    memory.release(live)
+    assert (memory.counts().cache_operations, memory.counts().invariant_checks) == (4, 2)
