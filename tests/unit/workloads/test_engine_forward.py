@@ -127,7 +127,7 @@ def test_padding_that_names_another_slot_is_noticed(
 ) -> None:
     """E5: before anything is written."""
 
-    def pad(values: np.ndarray) -> np.ndarray:
+    def pad(values: np.ndarray, padding: int = 0) -> np.ndarray:
         return np.concatenate([values, [stray]])
 
     monkeypatch.setattr("pymllm.workloads.engine_forward.padded", pad)
