@@ -45,6 +45,12 @@ class _Blocks(Faulty, Blocks):
     SOUND = "blocks"
 
 
+class _States(_Blocks):
+    """Where there are slots for states."""
+
+    CONFIGURATIONS = tuple(config for config in Blocks.CONFIGURATIONS if config["slots"] is not None)
+
+
 # -- blocks --------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +236,7 @@ class _NamesHashed(KVBlockAllocator):
             self.on_blocks_deregistered = observer
 
 
-class UnheardBlocks(_Blocks):
+class UnheardBlocks(_States):
     """Does not tell the observer of blocks without a hash."""
 
     BREAKS = "C6"
@@ -247,7 +253,7 @@ class _LeavesOwners(MambaSlotAllocator):
         self._books.block_of[:] = owners
 
 
-class StaleSlots(_Blocks):
+class StaleSlots(_States):
     """Frees the slots of blocks, and leaves the slots with their blocks."""
 
     BREAKS = "C2"
@@ -261,7 +267,7 @@ class _LeavesNames(MambaSlotAllocator):
         self.hash_to_block_id.update(names)
 
 
-class KeptNames(_Blocks):
+class KeptNames(_States):
     """Frees the slots of blocks, and finds their states all the same."""
 
     BREAKS = "C4"
@@ -275,8 +281,8 @@ class _ForgetsHashes(MambaSlotAllocator):
             self.hash_to_block_id.pop(value, None)
 
 
-class ForeignNames(_Blocks):
-    """Forgets a hash that is deregistered, although it names the state of another block."""
+class ForeignNames(_States):
+    """Forgets a hash that is deregistered, although it names another block's state."""
 
     BREAKS = "C4"
     SLOTS = _ForgetsHashes
@@ -287,7 +293,7 @@ class _ProtectsNothing(MambaSlotAllocator):
         return super()._choose_victims(count, keep[:0])
 
 
-class EvictedBatch(_Blocks):
+class EvictedBatch(_States):
     """Evicts slots of blocks that the same batch names."""
 
     BREAKS = "C5"
@@ -301,7 +307,7 @@ class _PopsFirst(MambaSlotAllocator):
         return np.append(free, self._books.take_from(self._choose_victims(missing, keep)))
 
 
-class LeakingBatches(_Blocks):
+class LeakingBatches(_States):
     """Takes the free slots before it finds that they do not suffice."""
 
     BREAKS = "C5"
@@ -315,7 +321,7 @@ class _TakesTheYoungest(MambaSlotAllocator):
         return order[::-1][: chosen.size]
 
 
-class YoungestSlots(_Blocks):
+class YoungestSlots(_States):
     """Evicts the slots of those blocks that were used last."""
 
     BREAKS = "C6"
@@ -352,7 +358,7 @@ class _SkipsTheTable(MambaSlotAllocator):
         return True
 
 
-class RequestsAsRows(_Blocks):
+class RequestsAsRows(_States):
     """Restores a state to the row with the request's number, whoever has that row."""
 
     BREAKS = "C7"
@@ -367,7 +373,7 @@ class _WipesWhatItMisses(MambaSlotAllocator):
         return found
 
 
-class WipedLive(_Blocks):
+class WipedLive(_States):
     """Zeroes a live state for which it finds no cached one."""
 
     BREAKS = "C7"
@@ -381,7 +387,7 @@ class _KeepsStates(MambaSlotAllocator):
         self.ssm_states.copy_(kept)
 
 
-class StaleStates(_Blocks):
+class StaleStates(_States):
     """Resets without zeroing the recurrent states."""
 
     BREAKS = "C9"
