@@ -10,11 +10,11 @@ from statistics import median
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.conformance.acting import make_machine
+from pymllm.conformance.deadline import TookTooLong, deadline
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.searchers import Caught, Searcher, make_searchers
 from pymllm.conformance.shortening import shorten
-from pymllm.conformance.time_limit import TookTooLong, time_limit
 from pymllm.errors import PymllmError
 from pymllm.oracle.history import Config
 
@@ -186,7 +186,7 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> Detection | str:
     start = time.monotonic()
     searchers = make_searchers(fault, seed)
     try:
-        with time_limit(plan.seconds):
+        with deadline(plan.seconds):
             caught = _take_turns(searchers, plan.operations)
     except TookTooLong as error:
         return f"seed {seed}: {error}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["TookTooLong", "time_limit"]
+__all__ = ["TookTooLong", "deadline"]
 
 
 class TookTooLong(BaseException):
@@ -16,7 +16,7 @@ class TookTooLong(BaseException):
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def deadline(seconds: float) -> Iterator[None]:
     """Leave the block with `TookTooLong` once it has taken so long.
 
     Parameters

@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from pymllm.conformance.time_limit import TookTooLong, time_limit
+from pymllm.conformance.deadline import TookTooLong, deadline
 
 
 def test_an_endless_loop_is_left() -> None:
     """By what no implementation can take for an answer."""
 
     def spin() -> None:
-        with time_limit(0.05):
+        with deadline(0.05):
             while True:
                 pass
 
@@ -26,7 +26,7 @@ def test_an_endless_loop_is_left() -> None:
 def test_what_ends_in_time_is_left_alone() -> None:
     """The alarm is off afterwards, and who had it before has it again."""
     before = signal.getsignal(signal.SIGALRM)
-    with time_limit(60):
+    with deadline(60):
         assert signal.getsignal(signal.SIGALRM) != before
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -37,7 +37,7 @@ def test_other_threads_have_no_limit() -> None:
     done: list[int] = []
 
     def work() -> None:
-        with time_limit(60):
+        with deadline(60):
             done.append(1)
 
     thread = threading.Thread(target=work)
@@ -51,7 +51,7 @@ def test_what_comes_of_clearing_up_is_no_answer(error: Exception | None) -> None
     """A program that was torn out of the middle of something shows anything, or nothing."""
 
     def clear_up() -> None:
-        with time_limit(0.05):
+        with deadline(0.05):
             try:
                 while True:
                     pass
