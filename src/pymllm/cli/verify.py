@@ -67,6 +67,14 @@ __all__ = ["verify_command"]
     help="Processes; 1 searches in this one.",
 )
 @click.option(
+    "--timeout",
+    type=click.FloatRange(0, 1_000_000),
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="Most for one call of an adapter; one that takes longer hangs. 0: no limit.",
+)
+@click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
@@ -100,7 +108,8 @@ def verify_command(
 
     Ends with 0 where every law that applies was tested and holds, with 1 where one is violated, with 2
     for bad input, and with 3 where something is unknown: a law that no program tested, or an adapter that
-    could not be examined. docs/verify.md explains table and document.
+    could not be examined. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or 143.
+    docs/verify.md explains table and document.
     """
     plan = VerifyOptions(**options)
     plan.check()
@@ -119,6 +128,8 @@ def verify_command(
     say(_as_json(report, files) if as_json else _as_text(report, files, verbose))
     if as_json:
         _complain_of(report)
+    if report.interruption is not None:
+        raise report.interruption
     return report.verdict.exit_status
 
 

@@ -38,6 +38,8 @@ class VerifyOptions:
         Programs per machine and configuration; as many as there is time for.
     jobs : int or None
         Processes; one per processor.
+    timeout : float
+        Most seconds for one call of an adapter; 0 for no limit.
     """
 
     adapters: tuple[str, ...]
@@ -46,6 +48,7 @@ class VerifyOptions:
     seed: int | None
     examples: int | None
     jobs: int | None
+    timeout: float = 30.0
 
     def check(self) -> None:
         """Refuse names that do not exist.

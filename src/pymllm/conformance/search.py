@@ -7,7 +7,6 @@ import functools
 import itertools
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.stateful import get_state_machine_test
 
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
+from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.shortening import shorten
+from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.oracle.history import History
 
@@ -133,10 +134,11 @@ class _Watch:
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self._is_stopped = False
+        self._is_hung = False
         self._crash: Crash | None = None
         machine.on_end = self._note
         # What loading torch takes is not the search's time.
-        self.watch(lambda: machine.make_adapter().close())
+        self.watch(lambda: close_adapter(machine.make_adapter()))
         self._start = time.monotonic()
 
     @property
@@ -154,12 +156,14 @@ class _Watch:
         """Whether it is enough: of shrinking, or else of looking, where one more would end too late."""
         if self._failed_at is not None:
             return self._programs - self._failed_at >= self._plan.shrinks
+        if self._plan.examples is not None:
+            return self._programs >= self._plan.examples  # Hypothesis may play one more than it was asked for
         spent = time.monotonic() - self._start
-        return self._plan.examples is None and spent + spent / max(self._programs, 1) > self._plan.seconds
+        return spent + spent / max(self._programs, 1) > self._plan.seconds
 
     def begin(self) -> ActingMachine:
         """Make the machine of the next program; in time, or not at all."""
-        if self._programs and self.is_late:
+        if self._is_hung or (self._programs and self.is_late):
             self._is_stopped = True
             raise _TimeIsUp
         return self._machine()
@@ -179,7 +183,10 @@ class _Watch:
     def result(self) -> SearchResult:
         """Sum up."""
         spent = time.monotonic() - self._start
-        short = [shorten(found, self._plan.shrinks) for found in self._smallest.values()]
+        smallest = [
+            dataclasses.replace(found, is_unfinished=self._is_stopped) for found in self._smallest.values()
+        ]
+        short = [shorten(found, self._plan.shrinks) for found in smallest]
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash
@@ -196,6 +203,7 @@ class _Watch:
         if found is not None and found.history is examiner.history:
             self._keep(found)
         elif isinstance(error, Exception) and not _is_hypothesis(error):
+            self._is_hung = isinstance(error, HungError)
             self._keep_crash(Crash(_describe(error), examiner.history))
 
     def _keep(self, found: FoundViolation) -> None:
@@ -295,13 +303,12 @@ def _settings(steps: int, programs: int) -> settings:
 
 
 def _describe(error: BaseException) -> str:
-    """Name the error that came first, and the line that raised it."""
-    while error.__context__ is not None and not _is_hypothesis(error.__context__):
-        error = error.__context__
-    if isinstance(error, AdapterError):
-        return error.message
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} (line {frame.lineno} of {frame.filename})"
+    """Name the error that came first; of those that made up an adapter's, the adapter's says where it was."""
+    errors = [error]
+    while errors[-1].__context__ is not None and not _is_hypothesis(errors[-1].__context__):
+        errors.append(errors[-1].__context__)
+    of_adapters = [error for error in errors if isinstance(error, AdapterError)]
+    return of_adapters[-1].message if of_adapters else describe_error(errors[-1])
 
 
 def _is_hypothesis(error: BaseException) -> bool:

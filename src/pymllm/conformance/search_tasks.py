@@ -20,7 +20,6 @@ __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
 _BURST_SECONDS = 1.0
-_BURST_PROGRAMS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,8 @@ class VerifyPlan:
         Programs per machine and configuration instead of the profile's time; the same on every machine.
     jobs : int
         Processes.
+    timeout : float
+        Most seconds for one call of an adapter; 0 for no limit.
     """
 
     adapters: tuple[AdapterEntry, ...]
@@ -49,6 +50,7 @@ class VerifyPlan:
     seed: int
     examples: int | None
     jobs: int
+    timeout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ def plan_bursts(
 ) -> list[SearchTask]:
     """Plan another search for laws that nothing has tested, on the first and the last configuration that can.
 
+    There is none where a number of programs was asked for: that many are played, and no more.
+
     Parameters
     ----------
     smokes, plan
@@ -125,8 +129,8 @@ def plan_bursts(
     searches : sequence of SearchedConfiguration
         What these came to. An adapter that broke a law or met a problem is left alone.
     """
-    bursts = []
-    for smoke in smokes:
+    bursts: list[SearchTask] = []
+    for smoke in smokes if plan.examples is None else ():
         own = [found for found in searches if found.adapter == smoke.name]
         result = judge_adapter(smoke, own, plan.laws)
         if result.findings or result.problems:
@@ -141,8 +145,7 @@ def plan_bursts(
 
 
 def _burst(found: SearchedConfiguration, laws: Sequence[str], plan: VerifyPlan) -> SearchTask:
-    examples = None if plan.examples is None else _BURST_PROGRAMS
-    search_plan = replace(_search_plan(plan, _BURST_SECONDS), examples=examples)
+    search_plan = _search_plan(plan, _BURST_SECONDS)
     return SearchTask(
         found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pymllm.adapters.base import Adapter
+from pymllm.conformance.adapter_calls import apply_step, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.history import Step
@@ -91,14 +92,12 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
 
 def _first_difference(steps: Sequence[Step], make: Callable[[], Adapter]) -> tuple[Step, Outcome] | None:
     twin = make()
-    try:
+    with closing(twin):
         for step in steps:
-            again = twin.apply(step.number, step.operation)
+            again = apply_step(twin, step.number, step.operation)
             if again != step.outcome:
                 return step, again
-        return None
-    finally:
-        twin.close()
+    return None
 
 
 def _refuse(law: str, different: tuple[Step, Outcome], how: str) -> None:
