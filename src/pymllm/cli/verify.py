@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli.program import complain, say
-from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
+from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, timeout_option
 
 if TYPE_CHECKING:
     from pymllm.cli.verify_files import SavedFiles
@@ -66,14 +66,7 @@ __all__ = ["verify_command"]
     show_default="the number of processors",
     help="Processes; 1 searches in this one.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, 1_000_000),
-    metavar="SECONDS",
-    default=30.0,
-    show_default=True,
-    help="Most for one call of an adapter; one that takes longer hangs. 0: no limit.",
-)
+@timeout_option
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
