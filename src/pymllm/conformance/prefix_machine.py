@@ -233,6 +233,7 @@ class PrefixMachine(StateActs):
 
     def _bad_inserts(self, key: Key, slots: list[int]) -> list[_BadInsert]:
         size, length, windowed = self.page_size, len(key.tokens), self.is_windowed
+        has_bounds = not self.has_states
         path = path_of_key(key)
         cached = len(self.model.stored(path)) * size
         needs_slots = self.has_pool or path.space.width > 1
@@ -241,12 +242,12 @@ class PrefixMachine(StateActs):
             _BadInsert(length, [*slots, *slots[:1]]),
             _BadInsert(self.has_pool and size > 1 and length >= size, slots[::-1]),
             _BadInsert(needs_slots and length, None),
-            _BadInsert(windowed, slots, protected=length + 1),
+            _BadInsert(has_bounds, slots, protected=length + 1),
             _BadInsert(windowed and length - cached >= size, slots, protected=cached + size),
-            _BadInsert(windowed, slots, protected=-1),
-            _BadInsert(windowed, slots, evicted=(length // size + 1) * size),
+            _BadInsert(has_bounds, slots, protected=-1),
+            _BadInsert(has_bounds, slots, evicted=(length // size + 1) * size),
             _BadInsert(windowed and size > 1 and length, slots, evicted=1),
-            _BadInsert(windowed, slots, evicted=-size),
+            _BadInsert(has_bounds, slots, evicted=-size),
             _BadInsert(
                 windowed and self.has_halves and length >= size, slots, evicted=size
             ),  # halves are left

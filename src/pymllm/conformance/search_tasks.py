@@ -19,7 +19,7 @@ from pymllm.oracle.verdicts import Verdict
 __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
-_BURST_SECONDS = 3.0  # at most: it ends once the law was tested, which takes longer on a busy machine
+_BURST_SECONDS = 2.0  # at most: it ends once the law was tested, which takes longer on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _search_plan(plan: VerifyPlan, seconds: float = 0.0) -> SearchPlan:
 def plan_bursts(
     smokes: Sequence[SmokeReport], searches: Sequence[SearchedConfiguration], plan: VerifyPlan
 ) -> list[SearchTask]:
-    """Plan another search for laws that nothing has tested, on the first and the last configuration that can.
+    """Plan another search for laws that nothing has tested, on two configurations for each machine.
 
     There is none where a number of programs was asked for: that many are played, and no more.
 
@@ -137,11 +137,19 @@ def plan_bursts(
             continue
         laws_of_place: dict[int, list[str]] = defaultdict(list)
         for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
-            able = [place for place, found in enumerate(own) if found.could_test(law)]
-            for place in {*able[:1], *able[-1:]}:
+            for place in _pick_places(own, law):
                 laws_of_place[place].append(law.id)
         bursts += [_burst(own[place], laws, plan) for place, laws in sorted(laws_of_place.items())]
     return bursts
+
+
+def _pick_places(own: Sequence[SearchedConfiguration], law: Law) -> set[int]:
+    """Pick the first and the last configuration of each machine: not every machine that may tests a law."""
+    places: dict[MachineEntry, list[int]] = defaultdict(list)
+    for place, found in enumerate(own):
+        if found.could_test(law):
+            places[found.machine].append(place)
+    return {place for able in places.values() for place in (able[0], able[-1])}
 
 
 def _burst(found: SearchedConfiguration, laws: Sequence[str], plan: VerifyPlan) -> SearchTask:
