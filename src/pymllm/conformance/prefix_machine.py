@@ -206,7 +206,7 @@ class PrefixMachine(StateActs):
         elif self.released:
             self.do(Unlock(self.released[-1], at=step))
 
-    @looked_at(needs="live", weight=2, pick=PICK)
+    @looked_at(needs="live", weight=5, pick=PICK)
     def hash_node(self, pick: int) -> None:
         """Hash a node and its ancestors, every other time one of a namespace (H3)."""
         named = [handle for handle in self.live if handle.path.space.extra_key is not None]

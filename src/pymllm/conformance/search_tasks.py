@@ -19,7 +19,7 @@ from pymllm.oracle.verdicts import Verdict
 __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
-_BURST_SECONDS = 2.0  # at most: it ends once the law was tested, which takes longer on a busy machine
+_BURST_SECONDS = 5.0  # at most: it ends once the law was tested, which takes longer on a busy machine
 
 
 @dataclass(frozen=True, slots=True)

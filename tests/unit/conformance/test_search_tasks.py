@@ -106,7 +106,7 @@ def test_what_nothing_has_tested_is_searched_again() -> None:
     assert plan_bursts([ROWS], searched(ROWS, **ALL), PLAN) == []
     bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "P2": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(1, ("P2",)), (2, ("P2",))]
-    assert [task.plan.seconds for task in bursts] == [2.0, 2.0]
+    assert [task.plan.seconds for task in bursts] == [5.0, 5.0]
     many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(9)))
     bursts = plan_bursts([many], searched(many, **{**ALL, "P2": 0, "P3": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(0, ("P2", "P3")), (8, ("P2", "P3"))]
