@@ -161,6 +161,21 @@ class DiesLate(TinyRows):
         return super().do_alloc_rows(step, operation)
 
 
+class WearsOut(TinyRows):
+    """Leaves what was written in a row that it frees, from the fourth one on (P2)."""
+
+    freed = 0
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        (row,) = self.numbers((operation.row,))
+        kept = list(self.rows[row])
+        done = super().do_free_row(step, operation)
+        self.freed += 1
+        if self.freed > 3:
+            self.rows[row] = kept
+        return done
+
+
 class Hangs(TinyRows):
     """Never comes back from freeing a row of a full table."""
 

@@ -257,6 +257,9 @@ class PrefixMachine(StateActs):
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
         """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)
+        stored = self.model.stored(path_of_key(key))
+        if stored and style % 2:  # nothing new, so that only pages which are to be revived can lack a half
+            key = Key(key.tokens[: len(stored[-1].tokens)], key.extra_key, key.form)
         slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
         if slots is not None:
             self.free_halves(slots, style)

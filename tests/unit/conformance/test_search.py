@@ -161,3 +161,15 @@ def test_a_burst_keeps_what_it_finds(tiny: str) -> None:
     assert result.programs == 1
     assert result.found[0].law == "P2"
     assert len(result.found[0].history) == 4
+
+
+def test_half_of_the_time_is_for_long_programs(tiny: str) -> None:
+    """They go where the short ones of Hypothesis end; what they find loses the steps that do not matter."""
+    plan = SearchPlan(seed=1, steps=5, examples=None, seconds=2.0, shrinks=500)
+    result = search(machine_of(f"{tiny}:WearsOut"), plan)
+    assert result.failed_slice is None
+    assert result.found[0].law == "P2"
+    assert plan.steps < len(result.found[0].history) < 20
+    assert not result.found[0].is_unfinished
+    again = dataclasses.replace(plan, first_slice=0, slices=1)  # for what only Hypothesis has found
+    assert search(machine_of(f"{tiny}:WearsOut"), again).found == ()
