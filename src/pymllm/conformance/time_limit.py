@@ -16,7 +16,8 @@ from pymllm.oracle.history import History
 
 __all__ = ["AdapterCall", "HungError", "call_in_progress", "time_limit"]
 
-_AGAIN = 1.0  # Seconds until the alarm rings again: an adapter may have caught the first one.
+_RINGS = 10
+"""The alarm rings so often before a call is left: of the time in which a process is stopped it hears one."""
 
 Answer = TypeVar("Answer")
 
@@ -80,7 +81,8 @@ class AdapterCall(Generic[Answer]):
             return self.make()
         self._since, _CLOCK.call = time.monotonic(), self
         try:
-            signal.setitimer(signal.ITIMER_REAL, self.seconds, _AGAIN)
+            _CLOCK.rings_left = _RINGS
+            signal.setitimer(signal.ITIMER_REAL, self.seconds / _RINGS, self.seconds / _RINGS)
             try:
                 return self.make()
             finally:
@@ -95,11 +97,13 @@ class _Clock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.rings_left = 0
         self.call: AdapterCall[Any] | None = None
 
     def ring(self, number: int, frame: FrameType | None) -> None:
-        if self.call is not None:
-            raise _Alarm
+        self.rings_left -= 1
+        if self.call is not None and self.rings_left <= 0:
+            raise _Alarm  # and with the next ring again: an adapter may have caught it
 
 
 _CLOCK = _Clock()

@@ -7,7 +7,6 @@ and not its standard output, where only results belong.
 from __future__ import annotations
 
 import faulthandler
-import math
 import os
 import pickle
 import signal
@@ -29,6 +28,7 @@ __all__ = ["Lost", "Raised", "Task", "WorkerProcess", "serve"]
 
 _TICK = 0.5  # Seconds between two looks of the guard.
 _GRACE = 3.0  # Seconds that a call may go on after its alarm rang.
+_STUCK = 60.0  # Seconds until even that ends which lets nobody look.
 _PATIENCE = 5.0  # Seconds that a process has to end by itself.
 
 
@@ -169,16 +169,18 @@ def _raised(error: Exception) -> Raised:
 
 def _guard(link: Connection, lock: threading.Lock, starter: int) -> None:
     """End this process once its starter is gone, or once a call has not heard its alarm."""
+    looks = 0  # since a call was overdue: clocks also count time in which the whole process was stopped
     with open(os.devnull, "w") as nowhere:
         while os.getppid() == starter:
             call = call_in_progress()
-            left = math.inf if call is None else call.seconds_left + _GRACE
-            if call is not None and left < 0 and lock.acquire(timeout=_TICK):
+            looks = looks + 1 if call is not None and call.seconds_left < 0 else 0
+            if call is not None and looks * _TICK > _GRACE and lock.acquire(timeout=_TICK):
                 link.send(Lost(call.describe_hang(), call.program()))
                 break
             faulthandler.cancel_dump_traceback_later()
             if call is not None:
                 # Native code that lets no thread run stops this one, too; then nobody puts off the end.
-                faulthandler.dump_traceback_later(max(left, 0) + _GRACE, exit=True, file=nowhere)
+                left = max(call.seconds_left, 0) + _STUCK
+                faulthandler.dump_traceback_later(left, exit=True, file=nowhere)
             time.sleep(_TICK)
         os._exit(1)

@@ -55,6 +55,20 @@ def test_an_adapter_that_catches_its_alarm_hears_another() -> None:
     assert len(caught) == 2
 
 
+def test_a_process_that_was_stopped_is_not_late() -> None:
+    """Ctrl-Z, or a machine that sleeps: of all the rings meanwhile one is heard."""
+
+    def stopped() -> str:
+        until = time.monotonic() + 0.5
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        time.sleep(until - time.monotonic())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+        return "answered"
+
+    with time_limit(0.2):
+        assert call(stopped).within_limit() == "answered"
+
+
 def test_some_calls_have_more_time() -> None:
     """An import does not answer as fast as a lookup."""
     with time_limit(0.05):
