@@ -26,11 +26,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters"},
-        {"numpy", "torch", "hypothesis", "joblib"},
+        {"numpy", "torch", "hypothesis"},
     ),
     "cli": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "conformance"},
-        {"numpy", "torch", "msgspec", "psutil", "click", "rich", "joblib"},
+        {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
     ),
 }
 # The two files that belong to no room.

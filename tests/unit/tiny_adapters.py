@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -158,6 +159,45 @@ class DiesLate(TinyRows):
         if operation.count > 1:
             os._exit(7)
         return super().do_alloc_rows(step, operation)
+
+
+class WearsOut(TinyRows):
+    """Leaves what was written in a row that it frees, from the fourth one on (P2)."""
+
+    freed = 0
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        (row,) = self.numbers((operation.row,))
+        kept = list(self.rows[row])
+        done = super().do_free_row(step, operation)
+        self.freed += 1
+        if self.freed > 3:
+            self.rows[row] = kept
+        return done
+
+
+class Hangs(TinyRows):
+    """Never comes back from freeing a row of a full table."""
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        while not self.free:
+            time.sleep(0.01)
+        return super().do_free_row(step, operation)
+
+
+class CannotClose(TinyRows):
+    """Cannot be let go."""
+
+    def close(self) -> None:
+        raise ValueError("stuck")
+
+
+class CannotCloseLate(TinyRows):
+    """Cannot be let go once two rows are held."""
+
+    def close(self) -> None:
+        if len(self.free) < 2:
+            raise ValueError("stuck")
 
 
 # -- not fit to examine anything ---------------------------------------------------------------------------

@@ -240,4 +240,6 @@ def make_adapter(name: str, config: Config | None = None) -> Adapter:
     except PymllmError:
         raise
     except Exception as error:
-        raise AdapterError(entry.name, f"cannot be built with {chosen}: {error}") from error
+        raise AdapterError(
+            entry.name, f"cannot be built with {chosen}: {type(error).__name__}: {error}"
+        ) from error

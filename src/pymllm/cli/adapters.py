@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, make_adapter
+from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, make_adapter
 from pymllm.cli.program import say
-from pymllm.cli.verify_plan import find_adapter_or_refuse
+from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 
 __all__ = ["adapters_command"]
 
@@ -37,7 +37,7 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
 
 
 def _describe(entry: AdapterEntry) -> dict[str, Any]:
-    adapter_class = load_adapter(entry)
+    adapter_class = load_or_refuse(entry.name)
     configurations = []
     for config in adapter_class.CONFIGURATIONS:
         adapter = make_adapter(entry.place, dict(config))

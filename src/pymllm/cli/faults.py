@@ -103,10 +103,12 @@ def faults_command(
     from pymllm.cli.faults_document import make_document
     from pymllm.cli.faults_table import make_page, make_text
 
-    if page is not None:
+    if page is not None and report.interruption is None:
         page.write_text(make_page(report), encoding="utf-8")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     say(json.dumps(make_document(report), indent=2) if as_json else make_text(report, width))
+    if report.interruption is not None:
+        raise report.interruption
     return report.exit_status
 
 

@@ -10,6 +10,7 @@ status  meaning
 70      a bug of ours: nobody foresaw the error, and the traceback is the report
 130     interrupted from the keyboard
 141     whoever read the output closed it
+143     asked to end (SIGTERM)
 ======  ====================================================================================
 
 The status holds where nobody can be told: without a standard error, or with a full one, the words are lost. A
@@ -19,9 +20,13 @@ standard output that is closed from the start is refused at once, before anythin
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TextIO
 
 import click
@@ -29,9 +34,15 @@ import click
 from pymllm import __version__
 from pymllm.errors import AdapterError, TraceError
 
-__all__ = ["Program", "complain", "escaped", "main", "say"]
+__all__ = ["Program", "Terminated", "complain", "escaped", "main", "say"]
 
-_USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED = 2, 3, 70, 130, 141
+_USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
+
+_FIRST_FREE = 3  # after standard input, output and error
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: whatever an interrupt from the keyboard cleans up is cleaned up for it, too."""
 
 
 class Program(click.Group):
@@ -57,27 +68,30 @@ class Program(click.Group):
         """Run a command; an interrupt becomes click's own, which click does not answer with an empty line."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise click.Abort from None
+        except KeyboardInterrupt as interruption:
+            raise click.Abort from interruption
 
     def _status(
         self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, **extra: Any
     ) -> int:
         """Run a command to its end, whatever that is, and tell what is to be told."""
+        _occupy_standard_descriptors()
         if sys.stdout is None:
             complain("standard output is closed, so no result can be written; redirect it to a file")
             return _USAGE
         try:
-            status = super().main(args, prog_name, complete_var, False, **extra)
+            with _terminable():
+                status = super().main(args, prog_name, complete_var, False, **extra)
         except (click.ClickException, TraceError) as error:
             complain(_one_line(error))
             status = _USAGE
         except AdapterError as error:
             complain(" ".join(str(error).split()))
             status = _UNKNOWN
-        except (click.Abort, KeyboardInterrupt):
-            complain("interrupted")
-            status = _INTERRUPTED
+        except (click.Abort, KeyboardInterrupt) as error:
+            is_terminated = Terminated in (type(error), type(error.__cause__))
+            complain("terminated" if is_terminated else "interrupted")
+            status = _TERMINATED if is_terminated else _INTERRUPTED
         except SystemExit:
             # Outside of its standalone mode click itself exits for one reason only, a closed pipe.
             status = _PIPE_CLOSED
@@ -89,6 +103,32 @@ class Program(click.Group):
             _tell(traceback.format_exc())
             status = _BUG
         return status or 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise, where nobody else has a use for it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends even what catches everything
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _occupy_standard_descriptors() -> None:
+    """Open what is closed of the first three, so that no file gets the number that errors go to."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < _FIRST_FREE:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _one_line(error: click.ClickException | TraceError) -> str:

@@ -10,7 +10,7 @@ import click
 from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
 from pymllm.cli.program import say
 from pymllm.cli.values import CONFIG
-from pymllm.cli.verify_plan import find_adapter_or_refuse
+from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse, timeout_option
 from pymllm.errors import UsageError
 from pymllm.oracle.history import Config
 
@@ -32,8 +32,11 @@ __all__ = ["rerun_command"]
     show_default="the file's",
     help="What to build, such as '{\"page_size\": 4}'.",
 )
+@timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def rerun_command(file: str, adapter: str | None, config: Config | None, as_json: bool) -> int:
+def rerun_command(
+    file: str, adapter: str | None, config: Config | None, timeout: float, as_json: bool
+) -> int:
     """Run the operations of FILE again, judge every step, and compare with what was recorded.
 
     FILE holds a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. It names
@@ -45,11 +48,14 @@ def rerun_command(file: str, adapter: str | None, config: Config | None, as_json
     history = read_program(file)
     name = find_adapter_or_refuse(adapter or history.header.adapter).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    load_or_refuse(name)
     # Not at the top: this may load torch, which --help and a mistyped option can do without.
     from pymllm.conformance.rerun import rerun_history
+    from pymllm.conformance.time_limit import time_limit
 
     try:
-        result = rerun_history(history, name, config)
+        with time_limit(timeout):
+            result = rerun_history(history, name, config)
     except UsageError as error:
         raise click.UsageError(f"{file}: {error}.") from error
     judgement = Judgement(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pymllm.cli.program import complain, say
-from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
+from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, timeout_option
 
 if TYPE_CHECKING:
     from pymllm.cli.verify_files import SavedFiles
@@ -66,6 +66,7 @@ __all__ = ["verify_command"]
     show_default="the number of processors",
     help="Processes; 1 searches in this one.",
 )
+@timeout_option
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -100,7 +101,8 @@ def verify_command(
 
     Ends with 0 where every law that applies was tested and holds, with 1 where one is violated, with 2
     for bad input, and with 3 where something is unknown: a law that no program tested, or an adapter that
-    could not be examined. docs/verify.md explains table and document.
+    could not be examined. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or 143.
+    docs/verify.md explains table and document.
     """
     plan = VerifyOptions(**options)
     plan.check()
@@ -119,6 +121,8 @@ def verify_command(
     say(_as_json(report, files) if as_json else _as_text(report, files, verbose))
     if as_json:
         _complain_of(report)
+    if report.interruption is not None:
+        raise report.interruption
     return report.verdict.exit_status
 
 

@@ -58,7 +58,7 @@ class MachineRow:
 
 @dataclass(frozen=True, slots=True)
 class ViolationRow:
-    """A broken law and the smallest program for it, as Python and in a file."""
+    """A broken law and a program for it; it is the smallest as far as a search to its end can tell."""
 
     law: str
     message: str
@@ -71,6 +71,7 @@ class ViolationRow:
     file: str | None
     rerun_shows_it: bool
     judge_shows_it: bool
+    smallest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class AdapterRow:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What ``pymllm verify --json`` prints."""
+    """What ``pymllm verify --json`` prints; after an interrupt the command's status is the signal's."""
 
     schema: str
     version: int
@@ -109,6 +110,7 @@ class Document:
     seconds: float
     verdict: str
     exit_status: int
+    interrupted: bool
     laws: tuple[LawRow, ...]
     invariants: tuple[InvariantRow, ...]
     adapters: tuple[AdapterRow, ...]
@@ -141,6 +143,7 @@ def make_document(report: VerifyReport, files: SavedFiles) -> dict[str, Any]:
         round(report.seconds, 3),
         report.verdict.value,
         report.verdict.exit_status,
+        report.interruption is not None,
         tuple(map(_law_row, report.laws)),
         tuple(InvariantRow(it.name, it.laws, it.verdict.value) for it in report.invariants),
         tuple(_adapter_row(adapter, files) for adapter in report.adapters),
@@ -180,6 +183,7 @@ def _adapter_row(adapter: AdapterResult, files: SavedFiles) -> AdapterRow:
             files.programs.get((adapter.name, finding.law)),
             finding.is_rerun,
             finding.is_judged,
+            not finding.is_unfinished,
         )
         for finding in adapter.findings
     )

@@ -10,11 +10,30 @@ from dataclasses import dataclass
 
 import click
 
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter
-from pymllm.errors import UsageError
+from pymllm.adapters.base import AdapterClass
+from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter
+from pymllm.errors import AdapterError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
 
-__all__ = ["PROFILE_NAMES", "VerifyOptions", "find_adapter_or_refuse"]
+__all__ = [
+    "PROFILE_NAMES",
+    "VerifyOptions",
+    "find_adapter_or_refuse",
+    "load_or_refuse",
+    "timeout_option",
+]
+
+_TIMEOUT = 30.0
+
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(0, 1_000_000),
+    metavar="SECONDS",
+    default=_TIMEOUT,
+    show_default=True,
+    help="Most for one call of an adapter: what takes longer hangs. 0: no limit.",
+)
+"""For the commands that run adapters."""
 
 PROFILE_NAMES = ("dev", "ci", "deep")
 """Keys of `pymllm.conformance.profiles.PROFILES`."""
@@ -38,6 +57,8 @@ class VerifyOptions:
         Programs per machine and configuration; as many as there is time for.
     jobs : int or None
         Processes; one per processor.
+    timeout : float
+        Most seconds for one call of an adapter; 0 for no limit.
     """
 
     adapters: tuple[str, ...]
@@ -46,6 +67,7 @@ class VerifyOptions:
     seed: int | None
     examples: int | None
     jobs: int | None
+    timeout: float = _TIMEOUT
 
     def check(self) -> None:
         """Refuse names that do not exist.
@@ -93,6 +115,24 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
     if ":" in name and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return entry
+
+
+def load_or_refuse(name: str) -> AdapterClass:
+    """Import the class of an adapter whose name was found.
+
+    Raises
+    ------
+    click.UsageError
+        There is no such module or class, as ``module:Class`` names it.
+    AdapterError
+        One of the registry's own cannot be loaded.
+    """
+    try:
+        return load_adapter(find_adapter(name))
+    except AdapterError as error:
+        if ":" not in name:
+            raise
+        raise click.UsageError(f"{error}.") from None
 
 
 def _find_law(id: str) -> Law:

@@ -34,7 +34,13 @@ def settle(options: VerifyOptions) -> VerifyPlan:
     if seed is None:
         seed = secrets.randbelow(_SEED_STOP)
     return VerifyPlan(
-        options.find_adapters(), options.find_laws(), profile, seed, options.examples, options.count_jobs()
+        options.find_adapters(),
+        options.find_laws(),
+        profile,
+        seed,
+        options.examples,
+        options.count_jobs(),
+        options.timeout,
     )
 
 
@@ -51,7 +57,7 @@ def run_options(options: VerifyOptions, progress: str) -> VerifyReport:
     Raises
     ------
     click.UsageError
-        No adapter asked for can test a law asked for.
+        No adapter asked for can test a law asked for, or one cannot be imported.
     """
 
     def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:

@@ -29,6 +29,8 @@ _WORDS = {
 }
 """In the order of the table: first what somebody has to look at."""
 
+_UNFINISHED = "    a small one; the search for smaller ones was cut short (--profile deep goes on longer)"
+
 
 def make_text(
     report: VerifyReport,
@@ -196,6 +198,6 @@ def _violation(
         *again_lines(finding, adapter.name, path, report.seed),
     ]
     if is_first:
-        lines.append("    program")
+        lines.append(f"    program{_UNFINISHED if finding.is_unfinished else ''}")
         lines += [f"        {line}".rstrip() for line in write_program(finding.history).splitlines()]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from pymllm.adapters.base import Adapter
-from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.adapter_calls import build_adapter, close_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config, History
@@ -55,10 +55,11 @@ def act(
 
 @dataclass(frozen=True, slots=True)
 class FoundViolation:
-    """A program that breaks a law, and how."""
+    """A program that breaks a law, and how; unfinished where the search for a smaller one was cut short."""
 
     history: History
     violation: InvariantViolation
+    is_unfinished: bool = False
 
 
 class ActingMachine(RuleBasedStateMachine):
@@ -100,7 +101,7 @@ class ActingMachine(RuleBasedStateMachine):
     @classmethod
     def make_adapter(cls) -> Adapter:
         """Build the adapter that the class is about."""
-        return make_adapter(cls.ADAPTER, dict(cls.CONFIG))
+        return build_adapter(cls.ADAPTER, dict(cls.CONFIG))
 
     def begin(self) -> None:
         """Set up what a subclass keeps."""
@@ -124,16 +125,18 @@ class ActingMachine(RuleBasedStateMachine):
         """Return everything, judge the end, now and then run the whole program again (X3)."""
         cls = type(self)
         try:
-            if not self._is_broken():
+            if not self._is_broken() and not self.examiner.is_cut_short:
                 self.end()
                 self._watched(self.examiner.judge.check_end)
                 if self.is_replayed:
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         finally:
             cls.runs += 1
-            if cls.on_end is not None:
-                cls.on_end(self.examiner)
-            self.examiner.adapter.close()
+            try:
+                close_adapter(self.examiner.adapter, self.examiner.history)
+            finally:
+                if cls.on_end is not None:
+                    cls.on_end(self.examiner)
 
     @property
     def is_replayed(self) -> bool:

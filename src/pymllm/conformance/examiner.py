@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from pymllm.adapters.base import Adapter, header_of
+from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
 from pymllm.conformance.answers import find_wrong_answer
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import History, Step
@@ -60,6 +61,11 @@ class Examiner:
         self.is_found_inside = False
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether the last step has no outcome: nobody knows what it left behind, so nothing can follow."""
+        return bool(self.history.steps) and self.history.steps[-1].outcome is None
+
+    @property
     def next_step(self) -> int:
         """Number that the next operation will have."""
         return self.history.steps[-1].number + 1 if self.history.steps else 1
@@ -72,18 +78,13 @@ class Examiner:
         InvariantViolation
             It broke a law; the history ends with it.
         AdapterError
-            What came back is no answer (`pymllm.conformance.answers`); the step has no outcome then.
+            What came back is no answer (`pymllm.conformance.answers`), or nothing did: the step has none.
         """
         number = self.next_step if step is None else step
         try:
-            outcome = self.adapter.apply(number, operation)
-        except SystemExit as error:
+            outcome = apply_step(self.adapter, number, operation, self.history)
+        except BaseException:  # an interrupt, too, leaves behind what nobody can judge
             self.history.steps.append(Step(number, operation))
-            raise AdapterError(
-                self.adapter.name, f"step {number}, {operation}: tried to end the process, {error!r}"
-            ) from error
-        except Exception:
-            self.history.steps.append(Step(number, operation))  # what the adapter could not do
             raise
         wrong = find_wrong_answer(operation, outcome)
         if wrong is not None:
@@ -98,7 +99,7 @@ class Examiner:
     def look_inside(self) -> None:
         """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
         try:
-            self.audited.update(self.adapter.audit())
+            self.audited.update(audit_adapter(self.adapter, self.history))
         except InvariantViolation:
             self.is_found_inside = True
             raise
@@ -112,16 +113,14 @@ class Examiner:
             X3: a step did something else the second time.
         """
         twin = make()
-        try:
+        with closing(twin, self.history):
             for step in self.history.steps:
-                again = twin.apply(step.number, step.operation)
+                again = apply_step(twin, step.number, step.operation, self.history)
                 if again != step.outcome:
                     expected, observed = _difference(step.outcome, again)
                     raise InvariantViolation(
                         "X3", f"step {step.number}, run again", expected=expected, observed=observed
                     )
-        finally:
-            twin.close()
         self.judge.evidence.count("X3")
 
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
 from pymllm.conformance.runner import Progress, versions
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.workers import Lost, Workers
 
 __all__ = ["FaultsReport", "look_for_faults"]
-
-_DIED = "the process that looked for it died; look for it alone with --jobs 1 to see how"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,8 @@ class FaultsReport:
         In the order of the faults.
     seconds : float
         For everything.
+    interruption : KeyboardInterrupt or None
+        What ended the search early; what was not looked for until then is not caught.
     """
 
     plan: HuntPlan
@@ -40,6 +40,7 @@ class FaultsReport:
     versions: dict[str, str]
     results: tuple[FaultResult, ...]
     seconds: float
+    interruption: KeyboardInterrupt | None = None
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
@@ -72,13 +73,22 @@ def look_for_faults(
     -------
     FaultsReport
         The same, times aside, for every number of jobs.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It came before anything was known.
     """
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())
     tasks = [HuntTask(fault, plan) for fault in faults]
     with Workers(jobs) as workers, show("faults", len(tasks)) as done:
         answers = workers.map(hunt, tasks, done)
-    results = tuple(
-        answer or FaultResult(fault, (), (_DIED,), 0.0) for fault, answer in zip(faults, answers, strict=True)
-    )
-    return FaultsReport(plan, jobs, versions(), results, time.monotonic() - start)
+    if workers.interruption is not None and all(isinstance(answer, Lost) for answer in answers):
+        raise workers.interruption
+    results = tuple(_result_of(fault, answer) for fault, answer in zip(faults, answers, strict=True))
+    return FaultsReport(plan, jobs, versions(), results, time.monotonic() - start, workers.interruption)
+
+
+def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:
+    return FaultResult(fault, (), (answer.message,), 0.0) if isinstance(answer, Lost) else answer

@@ -28,12 +28,15 @@ class Finding:
         Whether running the history again breaks the law again.
     is_judged : bool
         Whether its outcomes alone show it, without the implementation.
+    is_unfinished : bool
+        Whether the search for a smaller program was cut short.
     """
 
     violation: InvariantViolation
     history: History
     is_rerun: bool
     is_judged: bool
+    is_unfinished: bool = False
 
     @property
     def law(self) -> str:
@@ -61,14 +64,18 @@ def make_finding(found: FoundViolation) -> Finding:
     """
     law = found.violation.law
     return Finding(
-        found.violation, found.history, _is_rerun(found.history, law), _is_judged(found.history, law)
+        found.violation,
+        found.history,
+        _is_rerun(found.history, law),
+        _is_judged(found.history, law),
+        found.is_unfinished,
     )
 
 
 def pick_smallest(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Keep the smallest program for each law, the smallest of all first."""
     kept: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda finding: len(finding.history)):
+    for finding in sorted(findings, key=lambda finding: (len(finding.history), finding.is_unfinished)):
         kept.setdefault(finding.law, finding)
     return tuple(kept.values())
 

@@ -206,7 +206,7 @@ class PrefixMachine(StateActs):
         elif self.released:
             self.do(Unlock(self.released[-1], at=step))
 
-    @looked_at(needs="live", weight=2, pick=PICK)
+    @looked_at(needs="live", weight=5, pick=PICK)
     def hash_node(self, pick: int) -> None:
         """Hash a node and its ancestors, every other time one of a namespace (H3)."""
         named = [handle for handle in self.live if handle.path.space.extra_key is not None]
@@ -233,6 +233,7 @@ class PrefixMachine(StateActs):
 
     def _bad_inserts(self, key: Key, slots: list[int]) -> list[_BadInsert]:
         size, length, windowed = self.page_size, len(key.tokens), self.is_windowed
+        has_bounds = not self.has_states
         path = path_of_key(key)
         cached = len(self.model.stored(path)) * size
         needs_slots = self.has_pool or path.space.width > 1
@@ -241,12 +242,12 @@ class PrefixMachine(StateActs):
             _BadInsert(length, [*slots, *slots[:1]]),
             _BadInsert(self.has_pool and size > 1 and length >= size, slots[::-1]),
             _BadInsert(needs_slots and length, None),
-            _BadInsert(windowed, slots, protected=length + 1),
+            _BadInsert(has_bounds, slots, protected=length + 1),
             _BadInsert(windowed and length - cached >= size, slots, protected=cached + size),
-            _BadInsert(windowed, slots, protected=-1),
-            _BadInsert(windowed, slots, evicted=(length // size + 1) * size),
+            _BadInsert(has_bounds, slots, protected=-1),
+            _BadInsert(has_bounds, slots, evicted=(length // size + 1) * size),
             _BadInsert(windowed and size > 1 and length, slots, evicted=1),
-            _BadInsert(windowed, slots, evicted=-size),
+            _BadInsert(has_bounds, slots, evicted=-size),
             _BadInsert(
                 windowed and self.has_halves and length >= size, slots, evicted=size
             ),  # halves are left
@@ -256,6 +257,9 @@ class PrefixMachine(StateActs):
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
         """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)
+        stored = self.model.stored(path_of_key(key))
+        if stored and style % 2:  # nothing new, so that only pages which are to be revived can lack a half
+            key = Key(key.tokens[: len(stored[-1].tokens)], key.extra_key, key.form)
         slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
         if slots is not None:
             self.free_halves(slots, style)

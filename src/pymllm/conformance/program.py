@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pymllm.adapters.base import Adapter
-from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.twins import check_twins
 from pymllm.oracle.history import Config, History
@@ -43,11 +43,9 @@ def run_program(
         The adapter cannot be loaded, built or asked.
     """
     numbered = operations if isinstance(operations, Mapping) else dict(enumerate(operations, 1))
-    examiner = Examiner(make_adapter(adapter, dict(config)))
-    try:
+    examiner = Examiner(build_adapter(adapter, dict(config)))
+    with closing(examiner.adapter, examiner.history):
         play_steps(examiner, numbered.items())
-    finally:
-        examiner.adapter.close()
     return examiner.history
 
 
@@ -64,7 +62,7 @@ def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> No
     header = examiner.history.header
 
     def make() -> Adapter:
-        return make_adapter(header.adapter, dict(header.config))
+        return build_adapter(header.adapter, dict(header.config))
 
     check_twins(examiner, make)
     examiner.judge.check_end()

@@ -85,5 +85,11 @@ def refine(task: RefineTask) -> tuple[Finding, ...]:
     findings = [make_finding(shorten(found, task.plays))]
     if task.plan is not None:
         machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
-        findings += search(machine, task.plan).found
+        again = search(machine, task.plan).found
+        # Where Hypothesis was cut short, dropping steps may have ended, and numbers could still be smaller.
+        is_unfinished = any(finding.is_unfinished for finding in again)
+        findings = [
+            *(replace(it, is_unfinished=it.is_unfinished or is_unfinished) for it in findings),
+            *again,
+        ]
     return pick_smallest(findings)

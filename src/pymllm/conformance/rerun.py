@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
+from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
 from pymllm.errors import InvariantViolation, ProgramError
@@ -64,12 +65,13 @@ def rerun_history(history: History, adapter: str, config: Config | None = None) 
     kind = load_adapter(find_adapter(adapter)).KIND
     if kind != history.header.kind:
         raise ProgramError(f"is a program for {history.header.kind}; {adapter} is of kind {kind}")
-    made = make_adapter(adapter, dict(history.header.config if config is None else config))
+    made = build_adapter(adapter, dict(history.header.config if config is None else config))
     try:
         examiner = Examiner(made, seed=history.header.seed)
-        violation, misfit = _play(examiner, history)
-    finally:
-        made.close()
+    except BaseException:
+        close_adapter(made)
+        raise
+    violation, misfit = _play(examiner, history)
     differences = _compare(history, examiner.history)
     if misfit is not None and not differences:
         raise ProgramError(misfit)
@@ -87,7 +89,8 @@ def _play(examiner: Examiner, history: History) -> tuple[InvariantViolation | No
             yield step.number, step.operation
 
     try:
-        play_steps(examiner, operations())
+        with closing(examiner.adapter, examiner.history):
+            play_steps(examiner, operations())
     except InvariantViolation as violation:
         return violation, None
     except ProgramError as error:

@@ -153,6 +153,8 @@ class VerifyReport:
         In the order asked for.
     seconds : float
         The whole run took.
+    interruption : KeyboardInterrupt or None
+        What ended it early.
     """
 
     profile: str
@@ -163,6 +165,7 @@ class VerifyReport:
     versions: dict[str, str]
     adapters: tuple[AdapterResult, ...]
     seconds: float
+    interruption: KeyboardInterrupt | None = None
 
     @property
     def laws(self) -> tuple[LawResult, ...]:

@@ -25,12 +25,10 @@ from pymllm.conformance.results import (
 from pymllm.conformance.search import Crash, SearchResult, burst, search
 from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
 
 __all__ = ["Progress", "verify", "versions"]
-
-_DIED = "the process that ran it died; run it alone with --jobs 1 to see how"
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
 """Takes what is about to be done and how often; gives what to call with the number done."""
@@ -54,7 +52,9 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
     Raises
     ------
     UsageError
-        No adapter is about any of the laws asked for.
+        No adapter is about any of the laws asked for, or there is no such class as ``module:Class`` names.
+    KeyboardInterrupt
+        It came before any search was done; later it ends the work, and the report has what there is.
 
     Notes
     -----
@@ -63,16 +63,19 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
     """
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())
-    with Workers(plan.jobs) as workers:
+    with Workers(plan.jobs, plan.timeout) as workers:
         with show("smoke tests", len(plan.adapters)) as done:
             smokes = workers.map(try_adapter, plan.adapters, done)
+        _refuse_missing(smokes)
         sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
         tasks = plan_searches(sane, plan, time.monotonic() - start)
         if sane and not tasks:
             raise UsageError(f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}")
         with show("searches", len(tasks)) as done:
             searches = _search_all(tasks, workers, done)
-        bursts = plan_bursts(sane, searches, plan)
+        if workers.interruption is not None and not any(found.result.programs for found in searches):
+            raise workers.interruption
+        bursts = [] if workers.interruption else plan_bursts(sane, searches, plan)
         if bursts:
             with show("laws not tested yet", len(bursts)) as done:
                 searches += _search_all(bursts, workers, done)
@@ -91,7 +94,14 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         versions(),
         results,
         spent,
+        workers.interruption,
     )
+
+
+def _refuse_missing(smokes: Sequence[SmokeReport | SmokeFailure | Lost]) -> None:
+    for smoke in smokes:
+        if isinstance(smoke, SmokeFailure) and smoke.is_missing and ":" in smoke.name:
+            raise UsageError(f"adapter {smoke.name}: {smoke.message}")
 
 
 def _search_all(
@@ -103,7 +113,7 @@ def _search_all(
     by_place = dict(zip(order, answers, strict=True))
     return [
         SearchedConfiguration(
-            task.adapter, task.config, task.capabilities, task.machine, by_place[place] or _died()
+            task.adapter, task.config, task.capabilities, task.machine, _as_result(by_place[place])
         )
         for place, task in enumerate(tasks)
     ]
@@ -118,7 +128,7 @@ def _refine_all(
     if tasks:
         with show("smaller programs", len(tasks)) as done:
             for task, findings in zip(tasks, workers.map(refine, tasks, done), strict=True):
-                refined[task.adapter] += findings or ()
+                refined[task.adapter] += () if isinstance(findings, Lost) else findings
     return refined
 
 
@@ -129,13 +139,16 @@ def _run_task(task: SearchTask) -> SearchResult:
     return search(machine, task.plan)
 
 
-def _died() -> SearchResult:
-    return SearchResult(0, 0, 0.0, Counter(), Counter(), Counter(), (), Crash(_DIED, None))
+def _as_result(answer: SearchResult | Lost) -> SearchResult:
+    if isinstance(answer, SearchResult):
+        return answer
+    crash = Crash(answer.message, answer.history)
+    return SearchResult(0, 0, 0.0, Counter(), Counter(), Counter(), (), crash)
 
 
 def _sum_up(
     entry: AdapterEntry,
-    smoke: SmokeReport | SmokeFailure | None,
+    smoke: SmokeReport | SmokeFailure | Lost,
     searches: Sequence[SearchedConfiguration],
     refined: Sequence[Finding],
     plan: VerifyPlan,
@@ -143,7 +156,9 @@ def _sum_up(
     if isinstance(smoke, SmokeReport):
         own = [found for found in searches if found.adapter == entry.name]
         return judge_adapter(smoke, own, plan.laws, refined)
-    return leave_unknown(smoke or SmokeFailure(entry.name, None, _DIED), plan.laws)
+    if isinstance(smoke, Lost):
+        smoke = SmokeFailure(entry.name, None, smoke.message)
+    return leave_unknown(smoke, plan.laws)
 
 
 def versions() -> dict[str, str]:

@@ -7,9 +7,8 @@ import functools
 import itertools
 import sys
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,9 +17,11 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.stateful import get_state_machine_test
 
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
+from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.shortening import shorten
+from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.oracle.history import History
 
@@ -28,6 +29,8 @@ __all__ = ["Crash", "SearchPlan", "SearchResult", "burst", "search"]
 
 _SLICE = 25  # Programs per run of Hypothesis: what it remembers of them grows with their number.
 _BURST_STEPS = 400
+_SHARE = 0.5  # of the time is for Hypothesis
+_LONGER = 4  # times as many acts has a program that it does not play
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,13 @@ class _TimeIsUp(BaseException):
 
 
 class _Watch:
-    """Counts what a machine class does, and keeps the smallest failing programs."""
+    """Counts what a machine class does, and keeps the smallest failing programs.
+
+    Attributes
+    ----------
+    share : float
+        Of the plan's seconds: how much may be spent so far.
+    """
 
     def __init__(self, machine: type[ActingMachine], plan: SearchPlan) -> None:
         self._machine = machine
@@ -132,11 +141,14 @@ class _Watch:
         self._steps = 0
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
+        self.share = 1.0
         self._is_stopped = False
+        self._is_cut = False  # stopped while it made something smaller
+        self._is_hung = False
         self._crash: Crash | None = None
         machine.on_end = self._note
         # What loading torch takes is not the search's time.
-        self.watch(lambda: machine.make_adapter().close())
+        self.watch(lambda: close_adapter(machine.make_adapter()))
         self._start = time.monotonic()
 
     @property
@@ -154,13 +166,15 @@ class _Watch:
         """Whether it is enough: of shrinking, or else of looking, where one more would end too late."""
         if self._failed_at is not None:
             return self._programs - self._failed_at >= self._plan.shrinks
+        if self._plan.examples is not None:
+            return self._programs >= self._plan.examples  # Hypothesis may play one more than it was asked for
         spent = time.monotonic() - self._start
-        return self._plan.examples is None and spent + spent / max(self._programs, 1) > self._plan.seconds
+        return spent + spent / max(self._programs, 1) > self.share * self._plan.seconds
 
     def begin(self) -> ActingMachine:
         """Make the machine of the next program; in time, or not at all."""
-        if self._programs and self.is_late:
-            self._is_stopped = True
+        if self._is_hung or (self._programs and self.is_late):
+            self._is_stopped, self._is_cut = True, self._failed_at is not None
             raise _TimeIsUp
         return self._machine()
 
@@ -179,7 +193,10 @@ class _Watch:
     def result(self) -> SearchResult:
         """Sum up."""
         spent = time.monotonic() - self._start
-        short = [shorten(found, self._plan.shrinks) for found in self._smallest.values()]
+        smallest = [
+            dataclasses.replace(found, is_unfinished=self._is_cut) for found in self._smallest.values()
+        ]
+        short = [shorten(found, self._plan.shrinks) for found in smallest]
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash
@@ -196,6 +213,7 @@ class _Watch:
         if found is not None and found.history is examiner.history:
             self._keep(found)
         elif isinstance(error, Exception) and not _is_hypothesis(error):
+            self._is_hung = isinstance(error, HungError)
             self._keep_crash(Crash(_describe(error), examiner.history))
 
     def _keep(self, found: FoundViolation) -> None:
@@ -216,7 +234,10 @@ class _Watch:
 
 
 def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
-    """Let Hypothesis play a machine, and shrink the first program that breaks a law.
+    """Let Hypothesis play a machine, and shrink the first program that breaks a law; then play long programs.
+
+    Where time decides, half of it goes to long programs from seeds. Hypothesis knows how to vary and to
+    shrink; in the same time `drive` plays several times as many acts, by the weights that the machine gives.
 
     Parameters
     ----------
@@ -231,6 +252,7 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
     the result. Equal plans with ``examples`` give equal results, times aside.
     """
     watch = _Watch(machine, plan)
+    watch.share = _SHARE if plan.slices is None else 1.0
     number = plan.first_slice
     # An adapter that cannot even be made ends the search before it begins.
     for number, programs in () if watch.is_over else _slices(plan):
@@ -243,8 +265,12 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
             watch.watch(seed(f"{plan.seed}/{machine.__name__}/{number}")(run))
         if watch.is_late or watch.is_over:
             break
-    result = watch.result()
-    return dataclasses.replace(result, failed_slice=number) if result.found else result
+    if watch.is_over or plan.examples is not None or plan.slices is not None:
+        result = watch.result()
+        return dataclasses.replace(result, failed_slice=number) if result.found else result
+    watch.share = 1.0
+    _drive_on(watch, machine, plan.seed, itertools.count(), _LONGER * plan.steps, lambda: False)
+    return watch.result()
 
 
 def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str]) -> SearchResult:
@@ -260,11 +286,29 @@ def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str])
         Their ids.
     """
     watch = _Watch(machine, plan)
-    for number in itertools.count() if plan.examples is None else range(plan.examples):
-        if watch.is_over or watch.is_late or all(watch.exercised[law] for law in laws):
-            break
-        watch.watch(functools.partial(drive, machine, plan.seed + number, _BURST_STEPS))
+    numbers = itertools.count() if plan.examples is None else range(plan.examples)
+    is_done = functools.partial(_are_tested, watch, laws)
+    _drive_on(watch, machine, plan.seed, numbers, _BURST_STEPS, is_done)
     return watch.result()
+
+
+def _are_tested(watch: _Watch, laws: Collection[str]) -> bool:
+    return all(watch.exercised[law] for law in laws)
+
+
+def _drive_on(
+    watch: _Watch,
+    machine: type[ActingMachine],
+    seed: int,
+    numbers: Iterable[int],
+    acts: int,
+    is_done: Callable[[], bool],
+) -> None:
+    """Drive a machine from one seed after another, until it is over, late or done."""
+    for number in numbers:
+        if watch.is_over or watch.is_late or is_done():
+            return
+        watch.watch(functools.partial(drive, machine, seed + number, acts))
 
 
 def _slices(plan: SearchPlan) -> Iterator[tuple[int, int]]:
@@ -295,13 +339,12 @@ def _settings(steps: int, programs: int) -> settings:
 
 
 def _describe(error: BaseException) -> str:
-    """Name the error that came first, and the line that raised it."""
-    while error.__context__ is not None and not _is_hypothesis(error.__context__):
-        error = error.__context__
-    if isinstance(error, AdapterError):
-        return error.message
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} (line {frame.lineno} of {frame.filename})"
+    """Name the error that came first; of those that made up an adapter's, the adapter's says where it was."""
+    errors = [error]
+    while errors[-1].__context__ is not None and not _is_hypothesis(errors[-1].__context__):
+        errors.append(errors[-1].__context__)
+    of_adapters = [error for error in errors if isinstance(error, AdapterError)]
+    return of_adapters[-1].message if of_adapters else describe_error(errors[-1])
 
 
 def _is_hypothesis(error: BaseException) -> bool:

@@ -19,8 +19,7 @@ from pymllm.oracle.verdicts import Verdict
 __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
-_BURST_SECONDS = 1.0
-_BURST_PROGRAMS = 5
+_BURST_SECONDS = 5.0  # at most: it ends once the law was tested, which takes longer on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,8 @@ class VerifyPlan:
         Programs per machine and configuration instead of the profile's time; the same on every machine.
     jobs : int
         Processes.
+    timeout : float
+        Most seconds for one call of an adapter; 0 for no limit.
     """
 
     adapters: tuple[AdapterEntry, ...]
@@ -49,6 +50,7 @@ class VerifyPlan:
     seed: int
     examples: int | None
     jobs: int
+    timeout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,9 @@ def _search_plan(plan: VerifyPlan, seconds: float = 0.0) -> SearchPlan:
 def plan_bursts(
     smokes: Sequence[SmokeReport], searches: Sequence[SearchedConfiguration], plan: VerifyPlan
 ) -> list[SearchTask]:
-    """Plan another search for laws that nothing has tested, on the first and the last configuration that can.
+    """Plan another search for laws that nothing has tested, on two configurations for each machine.
+
+    There is none where a number of programs was asked for: that many are played, and no more.
 
     Parameters
     ----------
@@ -125,24 +129,31 @@ def plan_bursts(
     searches : sequence of SearchedConfiguration
         What these came to. An adapter that broke a law or met a problem is left alone.
     """
-    bursts = []
-    for smoke in smokes:
+    bursts: list[SearchTask] = []
+    for smoke in smokes if plan.examples is None else ():
         own = [found for found in searches if found.adapter == smoke.name]
         result = judge_adapter(smoke, own, plan.laws)
         if result.findings or result.problems:
             continue
         laws_of_place: dict[int, list[str]] = defaultdict(list)
         for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
-            able = [place for place, found in enumerate(own) if found.could_test(law)]
-            for place in {*able[:1], *able[-1:]}:
+            for place in _pick_places(own, law):
                 laws_of_place[place].append(law.id)
         bursts += [_burst(own[place], laws, plan) for place, laws in sorted(laws_of_place.items())]
     return bursts
 
 
+def _pick_places(own: Sequence[SearchedConfiguration], law: Law) -> set[int]:
+    """Pick the first and the last configuration of each machine: not every machine that may tests a law."""
+    places: dict[MachineEntry, list[int]] = defaultdict(list)
+    for place, found in enumerate(own):
+        if found.could_test(law):
+            places[found.machine].append(place)
+    return {place for able in places.values() for place in (able[0], able[-1])}
+
+
 def _burst(found: SearchedConfiguration, laws: Sequence[str], plan: VerifyPlan) -> SearchTask:
-    examples = None if plan.examples is None else _BURST_PROGRAMS
-    search_plan = replace(_search_plan(plan, _BURST_SECONDS), examples=examples)
+    search_plan = _search_plan(plan, _BURST_SECONDS)
     return SearchTask(
         found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
     )

@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
+from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.oracle.history import Header, Step
 from pymllm.oracle.operations import Hash, Lock, Span, Unlock
@@ -38,22 +39,43 @@ def shorten(found: FoundViolation, plays: int) -> FoundViolation:
         Comes back as it is where running it again does not break the law.
     plays : int
         Most programs to try.
+
+    Returns
+    -------
+    FoundViolation
+        Marked as unfinished where ``found`` is, where there were more programs to try, or the adapter hung.
     """
     header, law = found.history.header, found.violation.law
-    kept = _play(header, found.history.steps, law)
-    if kept is None:
-        return found
-    length = len(kept.history)
+    kept = found
+    try:
+        again = _play(header, found.history.steps, law)
+        if again is None:
+            return found
+        kept, is_finished = again, not found.is_unfinished
+        for shorter in _shorten(again, plays):
+            kept, is_finished = shorter or kept, is_finished and shorter is not None
+        kept = _play(header, _renumber(kept.history.steps), law) or kept
+    except HungError:
+        is_finished = False
+    return dataclasses.replace(kept, is_unfinished=not is_finished)
+
+
+def _shorten(found: FoundViolation, plays: int) -> Iterator[FoundViolation | None]:
+    """Yield ever shorter programs that break the same law; ``None`` at last where there are more to try."""
+    header, law = found.history.header, found.violation.law
+    length = len(found.history)
     while length:
-        for steps in _without(kept.history.steps, length):
+        for steps in _without(found.history.steps, length):
+            if not plays:
+                yield None
+                return
             plays -= 1
-            shorter = _play(header, steps, law) if plays >= 0 else None
+            shorter = _play(header, steps, law)
             if shorter is not None:
-                kept = shorter
+                yield (found := shorter)
                 break
         else:
             length //= 2
-    return _play(header, _renumber(kept.history.steps), law) or kept
 
 
 def _without(steps: list[Step], length: int) -> Iterator[list[Step]]:
@@ -84,17 +106,18 @@ def _refer(record: Any, numbers: dict[int, int]) -> Any:
 def _play(header: Header, steps: list[Step], law: str) -> FoundViolation | None:
     """Run a program; what it breaks, if that is the law."""
     try:
-        examiner = Examiner(make_adapter(header.adapter, dict(header.config)), seed=header.seed)
+        examiner = Examiner(build_adapter(header.adapter, dict(header.config)), seed=header.seed)
+    except HungError:
+        raise
     except PymllmError:
         return None
     try:
-        play_steps(examiner, ((step.number, step.operation) for step in steps))
+        with closing(examiner.adapter):
+            play_steps(examiner, ((step.number, step.operation) for step in steps))
     except InvariantViolation as violation:
         return FoundViolation(examiner.history, violation) if violation.law == law else None
-    except (
-        Exception
-    ):  # a program that lacks a step may be without sense; whatever it meets, it is not shorter
-        return None
-    finally:
-        examiner.adapter.close()
+    except HungError:
+        raise
+    except Exception:
+        return None  # a program that lacks a step may be without sense; whatever it meets, it is not shorter
     return None

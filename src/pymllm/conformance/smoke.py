@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
-from pymllm.adapters.registry import AdapterEntry, load_adapter, make_adapter
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.conformance.adapter_calls import apply_step, build_adapter, closing, load_class
 from pymllm.conformance.smoke_program import LEGAL_RESULTS, SampleStep, make_sample
-from pymllm.errors import AdapterError, PymllmError
+from pymllm.conformance.time_limit import HungError
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError, PymllmError
 from pymllm.oracle.history import Config
 from pymllm.oracle.judge import make_judge
 from pymllm.oracle.outcomes import (
@@ -52,22 +54,33 @@ class SmokeReport:
 
 @dataclass(frozen=True, slots=True)
 class SmokeFailure:
-    """Why an adapter cannot examine anything; ``kind`` is ``None`` where not even that is known."""
+    """Why an adapter cannot examine anything.
+
+    Parameters
+    ----------
+    name, kind
+        As of `SmokeReport`; ``None`` where not even the kind is known.
+    message : str
+        Why.
+    is_missing : bool
+        Whether there is no such adapter to load.
+    """
 
     name: str
     kind: str | None
     message: str
+    is_missing: bool = False
 
 
 def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
     """Make a smoke test, and say what came of it instead of raising."""
     try:
+        kind = load_class(entry).KIND
+    except AdapterError as error:
+        return SmokeFailure(entry.name, None, error.message, is_missing=not isinstance(error, HungError))
+    try:
         return smoke_test(entry)
     except AdapterError as error:
-        try:
-            kind = load_adapter(entry).KIND
-        except AdapterError:
-            return SmokeFailure(entry.name, None, error.message)
         return SmokeFailure(entry.name, kind, error.message)
 
 
@@ -79,7 +92,7 @@ def smoke_test(entry: AdapterEntry) -> SmokeReport:
     AdapterError
         It cannot be loaded, or is not fit to examine anything: says what was asked and what came back.
     """
-    adapter_class = load_adapter(entry)
+    adapter_class = load_class(entry)
     configurations = getattr(adapter_class, "CONFIGURATIONS", None)
     if not isinstance(configurations, Sequence) or not configurations:
         raise AdapterError(entry.name, "CONFIGURATIONS must be a sequence with one dict at least")
@@ -99,15 +112,13 @@ def _check_config(name: str, config: object) -> None:
 
 
 def _try_configuration(entry: AdapterEntry, config: Config) -> frozenset[str]:
-    adapter = make_adapter(entry.place, config)
-    try:
+    adapter = build_adapter(entry.place, config)
+    with closing(adapter):
         _check_claims(entry, config, adapter)
         _check_header(entry.name, adapter)
         for number, step in make_sample(adapter.kind, config, adapter.capabilities).items():
             _check_step(entry.name, adapter, number, step)
-        return adapter.capabilities
-    finally:
-        adapter.close()
+    return adapter.capabilities
 
 
 def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None:
@@ -118,16 +129,14 @@ def _check_claims(entry: AdapterEntry, config: Config, adapter: Adapter) -> None
         raise AdapterError(
             entry.name, f"claims {unknown[0]!r}, which is no capability; there are {', '.join(CAPABILITIES)}"
         )
-    twin = make_adapter(entry.place, config)
-    try:
+    twin = build_adapter(entry.place, config)
+    with closing(twin):
         if (twin.kind, twin.config, twin.capabilities) != (
             adapter.kind,
             adapter.config,
             adapter.capabilities,
         ):
             raise AdapterError(entry.name, f"two of {config} differ in kind, configuration or claims")
-    finally:
-        twin.close()
 
 
 def _check_header(name: str, adapter: Adapter) -> None:
@@ -145,9 +154,9 @@ def _check_step(name: str, adapter: Adapter, number: int, step: SampleStep) -> N
         return AdapterError(name, f"{adapter.config}: step {number}, {step.operation}: {what}")
 
     try:
-        outcome = adapter.apply(number, step.operation)
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
-        raise fail(f"apply raised {type(error).__name__}: {error}") from error
+        outcome = apply_step(adapter, number, step.operation)
+    except (InvariantViolation, ProgramError) as error:
+        raise fail(str(error)) from error
     problem = _find_fault(outcome, step)
     if problem is not None:
         raise fail(problem)

@@ -60,6 +60,20 @@ class StateActs(PrefixCaller):
         if held:
             self._add_state(picked(held, pick), style)
 
+    @looked_at(needs="has_states", weight=2, pages=PAGES, turn=PAGES, style=STYLE, keep=KEEP)
+    def add_state_under_holds(self, pages: int, turn: int, style: int, keep: int) -> None:
+        """Hold a new node several times, hand its state over, and release one: the others protect it (M4)."""
+        key = self._whole(self.draw_key(pages, turn, turn, style))
+        slots = self.allocate(len(key.tokens)) if key.tokens else None
+        if slots is None:
+            return
+        step = self.insert(key, slots, style)
+        self.give_back(slots, style)
+        holds = [self.lock(step) for _ in range(1 + keep)]
+        self._add_state(path_of_key(key), style)
+        if holds[0] is not None:
+            self.unlock(holds[0])
+
     @looked_at(needs="has_states", pages=PAGES, turn=PAGES, style=STYLE)
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
         """Hand over a state whose key is empty or not made of whole pages: an error (M1, X1)."""

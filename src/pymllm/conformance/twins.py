@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from pymllm.adapters.base import Adapter
+from pymllm.conformance.adapter_calls import apply_step, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.history import Step
@@ -105,14 +106,12 @@ def _law_of_nothing(step: Step, examiner: Examiner) -> str:
 
 def _first_difference(steps: Sequence[Step], make: Callable[[], Adapter]) -> tuple[Step, Outcome] | None:
     twin = make()
-    try:
+    with closing(twin):
         for step in steps:
-            again = twin.apply(step.number, step.operation)
+            again = apply_step(twin, step.number, step.operation)
             if again != step.outcome:
                 return step, again
-        return None
-    finally:
-        twin.close()
+    return None
 
 
 def _refuse(law: str, different: tuple[Step, Outcome], how: str) -> None:

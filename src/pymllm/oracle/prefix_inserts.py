@@ -51,12 +51,15 @@ class InsertJudge:
         if slots is None:
             slots = [token for token in key.tokens if isinstance(token, int)]
         self._require_ownership(books.model.whole(key), slots)
-        bounds = operation.prev_prefix_len, operation.swa_evicted_seqlen
+        # To a cache with states they are options of another one, which it ignores.
+        is_other = self.states is not None
+        bounds = (0, 0) if is_other else (operation.prev_prefix_len, operation.swa_evicted_seqlen)
         try:
             plan = books.model.plan_insert(key, slots, *bounds)
         except NotUsableError as error:
             books.evidence.meet("a bad insert is refused")
-            return books.expect_refusal("S7", str(error), outcome, "ValueError")
+            law = "X1" if books.model.window is None else "S7"
+            return books.expect_refusal(law, str(error), outcome, "ValueError")
         if self._lacks_halves(plan):
             books.evidence.meet("halves that were not returned are refused")
             return books.expect_refusal("S7", "an insert with wrong halves", outcome, "OwnershipError")

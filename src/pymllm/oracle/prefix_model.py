@@ -208,12 +208,11 @@ class PrefixModel:
         return plan
 
     def _check_bounds(self, length: int, cached: int, protected: int, evicted: int) -> None:
-        size = self.page_size
-        if self.window is None:
-            return
-        if not 0 <= protected <= length or protected // size * size > cached:
+        """Both are lengths within the key; what lies before them matters only where there is a window."""
+        size, has_window = self.page_size, self.window is not None
+        if not 0 <= protected <= length or (has_window and protected // size * size > cached):
             raise NotUsableError(f"prev_prefix_len {protected} of {length}, {cached} cached")
-        if not 0 <= evicted <= length or evicted % size:
+        if not 0 <= evicted <= length or (has_window and evicted % size):
             raise NotUsableError(f"swa_evicted_seqlen {evicted} of {length}, page {size}")
 
     def _plan_revival(self, plan: InsertPlan, end: Path, page: Page, incoming: tuple[int, ...]) -> None:

@@ -82,5 +82,5 @@ def test_what_cannot_be_loaded_is_the_adapters_fault(stranger: str, place: str, 
 
 def test_what_cannot_be_built_is_the_adapters_fault(stranger: str) -> None:
     """The configuration is named."""
-    with pytest.raises(AdapterError, match=r"cannot be built with {'pages': 0}: no pages"):
+    with pytest.raises(AdapterError, match=r"cannot be built with {'pages': 0}: RuntimeError: no pages"):
         make_adapter("stranger:Cache", {"pages": 0})

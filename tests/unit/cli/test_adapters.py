@@ -48,10 +48,10 @@ def test_the_document_has_the_same(tiny: str) -> None:
 
 
 def test_who_is_not_there_is_named() -> None:
-    """2 for a name that does not exist, 3 for an adapter that cannot be loaded."""
+    """2 for a name that does not exist, and so for a class that does not."""
     result = adapters("raddix")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no adapter 'raddix'" in result.stderr
     result = adapters("no_such_module_here:Cache")
-    assert (result.exit_code, result.stdout) == (3, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("pymllm: adapter no_such_module_here:Cache: cannot import")

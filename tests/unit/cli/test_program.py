@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,6 +62,18 @@ def test_an_interrupt_is_130() -> None:
     result = run(fail_with(KeyboardInterrupt()))
     assert result.exit_code == 130
     assert result.stderr == "pymllm: interrupted\n"
+
+
+def test_being_asked_to_end_is_143() -> None:
+    """SIGTERM; whoever takes it himself keeps it."""
+    result = run(lambda: signal.raise_signal(signal.SIGTERM))
+    assert (result.exit_code, result.stderr) == (143, "pymllm: terminated\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert run(lambda: signal.raise_signal(signal.SIGTERM)).exit_code == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_closed_pipe_is_141_and_silent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,7 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
+from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
+from pymllm.conformance.profiles import DEV, PROFILES
+from pymllm.conformance.worker_process import Task
 from pymllm.oracle.history import load_history
 from pymllm.oracle.judge import judge_steps
 
@@ -89,9 +93,58 @@ def test_a_search_that_comes_to_grief_keeps_its_program(tiny: str) -> None:
 
 def test_violated_outranks_unknown(tiny: str) -> None:
     """One adapter is wrong, another is not there."""
-    result = verify("--adapter", f"{tiny}:KeepsEntries", "--adapter", "no_such_module_here:Cache", *FEW)
+    result = verify("--adapter", f"{tiny}:KeepsEntries", "--adapter", f"{tiny}:Refuses", *FEW)
     assert result.exit_code == 1
-    assert "no_such_module_here:Cache  could not be examined to the end" in result.stdout
+    assert f"{tiny}:Refuses  could not be examined to the end" in result.stdout
+
+
+def test_what_hangs_ends_with_3_and_its_program(tiny: str) -> None:
+    """The step, the limit, and a file that runs again and hangs again."""
+    name = f"{tiny}:Hangs"
+    result = verify("--adapter", name, "--timeout", "0.3", *FEW)
+    assert result.exit_code == 3
+    file = Path("runs/tiny_adapters-Hangs-crash1-0.jsonl")
+    assert "    because    hung in step " in result.stdout
+    assert f"no answer within 0.3 s (--timeout waits longer)\n    program    {file}\n" in result.stdout
+    again = CliRunner().invoke(main, ["rerun", str(file), "--timeout", "0.3"])
+    assert (again.exit_code, again.stdout) == (3, "")
+    assert again.stderr.startswith(f"pymllm: adapter {name}: hung in step ")
+
+
+def test_what_is_left_unfinished_is_not_called_the_smallest(
+    tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two programs are not enough to make one small."""
+    monkeypatch.setitem(PROFILES, "dev", dataclasses.replace(DEV, shrinks=2))
+    arguments = ("--adapter", f"{tiny}:KeepsEntries", *FEW)
+    assert (
+        "    program    a small one; the search for smaller ones was cut short" in verify(*arguments).stdout
+    )
+    document = json.loads(verify(*arguments, "--json").stdout)
+    assert [it["smallest"] for it in document["adapters"][0]["violations"]] == [False]
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
+def test_an_interrupt_prints_what_is_known(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, error: KeyboardInterrupt, status: int
+) -> None:
+    """One search of two is done: its violation is told and written, and then how it ended."""
+    before = Task.carry_out
+    done: list[object] = []
+
+    def carry_out(task: Task) -> object:
+        if len(done) == 2:
+            raise error
+        done.append(task)
+        return before(task)
+
+    monkeypatch.setattr(Task, "carry_out", carry_out)
+    result = CliRunner().invoke(main, ["verify", "--adapter", f"{tiny}:KeepsEntries", *FEW])
+    assert result.exit_code == status
+    assert result.stderr == f"pymllm: {'interrupted' if status == 130 else 'terminated'}\n"
+    assert f"P2  VIOLATED by {tiny}:KeepsEntries" in result.stdout
+    assert "interrupted before its end" in result.stdout
+    assert Path("runs/tiny_adapters-KeepsEntries-P2-0.jsonl").exists()
 
 
 def test_verbose_lists_every_adapter_and_machine(tiny: str) -> None:
@@ -114,7 +167,7 @@ def test_a_law_can_be_asked_for(tiny: str) -> None:
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("name", ["TinyRows", "KeepsEntries", "GivesUp", "Refuses", "Missing"])
+@pytest.mark.parametrize("name", ["TinyRows", "KeepsEntries", "GivesUp", "Refuses"])
 def test_the_document_keeps_to_its_schema(tiny: str, name: str) -> None:
     """Whatever came out; beside it standard error says in a line what to look for."""
     validator = pytest.importorskip("jsonschema").Draft202012Validator(make_schema("verify"))
@@ -197,6 +250,12 @@ def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
         (["--profile", "soak"], "'soak' is not one of 'dev', 'ci', 'deep'"),
         (["--seed", "-1"], "-1 is not in the range"),
         (["--examples", "0"], "0 is not in the range"),
+        (["--timeout", "-1"], "-1.0 is not in the range"),
+        (
+            ["--adapter", "no_such_module_here:X", "--jobs", "1"],
+            "adapter no_such_module_here:X: cannot import",
+        ),
+        (["--adapter", "json:Nobody", "--jobs", "1"], "adapter json:Nobody: json has no class 'Nobody'"),
         (["--jobs", "0"], "0 is not in the range"),
         (["--junit", "no/such/out.xml"], "there is no folder no/such; make it first"),
         (["--junit", "."], "is a directory"),
@@ -242,9 +301,23 @@ def children_of(process: int) -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
+def test_two_processes_need_no_standard_error(errors: str) -> None:
+    """The result is the same; only words are lost."""
+    line = f'"$0" -m pymllm verify --adapter hashes --profile dev --jobs 2 {errors}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "0 unknown, 0 violated" in done.stdout
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes in /proc")
-def test_ctrl_c_is_130_and_leaves_no_process() -> None:
-    """An interrupt from a terminal, which every process of the group gets."""
+@pytest.mark.parametrize(
+    ("sent", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_it_and_leaves_no_process(sent: signal.Signals, status: int, word: str) -> None:
+    """Such as an interrupt from a terminal, which every process of the group gets."""
     command = [sys.executable, "-m", "pymllm", "verify", "--adapter", "rows", "--examples", "1000000"]
     process = subprocess.Popen(
         [*command, "--jobs", "2"],
@@ -257,18 +330,17 @@ def test_ctrl_c_is_130_and_leaves_no_process() -> None:
     )
     try:
         deadline = time.monotonic() + 60
-        while len(children := children_of(process.pid)) < 3 and time.monotonic() < deadline:
+        while len(children := children_of(process.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(1)
         children |= children_of(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, sent)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, out) == (130, "")
-    assert err == "pymllm: interrupted\n"
-    assert len(children) >= 3
-    # The last to go is a tracker of resources, which sees the end of the others first.
+    assert (process.returncode, out) == (status, "")
+    assert err == f"pymllm: {word}\n"
+    assert len(children) >= 2
     deadline = time.monotonic() + 30
     while (left := [child for child in children if is_running(child)]) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from pymllm.adapters.registry import OWN
-from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, find_adapter_or_refuse
+from pymllm.adapters.registry import OWN, AdapterEntry
+from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, find_adapter_or_refuse, load_or_refuse
 from pymllm.conformance.profiles import PROFILES
+from pymllm.errors import AdapterError
 from pymllm.oracle.laws import find_law
 
 
@@ -78,7 +79,18 @@ def test_nothing_heavy_is_loaded_for_a_mistyped_option() -> None:
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom pymllm.cli import main\n"
         "assert CliRunner().invoke(main, ['verify', '--adapter', 'radx']).exit_code == 2\n"
-        "print(*[name for name in ('torch', 'hypothesis', 'joblib', 'numpy') if name in sys.modules])"
+        "print(*[name for name in ('torch', 'hypothesis', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_class_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: as a name is that the registry does not have; of its own names each has its class."""
+    assert load_or_refuse("hashes").KIND == "hashes"
+    with pytest.raises(click.UsageError, match=r"adapter json:Nobody: json has no class 'Nobody'\."):
+        load_or_refuse("json:Nobody")
+    broken = AdapterEntry("hashes", "json:Nobody", "")
+    monkeypatch.setattr("pymllm.cli.verify_plan.find_adapter", lambda name: broken)
+    with pytest.raises(AdapterError, match="json has no class"):
+        load_or_refuse("hashes")

@@ -130,7 +130,7 @@ class Leaving(Wrong):
 
 def test_an_adapter_cannot_end_the_run() -> None:
     """What it leaves of other adapters is examined all the same."""
-    with pytest.raises(AdapterError, match=r"step 1, Alloc\(tokens=1\): tried to end the process"):
+    with pytest.raises(AdapterError, match=r"step 1, Alloc\(tokens=1\) tried to end the process"):
         Examiner(Leaving(token_slots(), 1)).do(Alloc(1))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import PLANTED, find_faults
 from pymllm.conformance.detection import HuntPlan
@@ -40,3 +42,31 @@ def test_progress_is_told_and_what_is_missed_ends_with_1() -> None:
     assert seen == [("faults", 2), 1, 2]
     assert report.exit_status == 1
     assert [result.fault.id for result in report.missed] == ["sound"]
+
+
+@contextmanager
+def interrupting(after: int) -> Iterator[Callable[[int], None]]:
+    def count(done: int) -> None:
+        if done == after:
+            raise KeyboardInterrupt
+
+    yield count
+
+
+def test_an_interrupt_leaves_what_is_known() -> None:
+    """What was looked for until then is told, and what was not is no success."""
+    report = look_for_faults(FAULTS, PLAN, 1, lambda label, total: interrupting(1))
+    assert isinstance(report.interruption, KeyboardInterrupt)
+    assert [result.is_caught for result in report.results] == [True, False]
+    assert report.missed[0].problems == ("interrupted before its end",)
+
+
+def test_an_interrupt_before_anything_is_known_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty table would tell nothing."""
+
+    def interrupt(task: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pymllm.conformance.faults_run.hunt", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        look_for_faults(FAULTS, PLAN, 1)

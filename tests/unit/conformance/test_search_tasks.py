@@ -14,7 +14,7 @@ from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts,
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Header, History
-from pymllm.oracle.laws import find_law
+from pymllm.oracle.laws import find_law, laws_of
 
 PLAN = VerifyPlan((), (), CI, 3, None, 2)
 POOL = frozenset({"pool"})
@@ -106,16 +106,14 @@ def test_what_nothing_has_tested_is_searched_again() -> None:
     assert plan_bursts([ROWS], searched(ROWS, **ALL), PLAN) == []
     bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "P2": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(1, ("P2",)), (2, ("P2",))]
-    assert [task.plan.seconds for task in bursts] == [1.0, 1.0]
+    assert [task.plan.seconds for task in bursts] == [5.0, 5.0]
     many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(9)))
     bursts = plan_bursts([many], searched(many, **{**ALL, "P2": 0, "P3": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(0, ("P2", "P3")), (8, ("P2", "P3"))]
     bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(2, ("X1",))]
-    (task,) = plan_bursts(
-        [ROWS], searched(ROWS, **{**ALL, "X1": 0}), dataclasses.replace(PLAN, examples=1000)
-    )
-    assert task.plan.examples == 5
+    counted = dataclasses.replace(PLAN, examples=1000)  # so many were asked for, and so many are played
+    assert plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), counted) == []
 
 
 def test_an_adapter_that_failed_is_not_searched_again() -> None:
@@ -123,3 +121,15 @@ def test_an_adapter_that_failed_is_not_searched_again() -> None:
     finding = Finding(InvariantViolation("P1", "looked"), History(Header("rows", "rows")), True, True)
     assert plan_bursts([ROWS], searched(ROWS, finding), PLAN) == []
     assert plan_bursts([ROWS], searched(ROWS, crash=Crash("it died", None)), PLAN) == []
+
+
+def test_each_machine_gets_its_turn_with_a_law_that_none_has_tested() -> None:
+    """Only one of them may be able to: the engine writes what is cut to whole pages, and never reads it."""
+    cache = SmokeReport("cache", "prefix", tuple(({"n": n}, ENGINE) for n in range(4)))
+    tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id != "R1"), 1)
+    assert names(plan_bursts([cache], searched(cache, **tested), PLAN)) == [
+        ("cache", 0, "PrefixMachine"),
+        ("cache", 0, "LifecycleMachine"),
+        ("cache", 3, "PrefixMachine"),
+        ("cache", 3, "LifecycleMachine"),
+    ]

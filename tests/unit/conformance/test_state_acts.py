@@ -87,6 +87,16 @@ def test_a_state_may_come_later(machine: Any) -> None:
     assert types(machine)[AllocTrack] == 2
 
 
+def test_a_state_comes_under_several_holds(machine: Any) -> None:
+    """M4: one hold less still protects it; where there is no key or no room nothing is done."""
+    PrefixMachine.add_state_under_holds(machine, pages=0, turn=1, style=0, keep=0)
+    assert not inserts(machine)
+    PrefixMachine.add_state_under_holds(machine, pages=4, turn=1, style=0, keep=2)
+    assert [operation.state is not None for operation, _ in inserts(machine)] == [False, True]
+    assert len(machine.model.holds) == 2
+    assert machine.model.sizes()["mamba_protected_size"] == 1
+
+
 def test_fresh_slots_bring_a_state_unmatched(machine: Any) -> None:
     """M1: an empty key brings none."""
     PrefixMachine.insert_with_state(machine, pages=0, turn=1, other=1, style=0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
+import time
 
 import pytest
 
-from pymllm.conformance.workers import Workers
+from pymllm.conformance.time_limit import AdapterCall, HungError
+from pymllm.conformance.workers import Lost, Workers
 
 
 def work(number: int) -> tuple[int, int]:
@@ -20,9 +21,30 @@ def work(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
 
-def heed(number: signal.Signals) -> object:
-    """Answer with what a signal does in the process that answers."""
-    return signal.getsignal(number)
+def group_of(item: int) -> int:
+    return os.getpgrp()
+
+
+def talk(item: int) -> None:
+    print("a word")
+
+
+def hang(how: str) -> str:
+    """Make a call that never ends, and answer with what is said of it."""
+
+    def spin() -> None:
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                if how == "spins":
+                    raise
+
+    try:
+        AdapterCall("x", spin, lambda: "a test").within_limit()
+    except HungError as error:
+        return error.message
+    return "came back"
 
 
 def test_one_job_is_done_here() -> None:
@@ -39,8 +61,8 @@ def test_two_jobs_are_done_beside() -> None:
     seen: list[int] = []
     with Workers(2) as workers:
         answers = [*workers.map(work, list(range(8)), seen.append), *workers.map(work, [8, 9])]
-    assert [answer[0] for answer in answers if answer is not None] == list(range(10))
-    processes = {answer[1] for answer in answers if answer is not None}
+    assert [answer[0] for answer in answers if not isinstance(answer, Lost)] == list(range(10))
+    processes = {answer[1] for answer in answers if not isinstance(answer, Lost)}
     assert os.getpid() not in processes
     assert len(processes) <= 2
     assert seen == list(range(1, 9))
@@ -49,19 +71,53 @@ def test_two_jobs_are_done_beside() -> None:
             os.kill(process, 0)
 
 
-def test_a_process_that_dies_leaves_a_gap() -> None:
-    """Whoever asked learns which items have no answer."""
+def test_a_process_that_dies_takes_no_other_along() -> None:
+    """Whoever asked learns which item has no answer and why; the others have theirs, before and after it."""
     with Workers(2) as workers:
-        answers = workers.map(work, [1, -1])
-    assert answers[1] is None
+        answers = workers.map(work, [1, -1, 2, 3, 4])
+    assert [answer[0] for answer in answers if not isinstance(answer, Lost)] == [1, 2, 3, 4]
+    assert isinstance(answers[1], Lost)
+    assert answers[1].message.startswith("the process that ran it ended with status 3")
 
 
 def test_an_interrupt_is_for_this_process_alone() -> None:
-    """Ctrl-C reaches every process of a terminal; each would print where it was."""
-    before = signal.getsignal(signal.SIGINT)
+    """Ctrl-C reaches every process of a terminal's group; each would print where it was."""
     with Workers(2) as workers:
-        assert set(workers.map(heed, [signal.SIGINT] * 4)) == {signal.SIG_IGN}
-    assert signal.getsignal(signal.SIGINT) is before
+        groups = set(workers.map(group_of, [0] * 4))
+    assert os.getpgrp() not in groups
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_keeps_what_is_done(jobs: int) -> None:
+    """The rest is lost, here and in every later call, and the interrupt is there for whoever asks."""
+
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with Workers(jobs) as workers:
+        answers = workers.map(work, [1, 2, 3], interrupt)
+        assert isinstance(workers.interruption, KeyboardInterrupt)
+        later = workers.map(work, [4])
+    assert [isinstance(answer, Lost) for answer in (*answers, *later)].count(False) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_call_that_hangs_is_left(jobs: int) -> None:
+    """The limit is that of each call of an adapter."""
+    with Workers(jobs, seconds=0.2) as workers:
+        answers = workers.map(hang, ["spins", "catches all"][:jobs])
+    assert answers[0] == "hung in a test: no answer within 0.2 s (--timeout waits longer)"
+    if jobs == 2:
+        assert answers[1] == Lost("hung in a test: no answer within 0.2 s (--timeout waits longer)")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_is_printed_is_no_result(jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """An adapter's words go to standard error."""
+    with Workers(jobs) as workers:
+        workers.map(talk, [1])
+    out, err = capfd.readouterr()
+    assert (out, "a word" in err) == ("", True)
 
 
 def test_a_thread_may_ask_for_work_too() -> None:
@@ -76,7 +132,7 @@ def test_a_thread_may_ask_for_work_too() -> None:
     thread.start()
     thread.join(60)
     assert len(answers) == 2
-    assert None not in answers
+    assert not any(isinstance(answer, Lost) for answer in answers)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

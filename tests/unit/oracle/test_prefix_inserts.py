@@ -344,3 +344,28 @@ def test_an_insert_fails_only_in_calls_that_it_must_make() -> None:
     told(Fault("free"))
     inserted = told(Insert(Key((7,)), (Span(given, 0, 1),)))
     assert told.law(inserted, result=Failed(INJECTED), sizes=told.outcome(given).sizes) == "X2"
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"prev_prefix_len": 5}, {"prev_prefix_len": -1}, {"swa_evicted_seqlen": 6}]
+)
+def test_bounds_outside_the_key_are_refused_without_a_window_too(bounds: dict[str, int]) -> None:
+    """X1: they change nothing there, and are lengths within the key all the same."""
+    told = ToldProgram(page_size=2)
+    inserted = bad_insert(told, Key((7, 7, 7, 7)), (Span(1, 0, 4),), **bounds)
+    assert told.judged()[1] is None
+    assert told.law(inserted, result=Inserted(0, ((0, 4),))) == "X1"
+
+
+def test_bounds_within_the_key_change_nothing_without_a_window() -> None:
+    """R3: neither whole pages nor what is cached matter."""
+    told = ToldProgram(page_size=2)
+    told.put(7, 7, 7, 7, prev_prefix_len=3, swa_evicted_seqlen=1)
+    assert told.judged()[1] is None
+
+
+def test_bounds_are_nothing_to_a_cache_with_states() -> None:
+    """M1: they are options of another cache, which it ignores."""
+    told = ToldProgram("mamba", page_size=2, pool="token", track_slots=2)
+    told.put(7, 7, 7, 7, prev_prefix_len=9, swa_evicted_seqlen=-1)
+    assert told.judged()[1] is None

@@ -1,0 +1,156 @@
+"""The calls that conformance makes to adapters: each within its time, and what it raises named.
+
+An adapter is a stranger's code and may do anything. What it raises, and that it hangs or tries to end the
+process, becomes an `AdapterError` which says in which call; only a violation that an adapter finds itself and
+a program without sense pass as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from pymllm.adapters.base import Adapter, AdapterClass
+from pymllm.adapters.registry import AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.conformance.time_limit import AdapterCall, HungError
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.oracle.history import Config, History, Step
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import Outcome
+
+__all__ = [
+    "answer_of",
+    "apply_step",
+    "audit_adapter",
+    "build_adapter",
+    "close_adapter",
+    "closing",
+    "describe_error",
+    "load_class",
+]
+
+_LOADING = 60.0  # Seconds to import an adapter, at least.
+
+Answer = TypeVar("Answer")
+
+
+def build_adapter(name: str, config: Config | None = None) -> Adapter:
+    """Build an adapter; arguments and `UsageError` as of `pymllm.adapters.registry.make_adapter`.
+
+    Raises
+    ------
+    AdapterError
+        It cannot be loaded or built.
+    """
+    load_class(find_adapter(name))  # apart: it may take longer than anything after it
+    call = AdapterCall(name, lambda: make_adapter(name, config), lambda: f"building it with {config}")
+    return answer_of(call)
+
+
+def apply_step(
+    adapter: Adapter, number: int, operation: Operation, history: History | None = None
+) -> Outcome:
+    """Have an operation carried out.
+
+    Parameters
+    ----------
+    adapter : Adapter
+        Who is asked.
+    number : int
+        Of the step.
+    operation : Operation
+        What is asked.
+    history : History, optional
+        The steps before it, to be told where no answer comes.
+
+    Raises
+    ------
+    ProgramError
+        It names a step that gave nothing.
+    InvariantViolation
+        The adapter looked inside and found it.
+    AdapterError
+        The adapter raised something else, which is no outcome.
+    """
+
+    def program() -> History | None:
+        if history is None:
+            return None
+        return History(history.header, [*history.steps, Step(number, operation)])
+
+    return answer_of(
+        AdapterCall(
+            adapter.name,
+            lambda: adapter.apply(number, operation),
+            lambda: f"step {number}, {operation}",
+            program,
+        )
+    )
+
+
+def audit_adapter(adapter: Adapter, history: History) -> tuple[str, ...]:
+    """Have an adapter look inside after the last step of a history; raises as `apply_step`."""
+    return answer_of(
+        AdapterCall(
+            adapter.name,
+            lambda: tuple(adapter.audit()),
+            lambda: f"its audit after step {history.steps[-1].number if history.steps else 0}",
+            lambda: history,
+        )
+    )
+
+
+def close_adapter(adapter: Adapter, history: History | None = None) -> None:
+    """Let an adapter go, after the steps of a history; raises `AdapterError` for whatever it raises.
+
+    One that has just hung is left alone.
+    """
+    if not isinstance(sys.exc_info()[1], HungError):
+        answer_of(AdapterCall(adapter.name, adapter.close, lambda: "close", lambda: history))
+
+
+@contextmanager
+def closing(adapter: Adapter, history: History | None = None) -> Iterator[None]:
+    """Let an adapter go at the end of a block; an error of the block matters more than one of the closing."""
+    try:
+        yield
+    except BaseException:
+        with suppress(AdapterError):
+            close_adapter(adapter, history)
+        raise
+    close_adapter(adapter, history)
+
+
+def load_class(entry: AdapterEntry) -> AdapterClass:
+    """Import an adapter's class, which may take as long as heavy packages do; raises `AdapterError`."""
+    call = AdapterCall(
+        entry.name, lambda: load_adapter(entry), lambda: f"importing {entry.place}", seconds_least=_LOADING
+    )
+    return answer_of(call)
+
+
+def answer_of(call: AdapterCall[Answer]) -> Answer:
+    """Make a call to an adapter.
+
+    Raises
+    ------
+    AdapterError
+        As this module's first lines have it.
+    """
+    try:
+        return call.within_limit()
+    except (AdapterError, InvariantViolation, ProgramError):
+        raise
+    except SystemExit as error:
+        raise AdapterError(call.adapter, f"{call.what()} tried to end the process, {error!r}") from error
+    except Exception as error:
+        raise AdapterError(call.adapter, f"{call.what()} raised {describe_error(error)}") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Name an error and the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (line {frame.lineno} of {frame.filename})"

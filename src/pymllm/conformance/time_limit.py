@@ -1,0 +1,145 @@
+"""How long one call of an adapter may take: where it does not answer, an alarm gets the caller out."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from pymllm.errors import AdapterError
+from pymllm.oracle.history import History
+
+__all__ = ["AdapterCall", "HungError", "call_in_progress", "time_limit"]
+
+_RINGS = 10
+"""The alarm rings so often before a call is left: of the time in which a process is stopped it hears one."""
+
+Answer = TypeVar("Answer")
+
+
+class HungError(AdapterError):
+    """An adapter did not answer in time; what it was about to do is half done, so nothing more is asked."""
+
+
+class _Alarm(BaseException):
+    """Leaves a call that takes too long; an `Exception` an adapter would take for the implementation's."""
+
+
+@dataclass(slots=True)
+class AdapterCall(Generic[Answer]):
+    """One call, with what is to be said where no answer comes.
+
+    Parameters
+    ----------
+    adapter : str
+        Name of the adapter.
+    make : callable
+        Makes the call.
+    what : callable
+        Says what is asked.
+    program : callable
+        Gives the program so far, what is asked now included; ``None`` outside of a program.
+    seconds_least : float
+        Time that it has in any case.
+    """
+
+    adapter: str
+    make: Callable[[], Answer]
+    what: Callable[[], str]
+    program: Callable[[], History | None] = lambda: None
+    seconds_least: float = 0.0
+    _since: float = field(default=0.0, init=False)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that it has."""
+        return max(_CLOCK.seconds, self.seconds_least)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that it still has; negative where it should have ended."""
+        return self._since + self.seconds - time.monotonic()
+
+    def describe_hang(self) -> str:
+        """Say that no answer came."""
+        return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
+
+    def within_limit(self) -> Answer:
+        """Make the call, and return what it answers.
+
+        Raises
+        ------
+        HungError
+            No answer came in time.
+        """
+        if not _CLOCK.seconds:
+            return self.make()
+        self._since, _CLOCK.call = time.monotonic(), self
+        try:
+            _CLOCK.rings_left = _RINGS
+            signal.setitimer(signal.ITIMER_REAL, self.seconds / _RINGS, self.seconds / _RINGS)
+            try:
+                return self.make()
+            finally:
+                _stop()
+        except _Alarm:
+            _stop()  # once more: it may have rung while it was being stopped
+        raise HungError(self.adapter, self.describe_hang())
+
+
+class _Clock:
+    """There is one alarm in a process, and one thread that it rings in."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.rings_left = 0
+        self.call: AdapterCall[Any] | None = None
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        self.rings_left -= 1
+        if self.call is not None and self.rings_left <= 0:
+            raise _Alarm  # and with the next ring again: an adapter may have caught it
+
+
+_CLOCK = _Clock()
+
+
+def _stop() -> None:
+    _CLOCK.call = None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let no call take longer than this.
+
+    Parameters
+    ----------
+    seconds : float
+        Of each call; 0 for no limit. Not looked at outside of the main thread, which alone gets signals.
+
+    Notes
+    -----
+    What the interpreter cannot interrupt, such as native code in a loop, hears no alarm; a process that
+    carries out tasks for another one is ended then (`pymllm.conformance.worker_process`).
+    """
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _CLOCK.ring), _CLOCK.seconds
+    _CLOCK.seconds = seconds
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before[0])
+        _CLOCK.seconds = before[1]
+
+
+def call_in_progress() -> AdapterCall[Any] | None:
+    """Return the call that is being made under a limit, for another thread to look at."""
+    return _CLOCK.call

@@ -1,0 +1,121 @@
+"""One process beside this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pymllm.conformance.worker_process import Lost, Raised, Task, WorkerProcess
+
+
+class OddError(Exception):
+    """Cannot be made from what it keeps as its arguments."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
+def work(item: object) -> object:
+    """Do as the item says."""
+    if item == "odd":
+        raise OddError("o", "dd")
+    if item == "fail":
+        raise ValueError("no")
+    if item == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if item == "child":
+        # Forked, and so with the connection in its hands.
+        process = os.fork()
+        if not process:
+            time.sleep(120)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def is_running(process: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+
+
+def test_answers_and_errors_come_back() -> None:
+    """One after the other; an error has its traceback with it, even where it cannot travel itself."""
+    worker = WorkerProcess()
+    try:
+        answers = []
+        for item in ("a", "fail", "odd", "b"):
+            worker.send(Task(work, item, 0.0))
+            answers.append(worker.receive())
+    finally:
+        worker.end()
+    assert not worker.is_alive
+    first, failed, odd, last = answers
+    assert (first, last) == ("a", "b")
+    assert isinstance(failed, Raised)
+    assert isinstance(failed.error, ValueError)
+    assert "in work" in failed.error.__notes__[0]
+    assert isinstance(odd, Raised)
+    assert "OddError: odd" in str(odd.error)
+
+
+def test_a_task_that_cannot_be_read_is_an_error() -> None:
+    """The process lives on."""
+    worker = WorkerProcess()
+    try:
+        worker.link.send_bytes(b"no pickle")
+        assert isinstance(worker.receive(), Raised)
+        worker.send(Task(work, 1, 0.0))
+        assert worker.receive() == 1
+    finally:
+        worker.end()
+
+
+def test_a_death_is_told_with_its_signal() -> None:
+    """And nothing more can be asked of it."""
+    worker = WorkerProcess()
+    worker.send(Task(work, "segv", 0.0))
+    answer = worker.receive()
+    assert isinstance(answer, Lost)
+    assert answer.message.startswith("the process that ran it was killed by SIGSEGV")
+    worker.end()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
+def test_what_it_has_started_ends_with_it() -> None:
+    """A child that holds the connection neither keeps its starter waiting nor stays."""
+    worker = WorkerProcess()
+    worker.send(Task(work, "child", 0.0))
+    deadline = time.monotonic() + 60
+    while worker.is_alive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    answer = worker.receive()
+    assert isinstance(answer, Lost)
+    assert "killed by SIGKILL" in answer.message
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
+def test_it_ends_once_its_starter_is_gone() -> None:
+    """Even where that had no time to say so, and in the middle of a task."""
+    code = (
+        "import os, signal, time\n"
+        "from pymllm.conformance.worker_process import Task, WorkerProcess\n"
+        "worker = WorkerProcess()\n"
+        "worker.send(Task(time.sleep, 120, 0.0))\n"
+        "time.sleep(1.5)\n"
+        "print(worker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = int(done.stdout)
+    deadline = time.monotonic() + 30
+    while is_running(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(process)
