@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.program import say
-from pymllm.cli.progress import progress_bar
 from pymllm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +93,7 @@ def faults_command(
     if only_list:
         say("\n".join(_lines(chosen)))
         return 0
+    from pymllm.cli.progress import progress_bar
     from pymllm.conformance.faults_run import look_for_faults
 
     def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
