@@ -95,6 +95,15 @@ class KeepsEntriesAndBreaks(KeepsEntries):
         return super().do_free_row(step, operation)
 
 
+class KeepsEntriesAndHangs(KeepsEntriesAndBreaks):
+    """The same, and it never says so."""
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        while not self.is_warm:
+            time.sleep(0.01)
+        return super().do_free_row(step, operation)
+
+
 class FailsLate(TinyRows):
     """Writes another value where three certain entries are written at once (P3)."""
 

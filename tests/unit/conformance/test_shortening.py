@@ -9,6 +9,7 @@ from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
 from pymllm.conformance.shortening import shorten
+from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Header, History, Step
 from pymllm.oracle.operations import (
@@ -82,6 +83,18 @@ def test_a_crash_on_the_way_is_no_shorter_program(tiny: str) -> None:
     short = shorten(found(f"{tiny}:KeepsEntriesAndBreaks"), 1000)
     assert short.violation.law == "P2"
     assert len(short.history) == len(SHORT) + 1
+
+
+def test_a_program_that_hangs_ends_it(tiny: str) -> None:
+    """What was reached until then is kept, and said to be unfinished: nobody waits for the next one."""
+    original = found(f"{tiny}:KeepsEntriesAndHangs")
+    with time_limit(0.3):
+        short = shorten(original, 1000)
+    assert short.violation.law == "P2"
+    assert len(short.history) <= len(LONG)
+    assert short.is_unfinished
+    assert not shorten(found(f"{tiny}:KeepsEntries"), 1000).is_unfinished
+    assert shorten(found(f"{tiny}:KeepsEntries"), 8).is_unfinished
 
 
 def test_every_reference_is_renumbered() -> None:

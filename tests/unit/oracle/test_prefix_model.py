@@ -206,9 +206,12 @@ def test_a_freed_length_is_within_the_key_and_whole(evicted: int) -> None:
         PrefixModel(2, window=2).plan_insert(path(1, 2), (10, 11), evicted=evicted)
 
 
-def test_bounds_are_ignored_without_a_window() -> None:
-    """S7: both are about windows only."""
-    assert PrefixModel(2).plan_insert(path(1, 2), (10, 11), protected=9, evicted=-1).adopted == ((0, 2),)
+def test_bounds_change_nothing_without_a_window() -> None:
+    """S7, X1: neither whole pages nor what is cached matter, but both are lengths within the key."""
+    assert PrefixModel(2).plan_insert(path(1, 2), (10, 11), protected=2, evicted=1).adopted == ((0, 2),)
+    for bounds in ({"protected": 3}, {"protected": -1}, {"evicted": 3}, {"evicted": -1}):
+        with pytest.raises(NotUsableError):
+            PrefixModel(2).plan_insert(path(1, 2), (10, 11), **{"protected": 0, "evicted": 0, **bounds})
 
 
 def test_a_page_that_is_cached_anew_is_another_page() -> None:
