@@ -33,6 +33,15 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-stolen-locks": ("M4",),
     "faulty-tokens-as-states": ("M6",),
     "faulty-untouched-lists": ("M8",),
+    "faulty-oldest-blocks": ("C1",),
+    "faulty-last-registrations": ("C3",),
+    "faulty-stale-index": ("C3",),  # hashes of blocks that are as new
+    "faulty-open-observer": ("C6",),  # what the observer was told is no longer so
+    "faulty-unsettled-errors": ("C1",),
+    "faulty-stale-slots": ("C2",),
+    "faulty-kept-names": ("C4",),
+    "faulty-foreign-names": ("C4",),
+    "faulty-leaking-batches": ("C2",),  # slots that are neither free nor anybody's
     "faulty-unfilled-slots": ("C4",),  # a state without a name
     "faulty-bare-hashes": ("C3",),
     "faulty-unheld-hits": ("E2",),  # a row has a block twice
@@ -103,6 +112,7 @@ def test_what_walks_see_goes_by_one_name() -> None:
     assert differ == {
         *("faulty-locked-victims", "faulty-living-tombstones", "faulty-copied-states"),
         *("faulty-unfilled-slots", "faulty-unheld-hits", "faulty-leaky-admissions"),
+        *("faulty-stale-index", "faulty-open-observer", "faulty-unsettled-errors", "faulty-leaking-batches"),
     }
     assert {law for laws in INSIDE.values() for law in laws} <= WALKED
 
