@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
+from pairwise import missing_pairs
 
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.acting import drive, make_machine
@@ -33,6 +34,12 @@ def test_a_seeded_run_finds_nothing_and_reaches_every_situation(
     machine = drive(machine_class, seed, steps=1_000)
     header = machine.examiner.history.header
     assert set(machine.examiner.judge.evidence.reached) == expected_situations(header)
+
+
+def test_any_two_settings_meet_in_a_long_run() -> None:
+    """C1 to C7: sizes of blocks, slots and policies; hashes are drawn, few enough to collide."""
+    settings = {"block_size": (4, 256), "slots": (1, 3, 64), "policy": ("lru", "ref_zero")}
+    assert missing_pairs(Blocks.CONFIGURATIONS, settings) == set()
 
 
 @pytest.mark.slow

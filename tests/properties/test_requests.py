@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from pairwise import missing_pairs
 
 from pymllm.adapters.failing_calls import FAILING_CALLS
 from pymllm.adapters.own_requests import Requests
@@ -24,8 +25,15 @@ from pymllm.oracle.request_situations import expected_situations
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]
 MACHINES = [make_machine(RequestMachine, "requests", config) for config in CONFIGURATIONS]
 QUICK = [
-    make_machine(RequestMachine, "requests", config, seed=0, audit=False) for config in CONFIGURATIONS[:4]
+    make_machine(RequestMachine, "requests", config, seed=0, audit=False) for config in CONFIGURATIONS[:5]
 ]
+PAIRS: list[Config] = [
+    {**CONFIGURATIONS[-1], "chunk_size": 128, "policy": "ref_zero", "hash_digits": 2},
+    {**CONFIGURATIONS[0], "mamba_slots": 1, "policy": "ref_zero", "hash_digits": 2},
+    {**CONFIGURATIONS[0], "mamba_slots": 64, "policy": "ref_zero"},
+]
+"""Settings that meet in no configuration of the adapter; for the long runs."""
+LONG = [*MACHINES, *(make_machine(RequestMachine, "requests", config) for config in PAIRS)]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)
 
 
@@ -47,8 +55,22 @@ def test_a_seeded_run_finds_nothing_and_reaches_every_situation(machine_class: t
     assert set(machine.examiner.judge.evidence.reached) >= expected_situations(header)
 
 
+def test_any_two_settings_meet_in_a_long_run() -> None:
+    """C1 to C9: sizes of blocks and chunks, slots, policies, and hashes of 8 bits beside whole ones."""
+    settings = {
+        "block_size": (4, 256),
+        "chunk_size": (2, 128),
+        "mamba_slots": (1, 3, 64),
+        "policy": ("lru", "ref_zero"),
+        "hash_digits": (None, 2),
+    }
+    assert missing_pairs(CONFIGURATIONS, settings)
+    assert missing_pairs([*CONFIGURATIONS, *PAIRS], settings) == set()
+    assert any(config.get("caching") is False for config in CONFIGURATIONS)
+
+
 @pytest.mark.slow
-@each_machine
+@pytest.mark.parametrize("machine_class", LONG, ids=lambda machine: machine.__name__)
 def test_twenty_thousand_steps_find_nothing(machine_class: type[RequestMachine]) -> None:
     """C1 to C9, E1 to E5: the long run, the same everywhere."""
     machine_class.runs = 1
@@ -56,6 +78,16 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[RequestMachine])
     assert len(machine.examiner.history) >= 20_000
     header = machine.examiner.history.header
     assert set(machine.examiner.judge.evidence.reached) >= expected_situations(header)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [*CONFIGURATIONS, *PAIRS])
+def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
+    """E1, C7, C8: warm equals cold with the states on the device, for every request of each batch."""
+    machine_class = make_machine(RequestMachine, "requests", {**config, "device": "cuda"})
+    machine_class.runs = 1
+    machine = drive(machine_class, seed=2, steps=60)
+    assert machine.examiner.judge.evidence.exercised["E1"] > 0
 
 
 # -- every allocation fails once -----------------------------------------------------------------------------

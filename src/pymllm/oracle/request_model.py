@@ -49,7 +49,7 @@ class ServedRequest:
     registered : int
         Whole blocks that were offered under their hash.
     is_known : bool
-        Whether all of these are registered, these very blocks.
+        Whether all of these are registered, these very blocks; never so where nothing is kept.
     is_spoiled : bool
         A step with it failed half way: nobody knows its state, and all that it can do is leave.
     """
@@ -101,7 +101,7 @@ class RequestModel:
         ``max_requests``, ``num_blocks`` (the dummy included), ``max_blocks`` (of a request), ``block_size``,
         ``chunk_size``, ``mamba_slots``, ``layers``, ``conv_width`` and ``ssm_width`` (elements of one layer),
         ``policy``, ``paused_limit``, ``hash_digits`` (how many hexadecimal digits a weak hash keeps; ``None``
-        for all).
+        for all), ``caching`` (``False`` where nothing is kept for later requests).
 
     Attributes
     ----------
@@ -121,6 +121,7 @@ class RequestModel:
         self.chunk_size = self._number("chunk_size")
         self.paused_limit = self._number("paused_limit", 0)
         self.layers = self._number("layers", 0)
+        self._is_caching = config.get("caching") is not False
         widths = [
             self.layers * self._number(key) if self.layers else 0 for key in ("conv_width", "ssm_width")
         ]
@@ -185,7 +186,7 @@ class RequestModel:
         hit = self.blocks.find(prefixes)
         skip = self._skip(hit, len(tokens))
         request = ServedRequest(step, len(tokens), [*tokens], prefixes, hit, len(hit), skip, 0)
-        request.chunk = request.plan_chunk(limit)
+        request.chunk, request.is_known = request.plan_chunk(limit), self._is_caching
         return request
 
     def _skip(self, hit: Sequence[int], prompt: int) -> int:

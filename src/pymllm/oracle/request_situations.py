@@ -8,16 +8,11 @@ __all__ = ["expected_situations"]
 
 _ALWAYS = frozenset(
     {
-        "a prompt shares cached blocks",
-        "a full hit leaves a token to compute",
         "a prompt is computed in several chunks",
         "a later chunk is computed",
         "several requests compute chunks in one step",
         "a step decodes and computes chunks",
         "a decoding request goes on in a new block",
-        "KV of shared blocks goes to the dummy",
-        "a block stays unregistered",
-        "shared blocks outlive one of their requests",
         "no row is left for a request",
         "too few blocks are left for a request",
         "too few blocks are left for a chunk",
@@ -29,6 +24,15 @@ _ALWAYS = frozenset(
         "a request leaves in the middle of its prompt",
         "a request leaves before it has computed anything",
         "a reset takes requests with it",
+    }
+)
+_SHARING = frozenset(
+    {
+        "a prompt shares cached blocks",
+        "a full hit leaves a token to compute",
+        "KV of shared blocks goes to the dummy",
+        "a block stays unregistered",
+        "shared blocks outlive one of their requests",
     }
 )
 _KEEPING = frozenset(
@@ -73,10 +77,13 @@ def expected_situations(header: Header) -> frozenset[str]:
     """Return what a long run of a configuration with these capabilities must have met."""
     config, claims = header.config, frozenset(header.capabilities)
     slots = config.get("mamba_slots")
-    keeps, has_states, is_short = config.get("policy") == "lru", "mamba" in claims, slots in (1, 2, 3)
+    is_sharing = config.get("caching") is not False
+    keeps = is_sharing and config.get("policy") == "lru"
+    has_states, is_short = is_sharing and "mamba" in claims, slots in (1, 2, 3)
     chosen = {
+        _SHARING: is_sharing,
         _KEEPING: keeps,
-        _WEAK: config.get("hash_digits") is not None,
+        _WEAK: is_sharing and config.get("hash_digits") is not None,
         _STATES: has_states,
         frozenset({"a state goes with its block"}): has_states and keeps,
         frozenset({"a step keeps several states"}): has_states and slots != 1,

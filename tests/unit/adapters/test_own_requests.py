@@ -172,3 +172,24 @@ def test_a_weak_hash_makes_few_hashes() -> None:
     hashes = [value for value in adapter.context.kv_block_allocator.block_hashes.tolist() if value >= 0]
     assert hashes
     assert all(1 <= value < 256 for value in hashes)
+
+
+def test_nothing_is_shared_where_caching_is_off() -> None:
+    """C3, E3: no block is registered, none matched, and each is free again once its request has left."""
+    adapter = make(caching=False, mamba_slots=0)
+    _, ran, again, left = play(adapter, AddRequest(SIX), RunStep((9,)), AddRequest(SIX), Release(1))
+    assert isinstance(ran.result, Ran)
+    assert ran.result.registered == ()
+    assert isinstance(again.result, RequestView)
+    assert again.result.blocks == (3, 4, 5)
+    assert (left.sizes["pool_avail"], left.sizes["evictable_blocks"]) == (4, 0)
+
+
+def test_states_are_on_the_device_that_is_named() -> None:
+    """C7: live states, cached ones, and what a step extracts."""
+    context = make(device="meta").context
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    assert context.mamba_conv_states is not None
+    states = (context.mamba_conv_states, slots.ssm_states, slots.conv_states, slots.intermediate_ssm_out)
+    assert {each.device.type for each in states} == {"meta"}

@@ -119,3 +119,13 @@ def test_sizes_follow_requests_and_a_reset() -> None:
     assert (model.sizes(), model.gone) == (fresh, {1})
     config: Config = {**CONFIG, "layers": 0}
     assert "free_count" not in RequestModel(config).sizes()
+
+
+def test_nothing_is_kept_where_caching_is_off() -> None:
+    """C3, E3: what a request computed is offered to nobody, and goes with it."""
+    model = RequestModel({**CONFIG, "caching": False})
+    request = served(model, 1, SEVEN)
+    assert model.register(request, 7) == []
+    assert not model.meet(2, SEVEN, None).blocks
+    assert model.release(request) == request.blocks
+    assert model.blocks.free == model.blocks.usable

@@ -37,3 +37,6 @@ def test_each_setting_adds_what_it_makes_possible() -> None:
         "a state goes with its block",
         "a commit takes slots from released blocks",
     }
+    assert expected(*CLAIMS, policy="ref_zero", mamba_slots=0) > expected(*CLAIMS, caching=False)
+    assert "a prompt shares cached blocks" not in expected(*CLAIMS, caching=False, hash_digits=2)
+    assert "no row is left for a request" in expected(*CLAIMS, caching=False)
