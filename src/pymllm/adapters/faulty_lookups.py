@@ -150,6 +150,7 @@ class ShortValues(FaultyRadix):
     """Cuts a key and its slots to the shorter of the two instead of refusing them."""
 
     BREAKS = "R1"
+    ALSO = ("X1",)  # what is cut off may be what had to be refused
     CACHE = _CutsToTheShorter
 
 

@@ -225,7 +225,7 @@ _EVICTION = (
     Fault(
         "B62",
         "Counter adjusted on the wrong side of a move",
-        ("S6",),
+        ("S6", "X6"),
         ("radix-window",),
         (
             Edit(

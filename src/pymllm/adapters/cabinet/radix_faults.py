@@ -42,7 +42,7 @@ _STRUCTURE = (
     Fault(
         "B04",
         "Split node filed under an empty child key",
-        ("R1", "R9"),
+        ("R1", "R3", "R9"),
         ("radix",),
         (Edit(f"{_TREE}.walk", "// page_bytes * self.page_size", "// (key.width * BYTES_PER_ID)"),),
     ),
