@@ -69,7 +69,7 @@ class DynamicInferenceContext(RequestContext):
     Raises
     ------
     TypeError
-        A size is not an int, or a dtype not a `torch.dtype`.
+        A size is not an int, a dtype not a `torch.dtype`, or ``hash_page`` not a callable.
     ValueError
         A size is too small, or there are slots without recurrent layers.
 

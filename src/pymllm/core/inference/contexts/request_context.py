@@ -70,7 +70,11 @@ class RequestContext:
         self.device = as_device(device)
         self.prefix_cache_lru_clock = 0
         self.kv_block_allocator = KVBlockAllocator(
-            self, num_blocks, paused_limit, enable_prefix_caching, prefix_caching_eviction_policy
+            self,
+            as_size("num_blocks", num_blocks, minimum=2),
+            paused_limit,
+            enable_prefix_caching,
+            prefix_caching_eviction_policy,
         )
         self.prefix_caching_eviction_policy = self.kv_block_allocator.prefix_caching_eviction_policy
         self._rows = RequestRows(self.max_requests, self.max_blocks_per_request)

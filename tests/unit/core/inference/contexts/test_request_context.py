@@ -522,3 +522,26 @@ def test_a_call_that_finds_no_memory_can_be_made_again(
         if len(called) < number:
             break
     assert number > 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"hash_page": 3}, TypeError, "hash_page must be a callable, got 3"),
+        ({"num_blocks": 1}, ValueError, "num_blocks"),
+        ({"num_blocks": 2.0}, TypeError, "num_blocks"),
+    ],
+)
+def test_a_bad_argument_is_named_as_the_caller_wrote_it(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """X1: when the context is made, not when a step uses it."""
+    with pytest.raises(error, match=message):
+        make_context(**changes)
+
+
+def test_batch_dimensions_show_their_counts() -> None:
+    """What a debugger shows of them is what they are."""
+    context = make_context()
+    context.add_request(request(1, 2))
+    assert repr(context.batch_dimensions) == "BatchDimensions(decode_req_count=0, prefill_req_count=1)"
