@@ -6,18 +6,24 @@ the code that they check but its fields.
 
 from __future__ import annotations
 
+from pymllm.invariants.dynamic_context import check_dynamic_context
 from pymllm.invariants.gdn_pool import check_gdn_pool
+from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
 from pymllm.invariants.kv_pool import check_kv_pool
 from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
+from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
 from pymllm.invariants.radix_cache import check_radix_cache
 from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
 from pymllm.invariants.swa_allocator import check_swa_allocator
 from pymllm.invariants.token_allocator import check_token_allocator
 
 __all__ = [
+    "check_dynamic_context",
     "check_gdn_pool",
+    "check_kv_block_allocator",
     "check_kv_pool",
     "check_mamba_radix_cache",
+    "check_mamba_slot_allocator",
     "check_radix_cache",
     "check_req_to_token_pool",
     "check_swa_allocator",

@@ -25,11 +25,15 @@ def check_kv_block_allocator(allocator: KVBlockAllocator) -> None:
     InvariantViolation
         Naming the law: C1 (places of blocks, parents before children, what is evictable, who goes first) or
         C3 (hashes).
+    TypeError
+        Something else was given.
 
     Notes
     -----
     Cost: O(pool_size + registered log registered). Laws: C1, C3.
     """
+    if not isinstance(allocator, KVBlockAllocator):
+        raise TypeError(f"check_kv_block_allocator takes a KVBlockAllocator, got {type(allocator).__name__}")
     _check_places(allocator)
     _check_hashes(allocator)
     _check_family(allocator)

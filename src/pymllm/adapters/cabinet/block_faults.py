@@ -21,7 +21,7 @@ _REFERENCES = (
         ("blocks", "requests"),
         (
             Edit(
-                f"{_ALLOCATOR}.release_memory_blocks",
+                f"{_ALLOCATOR}._give_back",
                 "self._ref_counts[given] -= times.astype(np.int32)",
                 "self._ref_counts[given] -= 1",
             ),
@@ -58,7 +58,7 @@ _REFERENCES = (
                 f"{_ALLOCATOR}._as_occupied", "if is_free.any():", "if is_free[blocks < blocks.max()].any():"
             ),
             Edit(
-                f"{_ALLOCATOR}.release_memory_blocks",
+                f"{_ALLOCATOR}._plan_release",
                 "if short.any():",
                 "if short[given < self.dummy_block_idx].any():",
             ),
@@ -92,8 +92,8 @@ _REFERENCES = (
         (
             Edit(
                 f"{_CONTEXT}.release",
-                "self.kv_block_allocator.release_memory_blocks(live.blocks)",
-                "self.kv_block_allocator.release_memory_blocks(live.blocks)\n"
+                "self.kv_block_allocator._give_back(given_back)",
+                "self.kv_block_allocator._give_back(given_back)\n"
                 "self.kv_block_allocator.release_memory_blocks(live.blocks)",
             ),
         ),

@@ -177,7 +177,7 @@ class BlockSlots:
         A hash that names another block stays. Cost: O(1) on the host. Laws: C2, C4.
         """
         if self.has_state(block_id):
-            self._books.free_slots_of(np.array([block_id]))
+            self._books.free_slot_of(as_int("block_id", block_id))
 
     def _invalidate_blocks_batch(self, block_ids_list: Sequence[int]) -> None:
         """Free the slots of several blocks at once, as `invalidate_block` does for one.
@@ -221,7 +221,12 @@ class BlockSlots:
         -----
         Cost: O(blocks) on the host. Laws: C4, C6.
         """
-        self._invalidate_blocks_batch(block_ids_list)
+        try:
+            self._invalidate_blocks_batch(block_ids_list)
+        except MemoryError:
+            # The blocks are free by now, and a free block must not keep a state: this takes no array.
+            for block in block_ids_list:
+                self.invalidate_block(block)
 
     def register_block_hashes_batch(self, block_ids: Sequence[int], hashes: Sequence[int]) -> None:
         """Make the cached states of blocks known under their hashes.

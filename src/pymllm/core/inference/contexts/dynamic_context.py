@@ -69,7 +69,7 @@ class DynamicInferenceContext(RequestContext):
     Raises
     ------
     TypeError
-        A size is not an int, or a dtype not a `torch.dtype`.
+        A size is not an int, a dtype not a `torch.dtype`, or ``hash_page`` not a callable.
     ValueError
         A size is too small, or there are slots without recurrent layers.
 
@@ -105,12 +105,21 @@ class DynamicInferenceContext(RequestContext):
             As of `begin_step`.
         Exception
             Whatever ``forward`` raises, after `abort_step`.
+        RuntimeError
+            ``forward`` returned, but had ended the step with `reset`.
         """
         batch = self.begin_step()
+        steps = self._step
         try:
-            self.commit_step(forward(batch))
+            next_tokens = forward(batch)
+            if self._step is not steps:
+                raise RuntimeError(
+                    "the forward pass ended its own step, with reset; there is nothing to commit"
+                )
+            self.commit_step(next_tokens)
         except BaseException:
-            self.abort_step()
+            if self._step is steps:
+                self.abort_step()
             raise
         return batch
 

@@ -87,6 +87,7 @@ def host_integers(
         array = host_array(values)
     if array.dtype is not _INT64:
         if array.dtype.kind not in "iu" and array.size:
+            _refuse_beyond_int64(name, values)
             raise TypeError(f"{name} must be integers, got {short_repr(values)}")
         if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
             raise ValueError(f"{name} has {array.max()}, which int64 does not have")
@@ -98,6 +99,13 @@ def host_integers(
         wrong = array[(array < 0) | (array >= stop)]
         raise IndexError(f"{name} has {wrong[0]}, outside 0..{stop - 1}")
     return array
+
+
+def _refuse_beyond_int64(name: str, values: Any) -> None:
+    """Refuse integers for which NumPy had to take another dtype, if they are all integers."""
+    if isinstance(values, Sequence) and all(type(value) is int for value in values):
+        beyond = next(value for value in values if not -_LARGEST - 1 <= value <= _LARGEST)
+        raise ValueError(f"{name} has {beyond}, which int64 does not have")
 
 
 def check_as_many(name: str, values: NDArray[np.int64], count: int, of_what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,19 @@ from pymllm.mem_cache.arguments import as_int, as_size
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
 
 BlockIds = Sequence[int] | torch.Tensor | NDArray[np.integer]
+
+
+class _Release(NamedTuple):
+    """What a release does, found out before anything is changed."""
+
+    given: NDArray[np.int64]
+    """Distinct blocks."""
+    times: NDArray[np.int64]
+    """How many references of each are given back."""
+    registered: list[int]
+    """Those of them without references then that are registered."""
+    gone: list[int]
+    """Those that are not."""
 
 
 class KVBlockAllocator:
@@ -115,6 +128,7 @@ class KVBlockAllocator:
         self._timestamps = np.empty(self.pool_size, np.int64)
         self._is_free = np.empty(self.pool_size, np.bool_)  # the dummy, which nobody has, counts as free here
         self._free = np.empty(self.dummy_block_idx, np.int32)  # a stack: the last is handed out first
+        self._dropped = np.empty(self.pool_size, np.int64)  # had at once: `_drop` must not fail half way
         self._forest = BlockForest(self._ref_counts, self._timestamps)
         self._known = BlockHashes(self.pool_size, self._forest)
         self.block_ref_counts = torch.from_numpy(self._ref_counts)
@@ -176,16 +190,19 @@ class KVBlockAllocator:
         clock = self._clock()
         self._observer.refuse("allocate_memory_blocks")
         missing = count - self.pool_avail
+        if missing > self.evictable_blocks:
+            return None
+        # Had before the first change: what needs memory comes first.
+        blocks = np.empty(count, np.int32)
+        taken = torch.from_numpy(blocks)
         if missing > 0:
-            if missing > self.evictable_blocks:
-                return None
             self._evict_lru_blocks(missing)
-        blocks = self._free[self.pool_avail - count : self.pool_avail][::-1].copy()
+        blocks[:] = self._free[self.pool_avail - count : self.pool_avail][::-1]
         self.pool_avail -= count
         self._is_free[blocks] = False
         self._ref_counts[blocks] = 1
         self._timestamps[blocks] = clock
-        return torch.from_numpy(blocks)
+        return taken
 
     def retain_memory_blocks(self, ids: BlockIds) -> None:
         """Add one reference to blocks that are referenced or cached.
@@ -240,26 +257,7 @@ class KVBlockAllocator:
         Laws: C1, C6, X1, X2.
         """
         self._observer.refuse("release_memory_blocks")
-        given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
-        short = self._ref_counts[given] < times
-        if short.any():
-            first = int(np.argmax(short))
-            raise OwnershipError(
-                f"block {given[first]} has {self._ref_counts[given[first]]} references, "
-                f"{times[first]} are released; release each once"
-            )
-        self._ref_counts[given] -= times.astype(np.int32)
-        idle = given[self._ref_counts[given] == 0]
-        is_registered = self._known.of_block[idle] != NO_HASH
-        registered: list[int] = idle[is_registered].tolist()
-        for block in registered:
-            self._forest.deactivate(block)
-        gone: list[int] = idle[~is_registered].tolist()
-        if self.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.REF_ZERO:
-            for block in registered:
-                if block in self._forest:
-                    gone += self._forest.remove_subtree(block)
-        self._drop(gone)
+        self._give_back(self._plan_release(blocks))
 
     def register_kv_block_hashes(
         self, ids: BlockIds, hashes: Sequence[int] | torch.Tensor, parent_hashes: Any = None
@@ -333,11 +331,7 @@ class KVBlockAllocator:
         """
         self._observer.refuse("update_timestamps")
         blocks = host_integers("ids", ids, self.pool_size)
-        clock = self._clock()
-        lowered = blocks[self._timestamps[blocks] > clock]
-        self._timestamps[blocks] = clock
-        for block in lowered.tolist():
-            self._forest.restamp(block)
+        self._stamp(blocks, self._clock())
 
     def reset(self) -> None:
         """Make every block free, as in a new allocator, whoever holds it; the observer is not called.
@@ -389,6 +383,38 @@ class KVBlockAllocator:
         free: list[int] = blocks[self._is_free[blocks]].tolist()
         return free
 
+    def _plan_release(self, blocks: BlockIds) -> _Release:
+        """Find out what a release does, or refuse it; nothing has changed either way."""
+        given, times = np.unique(self._as_occupied("release", blocks), return_counts=True)
+        short = self._ref_counts[given] < times
+        if short.any():
+            first = int(np.argmax(short))
+            raise OwnershipError(
+                f"block {given[first]} has {self._ref_counts[given[first]]} references, "
+                f"{times[first]} are released; release each once"
+            )
+        idle = given[self._ref_counts[given] == times]
+        is_registered = self._known.of_block[idle] != NO_HASH
+        return _Release(given, times, idle[is_registered].tolist(), idle[~is_registered].tolist())
+
+    def _give_back(self, release: _Release) -> None:
+        """Do what was planned."""
+        given, times, registered, gone = release
+        self._ref_counts[given] -= times.astype(np.int32)
+        for block in registered:
+            self._forest.deactivate(block)
+        if self.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.REF_ZERO:
+            for block in registered:
+                if block in self._forest:
+                    gone += self._forest.remove_subtree(block)
+        self._drop(gone)
+
+    def _stamp(self, blocks: NDArray[np.int64], clock: int) -> None:
+        lowered = blocks[self._timestamps[blocks] > clock]
+        self._timestamps[blocks] = clock
+        for block in lowered.tolist():
+            self._forest.restamp(block)
+
     def _clock(self) -> int:
         """Read the context's clock; a stamp that cannot be written must not stop a call half way."""
         clock = as_int("prefix_cache_lru_clock", self.context.prefix_cache_lru_clock)
@@ -404,7 +430,8 @@ class KVBlockAllocator:
         """Deregister blocks that left the forest, free those without references, and tell the observer."""
         if not blocks:
             return
-        index = np.array(blocks)
+        index = self._dropped[: len(blocks)]
+        index[:] = blocks
         hashes = self._known.forget(index)
         free = index[self._ref_counts[index] == 0]
         self._free[self.pool_avail : self.pool_avail + free.size] = free

@@ -52,6 +52,11 @@ class PrefixIndex:
         Makes a hex digest of the tokens of a page and the digest of the page before, as `hash_token_ids`,
         which is the default.
 
+    Raises
+    ------
+    TypeError
+        ``hash_page`` cannot be called.
+
     Notes
     -----
     The tokens of registered blocks are kept, four bytes each, since equal hashes prove nothing.
@@ -59,6 +64,8 @@ class PrefixIndex:
     """
 
     def __init__(self, blocks: KVBlockAllocator, block_size: int, hash_page: HashPage | None = None) -> None:
+        if hash_page is not None and not callable(hash_page):
+            raise TypeError(f"hash_page must be a callable, got {hash_page!r}")
         self._allocator = blocks
         self._block_size = block_size
         self._hash_page: HashPage = hash_token_ids if hash_page is None else hash_page

@@ -70,7 +70,11 @@ class RequestContext:
         self.device = as_device(device)
         self.prefix_cache_lru_clock = 0
         self.kv_block_allocator = KVBlockAllocator(
-            self, num_blocks, paused_limit, enable_prefix_caching, prefix_caching_eviction_policy
+            self,
+            as_size("num_blocks", num_blocks, minimum=2),
+            paused_limit,
+            enable_prefix_caching,
+            prefix_caching_eviction_policy,
         )
         self.prefix_caching_eviction_policy = self.kv_block_allocator.prefix_caching_eviction_policy
         self._rows = RequestRows(self.max_requests, self.max_blocks_per_request)
@@ -165,11 +169,12 @@ class RequestContext:
             undo.callback(self._rows.close, live)
             live.skip = self._resume(live)
             chunk = live.plan_chunk(limit)
+            matched = np.array(live.blocks, np.int64)
             new = self._allocate(self._blocks_for(chunk) - live.matched)
             if new is None:
                 return False
             undo.pop_all()
-        self.kv_block_allocator.update_timestamps(live.blocks)
+        self.kv_block_allocator._stamp(matched, self.prefix_cache_lru_clock)
         self._rows.extend(live, new)
         self._live_by_id[id(req)] = live
         self._schedule(live, chunk)
@@ -228,7 +233,8 @@ class RequestContext:
         -------
         bool
             False if paused requests would keep more blocks than ``paused_limit``, each counted once; nothing
-            has changed then: release the request, and add it again later.
+            has changed then: release the request, and add it again later, with the tokens that it has
+            generated at the end of its prompt.
 
         Raises
         ------
@@ -294,14 +300,21 @@ class RequestContext:
 
         Notes
         -----
-        Its registered blocks are stamped, so what was used last goes last. Cost: O(its blocks). Laws: C1, E3.
+        Its registered blocks are stamped, so what was used last goes last. Its ``finished_chunk_token_count``
+        is 0 again: it may be added once more. Cost: O(its blocks). Laws: C1, E3, X2.
         """
         live = self._find(req, "release")
-        self.prefix_cache_lru_clock += 1
-        self.kv_block_allocator.update_timestamps(live.blocks)
+        with ExitStack() as undo:
+            self._tick(undo)
+            clock = self.kv_block_allocator._clock()
+            given_back = self.kv_block_allocator._plan_release(live.blocks)
+            req.finished_chunk_token_count = 0
+            undo.pop_all()
+        self.kv_block_allocator._stamp(given_back.given, clock)
         del self._live_by_id[id(req)]
         self._rows.close(live)
-        self.kv_block_allocator.release_memory_blocks(live.blocks)
+        # Last, since an observer may raise: the request is gone by then.
+        self.kv_block_allocator._give_back(given_back)
 
     def _new_live_states(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         if not self.num_mamba_layers:

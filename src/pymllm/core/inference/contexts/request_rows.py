@@ -168,6 +168,13 @@ class BatchDimensions:
     def __init__(self, rows: RequestRows) -> None:
         self._rows = rows
 
+    def __repr__(self) -> str:
+        """Name both counts."""
+        return (
+            f"BatchDimensions(decode_req_count={self.decode_req_count}, "
+            f"prefill_req_count={self.prefill_req_count})"
+        )
+
     @property
     def decode_req_count(self) -> int:
         """Count the requests that compute one token."""

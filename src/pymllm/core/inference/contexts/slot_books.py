@@ -112,6 +112,15 @@ class SlotBooks:
         self._free[self.free_count : self.free_count + slots.size] = slots
         self.free_count += slots.size
 
+    def free_slot_of(self, block: int) -> None:
+        """Do the same for one block that has a slot, without an array."""
+        slot = self.slot_of.item(block)
+        self.slot_of[block] = self.block_of[slot] = _NONE
+        self.hash_to_block_id.pop(self.hash_of.item(block), None)
+        self.hash_of[block] = _NONE
+        self._free[self.free_count] = slot
+        self.free_count += 1
+
     def name(self, block: int, hash_value: int) -> None:
         """Make the state of a block known under a hash instead of any other, unless another block's is."""
         if hash_value in self.hash_to_block_id:

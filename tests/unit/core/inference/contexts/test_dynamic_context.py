@@ -210,6 +210,36 @@ def test_a_forward_pass_that_fails_leaves_nothing(slots: int) -> None:
     assert context.kv_block_allocator.pool_avail == 12
 
 
+def test_a_forward_pass_may_reset_the_context_and_fail() -> None:
+    """X2: its own error comes out; there is no step to abort any more."""
+    context = make_context()
+    context.add_request(request(1, 2))
+
+    def fail(batch: ForwardBatch) -> list[int]:
+        context.reset()
+        raise MemoryError("no room on the device")
+
+    with pytest.raises(MemoryError, match="no room"):
+        context.step(fail)
+    check_dynamic_context(context)
+    assert context.requests == []
+
+
+def test_a_forward_pass_that_resets_the_context_has_nothing_to_commit() -> None:
+    """X7: the error names the reset, and the context is a new one."""
+    context = make_context()
+    context.add_request(request(1, 2))
+
+    def start_anew(batch: ForwardBatch) -> list[int]:
+        context.reset()
+        return [3]
+
+    with pytest.raises(RuntimeError, match="ended its own step, with reset"):
+        context.step(start_anew)
+    check_dynamic_context(context)
+    assert context.requests == []
+
+
 def test_a_hash_function_that_fails_leaves_a_sound_context() -> None:
     """X2: blocks of requests before it are registered, which is true of them, and no token is counted."""
     fails = False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -295,6 +298,19 @@ def test_who_is_not_here_is_refused(act: str) -> None:
     assert trace_of(context) == before
 
 
+def test_a_released_request_may_be_added_again() -> None:
+    """What `pause` advises where paused requests would keep too much: its tokens count from 0 again."""
+    context = make_context()
+    context.add_request(req := request(*range(10)))
+    context.step(compute)
+    assert not context.pause(req)
+    context.release(req)
+    assert req.finished_chunk_token_count == 0
+    req.prompt_tokens.append(99)
+    assert context.add_request(req)
+    check_dynamic_context(context)
+
+
 def test_chunks_are_scheduled_one_by_one() -> None:
     """A scheduler's limit is on what is computed; between chunks a request waits."""
     context = make_context()
@@ -442,3 +458,90 @@ def test_what_was_used_last_goes_last() -> None:
     finish(context, *range(30, 50))
     assert context.add_request(request(*range(4), 6))
     assert context.begin_step().requests[0].start == 4
+
+
+@contextmanager
+def failing_call(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]:
+    """Let the ``number``-th call that makes an array or a tensor find no memory; yields the calls so far."""
+    called: list[str] = []
+
+    def count(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            called.append(name)
+            if len(called) == number:
+                raise MemoryError(name)
+            return original(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, names in (
+            (
+                np,
+                ("array", "asarray", "empty", "unique", "append", "arange", "concatenate", "sort", "argsort"),
+            ),
+            (torch, ("from_numpy", "empty", "zeros")),
+        ):
+            for name in names:
+                patch.setattr(module, name, count(f"{module.__name__}.{name}", getattr(module, name)))
+        yield called
+
+
+def full_context(policy: PrefixCachingEvictionPolicy) -> tuple[DynamicInferenceContext, SimpleNamespace]:
+    """A decoding request of 9 tokens, and cached blocks with states where the policy leaves any."""
+    context = make_context(num_blocks=7, prefix_caching_eviction_policy=policy, **STATES)
+    for tokens in (range(20, 32), range(9)):
+        context.add_request(req := request(*tokens))
+        context.step(compute)
+        if tokens.start:
+            context.release(req)
+    return context, req
+
+
+@pytest.mark.parametrize("policy", [*PrefixCachingEvictionPolicy])
+@pytest.mark.parametrize("act", ["add_request", "release"])
+def test_a_call_that_finds_no_memory_can_be_made_again(
+    act: str, policy: PrefixCachingEvictionPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2: wherever an array or a tensor finds no memory, all is as it was."""
+    number = 0
+    while True:
+        number += 1
+        context, old = full_context(policy)
+        req = request(*range(8), *range(40, 48)) if act == "add_request" else old
+        before = trace_of(context)
+        try:
+            with failing_call(monkeypatch, number) as called:
+                getattr(context, act)(req)
+        except MemoryError:
+            check_dynamic_context(context)
+            assert trace_of(context) == before, called
+            assert getattr(context, act)(req) in (True, None)
+        check_dynamic_context(context)
+        assert (req in context.requests) == (act == "add_request")
+        if len(called) < number:
+            break
+    assert number > 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"hash_page": 3}, TypeError, "hash_page must be a callable, got 3"),
+        ({"num_blocks": 1}, ValueError, "num_blocks"),
+        ({"num_blocks": 2.0}, TypeError, "num_blocks"),
+    ],
+)
+def test_a_bad_argument_is_named_as_the_caller_wrote_it(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """X1: when the context is made, not when a step uses it."""
+    with pytest.raises(error, match=message):
+        make_context(**changes)
+
+
+def test_batch_dimensions_show_their_counts() -> None:
+    """What a debugger shows of them is what they are."""
+    context = make_context()
+    context.add_request(request(1, 2))
+    assert repr(context.batch_dimensions) == "BatchDimensions(decode_req_count=0, prefill_req_count=1)"
