@@ -100,7 +100,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     (two_served(), result_with(state=(0, 0)), "E1"),
     ((AddRequest(()),), answer(Done()), "X1"),
     ((AddRequest(()),), tells(1), "X1"),
-    ((AddRequest(()),), sizes_with(pool_avail=-1), "X1"),
+    ((AddRequest((1, 2)), AddRequest(())), sizes_with(pool_avail=-1), "X1"),
     ((*(AddRequest((n,)) for n in range(4)),), answer(Done()), "X4"),
     ((*(AddRequest((n,)) for n in range(4)),), tells(1), "X4"),
     ((AddRequest(LONG), AddRequest(LONG[::-1])), sizes_with(pool_avail=1), "X4"),
@@ -125,7 +125,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Reset()), answer(Failed("RuntimeError")), "C9"),
     ((AddRequest((1, 2)), Reset()), tells(0), "C9"),
     ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "X7"),
-    ((Reset(),), sizes_with(pool_avail=-1), "X7"),
+    ((Reset(), Reset()), sizes_with(pool_avail=-1), "X7"),
     # Looks, faults, misuse.
     ((Inspect(),), answer(Done()), "E2"),
     ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
