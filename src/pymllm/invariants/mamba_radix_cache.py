@@ -39,7 +39,7 @@ def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     Raises
     ------
     InvariantViolation
-        Naming the law: R9 (structure), R6 and M4 (holds), R7 and M6 (sizes), R8 (recency), R5 and M5 (the
+        Naming the law: R9 (structure), R6 and M4 (holds), R7 and M6 (sizes), R8 and R10 (recency and hits), R5 and M5 (the
         orders that victims are taken from), M8 (the two lists), H2 (hashes), R1, R9 and M7 (slots, track
         slots and their pools), X5 (memory kept alive), K1 (namespaces), X3 (ids).
 
@@ -47,7 +47,7 @@ def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     -----
     Cost: O(nodes) in Python, and a few NumPy passes over all slots and, with a pool, over the pool's tables.
     On a device the slots and the track slots are copied to the host once each.
-    Laws: K1, X3, X5, R1, R5-R9, M4-M8, H2.
+    Laws: K1, X3, X5, R1, R5-R10, M4-M8, H2.
     """
     tree = cache._tree
     nodes = check_structure(tree)
