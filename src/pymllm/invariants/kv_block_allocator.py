@@ -6,6 +6,7 @@ import numpy as np
 
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
 from pymllm.errors import InvariantViolation
+from pymllm.invariants.subject import check_subject
 
 __all__ = ["check_kv_block_allocator"]
 
@@ -25,11 +26,14 @@ def check_kv_block_allocator(allocator: KVBlockAllocator) -> None:
     InvariantViolation
         Naming the law: C1 (places of blocks, parents before children, what is evictable, who goes first) or
         C3 (hashes).
+    TypeError
+        It is no `KVBlockAllocator`.
 
     Notes
     -----
     Cost: O(pool_size + registered log registered). Laws: C1, C3.
     """
+    check_subject(allocator, KVBlockAllocator)
     _check_places(allocator)
     _check_hashes(allocator)
     _check_family(allocator)
