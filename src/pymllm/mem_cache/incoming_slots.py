@@ -45,8 +45,9 @@ def read_incoming_slots(
     TypeError
         ``value`` is no dense tensor with numbers in it, or its dtype no integer.
     ValueError
-        Another length than the key's; a ``uint64`` slot from 2**63 on; ``None`` with a pool or for tokens of several integers; or a page of
-        the key that is not one page of the pool, in order, where the pool checks ownership.
+        Another length than the key's; a ``uint64`` slot from 2**63 on; ``None`` with a pool or for tokens of
+        several integers; or a page of the key that is not one page of the pool, in order, where the pool
+        checks ownership.
 
     Notes
     -----

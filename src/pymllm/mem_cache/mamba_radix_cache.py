@@ -23,7 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan
-from pymllm.mem_cache.eviction import EvictionCallbacks
+from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
 from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
@@ -76,6 +76,26 @@ class MambaRadixCache(BasePrefixCache):
     -----
     Not thread-safe: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
     inner nodes are looked at. Laws: X, R and M of the contract.
+
+    Examples
+    --------
+    >>> from pymllm.mem_cache import GDNPool, RadixKey, TokenToKVPoolAllocator
+    >>> kv = TokenToKVPoolAllocator(64, device="cpu", page_size=4)
+    >>> states = GDNPool(2, 1, 1, 4, 4, 8, 4, device="cpu", max_track_slots=2)
+    >>> cache = MambaRadixCache(4, kv, states)
+    >>> prompt, working_row = list(range(8)), 1
+    >>> slots, track_slot = kv.alloc(8), states.alloc_track_slot()  # the prompt was prefilled into both
+    >>> states.copy_states(working_row, track_slot)
+    >>> done = cache.insert(RadixKey(prompt), slots, mamba_value=torch.tensor([track_slot]))
+    >>> done.adopted, done.mamba_exist  # the cache owns all of it now
+    (((0, 8),), False)
+    >>> hit = cache.match_prefix(RadixKey([*prompt, 50, 51, 52, 53]))
+    >>> hit.prefix_len, hit.last_node.mamba_value.tolist()  # copy this state to the next working row
+    (8, [3])
+    >>> cache.evict(0, 1)  # one state; it was a leaf's, so its KV goes, too
+    EvictResult(full_evicted=8, swa_evicted=0, mamba_evicted=1)
+    >>> kv.available_size(), states.available_track_slots()
+    (64, 2)
     """
 
     def __init__(
@@ -153,11 +173,15 @@ class MambaRadixCache(BasePrefixCache):
         self._states.clear()
         self.full_lru.clear()
         errors: list[BaseException] = []
-        if self.mamba_pool is not None:
-            for track_slot in track_slots:
-                _collect(errors, self.mamba_pool.free_track_slot, track_slot)
-        if owned and self.pool is not None:
-            _collect(errors, self.pool.free, slots)
+        self._callbacks.inside = IN_A_POOL
+        try:
+            if self.mamba_pool is not None:
+                for track_slot in track_slots:
+                    _collect(errors, self.mamba_pool.free_track_slot, track_slot)
+            if owned and self.pool is not None:
+                _collect(errors, self.pool.free, slots)
+        finally:
+            self._callbacks.inside = None
         if errors:
             raise errors[0]
 
@@ -220,8 +244,8 @@ class MambaRadixCache(BasePrefixCache):
         mamba_value : torch.Tensor, optional
             Track slot of the state after the key's last token, any integer dtype, shape ``(1,)``; copied. The
             key must then be page-aligned and not empty. The slot is the caller's: from the pool's
-            ``alloc_track_slot``, and not in the cache already. That is the caller's duty, as with KV slots (R1,
-            M7): two nodes with one track slot free it twice, and the second time the pool refuses.
+            ``alloc_track_slot``, and not in the cache already. The latter is the caller's duty, as with KV
+            (R1, M7): two nodes with one track slot free it twice, and the second time the pool refuses.
         **kwargs
             Options of other caches, ignored.
 
@@ -311,13 +335,7 @@ class MambaRadixCache(BasePrefixCache):
         plan.leaves.take_leaves(wanted)
         plan.take_states(wanted_states)
         removed, states = plan.leaves.removed, plan.states
-        plan.give_back(self.mamba_pool)
-        if removed and self.pool is not None:
-            try:
-                self.pool.free(self._tree.hand_over(removed))
-            except BaseException:
-                plan.call_off()
-                raise
+        self._give_back(plan)
         for node in removed:
             self.full_lru.remove(node)
         self._tree.remove(removed)
@@ -396,6 +414,21 @@ class MambaRadixCache(BasePrefixCache):
 
     # -- what the calls share ------------------------------------------------------------------------
 
+    def _give_back(self, plan: StatePlan) -> None:
+        """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
+        removed = plan.leaves.removed
+        self._callbacks.inside = IN_A_POOL
+        try:
+            plan.give_back(self.mamba_pool)
+            if removed and self.pool is not None:
+                try:
+                    self.pool.free(self._tree.hand_over(removed))
+                except BaseException:
+                    plan.call_off()
+                    raise
+        finally:
+            self._callbacks.inside = None
+
     def _read_track_slot(self, value: Any) -> int:
         """Return the one track slot of a caller's tensor, or raise.
 
@@ -416,9 +449,7 @@ class MambaRadixCache(BasePrefixCache):
             track_slot = int(value)
         except RuntimeError:
             if value.is_meta:
-                raise TypeError(
-                    "mamba_value is on the meta device: give a track slot with a number"
-                ) from None
+                raise TypeError("mamba_value is on the meta device: give a real track slot") from None
             track_slot = value.tolist()[0]  # int() stops at 2**63; another failure fails here again
         if not 0 < track_slot < 2**63:
             raise OwnershipError(f"mamba_value is {track_slot}: track slots are in 1 .. 2**63 - 1")

@@ -170,7 +170,7 @@ class TestPaths:
         assert ids(lru) == [1]
 
     def test_path_passes_over_those_who_are_no_members(self, lru: LRUList) -> None:
-        """M8: ancestors without a state have no place among the states; `touch_path_mru` asks no end either."""
+        """M8: ancestors without a state have no place among the states; `touch_path_mru` skips any."""
         chain, (other,) = make_chain(5), make_nodes(1)
         other.id = 9
         fill(lru, [chain[3], chain[1], other])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from pymllm.mem_cache import (
     RadixCache,
     RadixKey,
     TokenToKVPoolAllocator,
+    mamba_radix_cache,
 )
 
 
@@ -934,6 +936,62 @@ class TestReentrancy:
         call(cache, kept)
         check_mamba_radix_cache(cache)
 
+    @pytest.mark.parametrize("where", ["free", "free_track_slot"])
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda cache, node: cache.match_prefix(RadixKey([1])),
+            lambda cache, node: cache.insert(RadixKey([1]), mamba_value=slots(3)),
+            lambda cache, node: cache.evict(1),
+            lambda cache, node: cache.inc_lock_ref(node),
+            lambda cache, node: cache.dec_lock_ref(node),
+            lambda cache, node: cache.reset(),
+        ],
+        ids=["match_prefix", "insert", "evict", "inc_lock_ref", "dec_lock_ref", "reset"],
+    )
+    def test_pool_may_ask_sizes_and_nothing_else(
+        self,
+        pooled: MambaRadixCache,
+        pools: RecordingHybrid,
+        monkeypatch: pytest.MonkeyPatch,
+        where: str,
+        call: Callable[..., object],
+    ) -> None:
+        """X6, X2: what a pool does in the middle of an eviction fails it, and changes nothing itself."""
+        kept = put_pooled(pooled, pools, [5] * 4)
+        put_pooled(pooled, pools, [6] * 4, with_state=where == "free_track_slot")
+        pooled.inc_lock_ref(kept)
+        before, sizes = state(pooled), []
+
+        def call_back(given: Any) -> None:
+            sizes.append(pooled.total_size())
+            call(pooled, kept)
+
+        pool = pools.kv if where == "free" else pools.states
+        monkeypatch.setattr(pool, where, call_back)
+        with pytest.raises(RuntimeError, match="was called from a pool"):
+            pooled.evict(4)
+        assert (state(pooled), sizes) == (before, [8])
+        monkeypatch.undo()
+        assert pooled.evict(4).full_evicted == 4
+
+    @pytest.mark.parametrize("where", ["free", "free_track_slot"])
+    def test_pool_cannot_fill_a_cache_that_is_reset(
+        self,
+        pooled: MambaRadixCache,
+        pools: RecordingHybrid,
+        monkeypatch: pytest.MonkeyPatch,
+        where: str,
+    ) -> None:
+        """X6, X7: the first error is raised, the cache is empty, and takes calls again."""
+        put_pooled(pooled, pools, [5] * 4)
+        pool = pools.kv if where == "free" else pools.states
+        monkeypatch.setattr(pool, where, lambda given: pooled.insert(RadixKey([1] * 4), slots(4, 5, 6, 7)))
+        with pytest.raises(RuntimeError, match="insert was called from a pool"):
+            pooled.reset()
+        assert state(pooled) == ([], [], (0, 0, 0), (0, 0))
+        assert pooled.match_prefix(RadixKey([5] * 4)).prefix_len == 0
+
 
 class TestReset:
     def test_reset_returns_everything_whatever_is_held(
@@ -1062,3 +1120,9 @@ class TestOwners:
         pool = TokenToKVPoolAllocator(8, "cpu", 2, True, check_ownership=False)
         cache = MambaRadixCache(2, pool)
         assert cache.insert(RadixKey([1, 2]), slots(5, 2)).adopted == ((0, 2),)
+
+
+def test_the_example_in_the_docstring_runs() -> None:
+    """M1, M2, M5: what a newcomer copies does what it says."""
+    result = doctest.testmod(mamba_radix_cache)
+    assert (result.attempted, result.failed) == (13, 0)
