@@ -19,7 +19,7 @@ def _read(value: Any, tokens: Any = (7, 8, 9, 7), page_size: int = 4, pool: Any 
     return read_incoming_slots(value, len(tokens), PagedKey.of(RadixKey(tokens), page_size), page_size, pool)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.uint64])
 def test_any_integer_dtype_passes_as_it_is(dtype: torch.dtype) -> None:
     """X: every consumer takes any integer dtype; nothing is copied here."""
     value = torch.tensor([4, 5, 6, 7], dtype=dtype)
