@@ -88,7 +88,7 @@ class LRUListMachine(RuleBasedStateMachine):
     @rule(name=each_list, number=each_node, root=each_node)
     def touch_path(self, name: str, number: int, root: int) -> None:
         path, call = self.path_from(number), self.lists[name].touch_node_and_parents_mru
-        if root not in path:
+        if root not in path or (number != root and number not in self.models[name]):
             with pytest.raises(UsageError):
                 call(self.nodes[number], self.nodes[root])
             return

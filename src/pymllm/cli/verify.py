@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pymllm.cli.program import complain, say
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, timeout_option
@@ -107,6 +109,7 @@ def verify_command(
     plan = VerifyOptions(**options)
     plan.check()
     _refuse_missing_folder(junit)
+    _refuse_unwritable_folder(output)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     from pymllm.cli.verify_files import save_programs
@@ -129,6 +132,22 @@ def verify_command(
 def _refuse_missing_folder(junit: Path | None) -> None:
     if junit is not None and not junit.absolute().parent.is_dir():
         raise click.UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first.")
+
+
+def _refuse_unwritable_folder(output: Path) -> None:
+    """Refuse a given folder that could not take a program after minutes of search; none is made yet."""
+    if click.get_current_context().get_parameter_source("output") is ParameterSource.DEFAULT:
+        return  # whoever searches in a read-only folder may not want files
+    at = output.absolute()
+    try:
+        while not at.exists():
+            at = at.parent
+        # An attempt, because what permissions say of /proc is not true for root.
+        with tempfile.TemporaryFile(dir=at):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise click.UsageError(f"--output {output}: cannot write in {at}: {reason}.") from None
 
 
 def _as_json(report: VerifyReport, files: SavedFiles) -> str:

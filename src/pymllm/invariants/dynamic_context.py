@@ -11,6 +11,7 @@ from pymllm.errors import InvariantViolation
 from pymllm.invariants.free_numbers import check_free_numbers
 from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
 from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.subject import check_subject
 
 __all__ = ["check_dynamic_context"]
 
@@ -31,16 +32,14 @@ def check_dynamic_context(context: DynamicInferenceContext) -> None:
         Naming the law: E2 (rows), E3 (references that nobody has), C1 (paused requests, too few blocks), C3
         (registered content), X3 (stamps), or what the checks of its allocators find.
     TypeError
-        Something else was given.
+        It is no `DynamicInferenceContext`.
 
     Notes
     -----
     Cost: O(rows * blocks + registered tokens), a digest for each registered block.
     Laws: C1-C8, E2, E3, X3.
     """
-    if not isinstance(context, DynamicInferenceContext):
-        found = type(context).__name__
-        raise TypeError(f"check_dynamic_context takes a DynamicInferenceContext, got {found}")
+    check_subject(context, DynamicInferenceContext)
     check_kv_block_allocator(context.kv_block_allocator)
     if context.mamba_slot_allocator is not None:
         check_mamba_slot_allocator(context.mamba_slot_allocator)

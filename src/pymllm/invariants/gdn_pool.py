@@ -6,6 +6,7 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.free_numbers import check_free_numbers
+from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.gdn_pool import GDNPool
 
 __all__ = ["check_gdn_pool"]
@@ -23,11 +24,14 @@ def check_gdn_pool(pool: GDNPool) -> None:
     ------
     InvariantViolation
         Naming the law: P4 (layout), P5 (track slots), X3 (order).
+    TypeError
+        It is no `GDNPool`.
 
     Notes
     -----
     Cost: O(max_track_slots) on the host; no synchronisation. Laws: P4, P5, X3.
     """
+    check_subject(pool, GDNPool)
     leading = (pool.num_gdn_layers, pool.max_reqs + 1 + pool.max_track_slots)
     recurrent = (*leading, pool.num_v_heads, pool.head_v_dim, pool.head_k_dim)
     conv = (*leading, pool.conv_dim, pool.conv_kernel_size - 1)

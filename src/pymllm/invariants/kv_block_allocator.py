@@ -6,6 +6,7 @@ import numpy as np
 
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
 from pymllm.errors import InvariantViolation
+from pymllm.invariants.subject import check_subject
 
 __all__ = ["check_kv_block_allocator"]
 
@@ -26,14 +27,13 @@ def check_kv_block_allocator(allocator: KVBlockAllocator) -> None:
         Naming the law: C1 (places of blocks, parents before children, what is evictable, who goes first) or
         C3 (hashes).
     TypeError
-        Something else was given.
+        It is no `KVBlockAllocator`.
 
     Notes
     -----
     Cost: O(pool_size + registered log registered). Laws: C1, C3.
     """
-    if not isinstance(allocator, KVBlockAllocator):
-        raise TypeError(f"check_kv_block_allocator takes a KVBlockAllocator, got {type(allocator).__name__}")
+    check_subject(allocator, KVBlockAllocator)
     _check_places(allocator)
     _check_hashes(allocator)
     _check_family(allocator)

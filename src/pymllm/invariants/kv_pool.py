@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pymllm.errors import InvariantViolation
+from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.kv_pool import KVPool
 
 __all__ = ["check_kv_pool"]
@@ -24,11 +25,14 @@ def check_kv_pool(pool: KVPool) -> None:
     ------
     InvariantViolation
         Naming the law: P3 (layers, shape, dtype, device, contiguity, separate memory), A1 (rows).
+    TypeError
+        It is no `KVPool`.
 
     Notes
     -----
     Cost: O(layers); no synchronisation. Laws: P3, A1.
     """
+    check_subject(pool, KVPool)
     _check_buffers("k_buffer", pool, pool.k_buffer, (pool.k_head_num, pool.k_head_dim))
     _check_buffers("v_buffer", pool, pool.v_buffer, (pool.v_head_num, pool.v_head_dim))
     starts = {buffer.untyped_storage().data_ptr() for buffer in (*pool.k_buffer, *pool.v_buffer)}

@@ -23,6 +23,7 @@ from pymllm.invariants.radix_tree import (
     check_structure,
     fail,
 )
+from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 
 __all__ = ["check_mamba_radix_cache"]
@@ -39,16 +40,19 @@ def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     Raises
     ------
     InvariantViolation
-        Naming the law: R9 (structure), R6 and M4 (holds), R7 and M6 (sizes), R8 (recency), R5 and M5 (the
-        orders that victims are taken from), M8 (the two lists), H2 (hashes), R1, R9 and M7 (slots, track
-        slots and their pools), X5 (memory kept alive), K1 (namespaces), X3 (ids).
+        Naming the law: R9 (structure), R6 and M4 (holds), R7 and M6 (sizes), R8 and R10 (recency and
+        hits), R5 and M5 (the orders that victims are taken from), M8 (the two lists), H2 (hashes),
+        R1, R9 and M7 (slots, track slots and their pools), X5 (memory kept alive), K1 (namespaces), X3 (ids).
+    TypeError
+        It is no `MambaRadixCache`.
 
     Notes
     -----
     Cost: O(nodes) in Python, and a few NumPy passes over all slots and, with a pool, over the pool's tables.
     On a device the slots and the track slots are copied to the host once each.
-    Laws: K1, X3, X5, R1, R5-R9, M4-M8, H2.
+    Laws: K1, X3, X5, R1, R5-R10, M4-M8, H2.
     """
+    check_subject(cache, MambaRadixCache)
     tree = cache._tree
     nodes = check_structure(tree)
     with_state = [node for node in nodes if node.mamba_value is not None]

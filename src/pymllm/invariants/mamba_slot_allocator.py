@@ -9,6 +9,7 @@ import numpy as np
 from pymllm.core.inference.contexts.host_numbers import host_array
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import InvariantViolation
+from pymllm.invariants.subject import check_subject
 
 __all__ = ["check_mamba_slot_allocator"]
 
@@ -30,15 +31,14 @@ def check_mamba_slot_allocator(slots: MambaSlotAllocator, in_hands: Iterable[int
     InvariantViolation
         Naming the law: C2 (slots and blocks), C4 (hashes), C6 (free blocks) or C8 (offsets).
     TypeError
-        Something else was given.
+        It is no `MambaSlotAllocator`.
 
     Notes
     -----
     Cost: O(blocks + slots); synchronises where the context keeps its tables on a device.
     Laws: C2, C4, C6, C8.
     """
-    if not isinstance(slots, MambaSlotAllocator):
-        raise TypeError(f"check_mamba_slot_allocator takes a MambaSlotAllocator, got {type(slots).__name__}")
+    check_subject(slots, MambaSlotAllocator)
     _check_maps(slots, sorted(in_hands))
     _check_hashes(slots)
     _check_owners(slots)

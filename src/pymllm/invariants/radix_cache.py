@@ -24,6 +24,7 @@ from pymllm.invariants.radix_tree import (
     check_structure,
     fail,
 )
+from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 
 __all__ = ["check_radix_cache"]
@@ -40,15 +41,18 @@ def check_radix_cache(cache: RadixCache) -> None:
     Raises
     ------
     InvariantViolation
-        Naming the law: R9 (structure), R6 and S5 (holds), R7 and S6 (sizes), R8 (recency), R5 and S3 (the
-        orders that victims are taken from), S4 (tombstones), H2 (hashes), R1, R9, S2 and A7 (slots and
-        the pool), K1 (namespaces), X3 (ids).
+        Naming the law: R9 (structure), R6 and S5 (holds), R7 and S6 (sizes), R8 and R10 (recency and
+        hits), R5 and S3 (the orders that victims are taken from), S4 (tombstones), H2 (hashes), R1, R9, S2
+        and A7 (slots and the pool), K1 (namespaces), X3 (ids).
+    TypeError
+        It is no `RadixCache`.
 
     Notes
     -----
     Cost: O(nodes) in Python, and a few NumPy passes over all slots and, with a pool, over the pool's tables.
-    On a device the slots are copied to the host once. Laws: K1, X3, R1, R5-R9, S2-S6, A7, H2.
+    On a device the slots are copied to the host once. Laws: K1, X3, R1, R5-R10, S2-S6, A7, H2.
     """
+    check_subject(cache, RadixCache)
     tree = cache._tree
     nodes = check_structure(tree)
     check_locks(nodes)

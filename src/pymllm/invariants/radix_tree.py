@@ -113,11 +113,13 @@ def check_sizes(cache: object, recounts: dict[str, tuple[str, int]]) -> None:
 
 
 def check_recency(tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
-    """One access stamps one path from the root: never younger below, and never in two branches (R8)."""
+    """One access stamps one path from the root: never younger below, and never in two branches (R8, R10)."""
     heads: dict[float, int] = {}
     root = tree.root
     for node in nodes:
         now, parent = node.last_access_time, node.parent
+        if node.hit_count < 0:
+            fail("R10", f"node {node.id} has hit_count {node.hit_count}: matches are counted from 0")
         if now != int(now) or not 0 < now <= tree.clock:
             fail("R8", f"node {node.id} was last used at {now}, the clock is at {tree.clock}")
         if parent is not root and parent is not None:

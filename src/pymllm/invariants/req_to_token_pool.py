@@ -7,6 +7,7 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.free_numbers import check_free_numbers
+from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
 __all__ = ["check_req_to_token_pool"]
@@ -26,11 +27,14 @@ def check_req_to_token_pool(pool: ReqToTokenPool, kv_rows: int | None = None) ->
     ------
     InvariantViolation
         Naming the law: P1 (table and rows), P2 (free rows are zero), E2 (entries), X3 (order).
+    TypeError
+        It is no `ReqToTokenPool`.
 
     Notes
     -----
     Cost: a few passes over the table; on a device it is reduced there and synchronises. Laws: P1, P2, E2, X3.
     """
+    check_subject(pool, ReqToTokenPool)
     expected = (torch.Size((pool.size + 1, pool.max_context_len)), torch.int32, pool.device)
     table = pool.req_to_token
     found = (table.shape, table.dtype, table.device)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.slot_store import check_slot_store, some_repeated
+from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 
 __all__ = ["check_swa_allocator"]
@@ -25,11 +26,14 @@ def check_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> None:
     ------
     InvariantViolation
         Naming the law: A7 (halves), or what `pymllm.invariants.slot_store.check_slot_store` lists.
+    TypeError
+        It is no `SWATokenToKVPoolAllocator`.
 
     Notes
     -----
     Cost: 6 ms for a million slots in each pool on the host. Laws: A1, A2, A4-A7.
     """
+    check_subject(allocator, SWATokenToKVPoolAllocator)
     full, swa = check_slot_store(allocator._full), check_slot_store(allocator._swa)
     if allocator._full.group_open != allocator._swa.group_open:
         raise InvariantViolation("A6", "a free group is open in one of the two pools only")

@@ -7,11 +7,13 @@ tree. A plan looks at the tree as it will be, with what it has chosen already go
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 
-__all__ = ["EvictionCallbacks", "LeafPlan"]
+__all__ = ["IN_A_POOL", "EvictionCallbacks", "LeafPlan"]
+
+IN_A_POOL: Final = "a pool that the cache was calling"
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 
@@ -100,10 +102,16 @@ class LeafPlan(Generic[NodeT]):
 
 
 class EvictionCallbacks:
-    """Tell a cache's user which nodes went, and keep that code out of the cache meanwhile (X2, X6)."""
+    """Tell a cache's user which nodes went, and keep others' code out of the cache meanwhile (X2, X6).
+
+    Attributes
+    ----------
+    inside : str or None
+        Whose code runs now, in words; a cache says here when it calls a pool amid its work.
+    """
 
     def __init__(self) -> None:
-        self._running = False
+        self.inside: str | None = None
 
     def run(self, callback: Callable[[int], Any] | None, removed: Sequence[RadixNode]) -> None:
         """Call ``callback`` with the id of every node, in order, and raise the first error at the end.
@@ -113,7 +121,7 @@ class EvictionCallbacks:
         if callback is None:
             return
         errors = []
-        self._running = True
+        self.inside = "on_node_evict"
         try:
             for node in removed:
                 try:
@@ -121,14 +129,14 @@ class EvictionCallbacks:
                 except Exception as error:
                     errors.append(error)
         finally:
-            self._running = False
+            self.inside = None
         if errors:
             raise errors[0]
 
     def refuse(self, call: str) -> None:
-        """Refuse a call on the cache from inside a callback."""
-        if self._running:
+        """Refuse a call on the cache from inside a callback, or from a pool in the middle of a call."""
+        if self.inside is not None:
             raise RuntimeError(
-                f"{call} was called from on_node_evict: only sizes, hashes and pretty_print may be, "
-                "do it after evict has returned"
+                f"{call} was called from {self.inside}: only sizes, hashes and pretty_print may be, "
+                "do it after the cache has returned"
             )

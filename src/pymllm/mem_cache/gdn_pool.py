@@ -249,6 +249,25 @@ class GDNPool:
         self._held_track_slots.remove(row)
         heapq.heappush(self._free_track_slots, row)
 
+    def is_track_slot_handed_out(self, slot: int) -> bool:
+        """Tell whether ``slot`` is a track slot that is handed out (beyond the documented interface).
+
+        Parameters
+        ----------
+        slot : int
+            Any number; working rows and numbers outside the pool are no track slots.
+
+        Returns
+        -------
+        bool
+            Whether `free_track_slot` would take it.
+
+        Notes
+        -----
+        Cost: one lookup on the host; no device call. Laws: P5, M7.
+        """
+        return slot in self._held_track_slots
+
     def available_track_slots(self) -> int:
         """Count the track slots that can still be handed out (beyond the documented interface).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from reprlib import repr as short_repr
 from typing import Any
 
 from pymllm.errors import UsageError
@@ -27,6 +28,11 @@ class LRUList:
     head, tail : MambaTreeNode
         Sentinels: the most recent member follows ``head``, the least recent precedes ``tail``.
 
+    Raises
+    ------
+    TypeError
+        ``mamba`` is neither True nor False.
+
     Notes
     -----
     A node may be in one list of each mode at a time. Cost: O(1) per node touched; the two ``get_lru_*`` walk
@@ -45,6 +51,8 @@ class LRUList:
     """
 
     def __init__(self, mamba: bool = False) -> None:
+        if not isinstance(mamba, bool):
+            raise TypeError(f"mamba must be True or False, got {type(mamba).__name__} {short_repr(mamba)}")
         self.mamba = mamba
         self.head = MambaTreeNode()
         self.tail = MambaTreeNode()
@@ -87,9 +95,9 @@ class LRUList:
         """
         if not isinstance(node, MambaTreeNode):
             raise _no_node(node)
-        if node in self._members:
-            raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
         if getattr(node, self._next) is not None or getattr(node, self._prev) is not None:
+            if node in self._members:
+                raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
             raise UsageError(
                 f"node {node.id} is in another list of this mode, or the sentinel of one: "
                 "remove it there, or insert a node of your own"
@@ -137,14 +145,19 @@ class LRUList:
         Parameters
         ----------
         node : MambaTreeNode
-            Where to begin; like its ancestors, passed over where it is no member.
+            Where to begin, a member; ancestors that are none are passed over.
         root : MambaTreeNode
             Where to stop; it is not touched.
 
         Raises
         ------
         UsageError
-            ``root`` is not above ``node``; nothing has moved then.
+            ``node`` is no member, or ``root`` is not above it; nothing has moved then.
+
+        Notes
+        -----
+        From ``root`` itself there is nothing to touch, member or not. For a path whose end may be no member
+        there is `touch_path_mru`.
         """
         for given in (node, root):
             if not isinstance(given, MambaTreeNode):
@@ -155,6 +168,8 @@ class LRUList:
             if at.parent is None:
                 raise UsageError(f"node {root.id} is no ancestor of node {node.id}: give the root above it")
             at = at.parent
+        if path:
+            self._check_member(node)
         self.touch_path_mru(path[::-1])
 
     def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_callback, as_device, as_int, as_pool, as_size
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
@@ -22,7 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan
-from pymllm.mem_cache.eviction import EvictionCallbacks
+from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
 from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
@@ -75,6 +76,26 @@ class MambaRadixCache(BasePrefixCache):
     -----
     Not thread-safe: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
     inner nodes are looked at. Laws: X, R and M of the contract.
+
+    Examples
+    --------
+    >>> from pymllm.mem_cache import GDNPool, RadixKey, TokenToKVPoolAllocator
+    >>> kv = TokenToKVPoolAllocator(64, device="cpu", page_size=4)
+    >>> states = GDNPool(2, 1, 1, 4, 4, 8, 4, device="cpu", max_track_slots=2)
+    >>> cache = MambaRadixCache(4, kv, states)
+    >>> prompt, working_row = list(range(8)), 1
+    >>> slots, track_slot = kv.alloc(8), states.alloc_track_slot()  # the prompt was prefilled into both
+    >>> states.copy_states(working_row, track_slot)
+    >>> done = cache.insert(RadixKey(prompt), slots, mamba_value=torch.tensor([track_slot]))
+    >>> done.adopted, done.mamba_exist  # the cache owns all of it now
+    (((0, 8),), False)
+    >>> hit = cache.match_prefix(RadixKey([*prompt, 50, 51, 52, 53]))
+    >>> hit.prefix_len, hit.last_node.mamba_value.tolist()  # copy this state to the next working row
+    (8, [3])
+    >>> cache.evict(0, 1)  # one state; it was a leaf's, so its KV goes, too
+    EvictResult(full_evicted=8, swa_evicted=0, mamba_evicted=1)
+    >>> kv.available_size(), states.available_track_slots()
+    (64, 2)
     """
 
     def __init__(
@@ -152,11 +173,15 @@ class MambaRadixCache(BasePrefixCache):
         self._states.clear()
         self.full_lru.clear()
         errors: list[BaseException] = []
-        if self.mamba_pool is not None:
-            for track_slot in track_slots:
-                _collect(errors, self.mamba_pool.free_track_slot, track_slot)
-        if owned and self.pool is not None:
-            _collect(errors, self.pool.free, slots)
+        self._callbacks.inside = IN_A_POOL
+        try:
+            if self.mamba_pool is not None:
+                for track_slot in track_slots:
+                    _collect(errors, self.mamba_pool.free_track_slot, track_slot)
+            if owned and self.pool is not None:
+                _collect(errors, self.pool.free, slots)
+        finally:
+            self._callbacks.inside = None
         if errors:
             raise errors[0]
 
@@ -218,7 +243,9 @@ class MambaRadixCache(BasePrefixCache):
             slots.
         mamba_value : torch.Tensor, optional
             Track slot of the state after the key's last token, any integer dtype, shape ``(1,)``; copied. The
-            key must then be page-aligned and not empty.
+            key must then be page-aligned and not empty. The slot is the caller's: from the pool's
+            ``alloc_track_slot``, and not in the cache already. The latter is the caller's duty, as with KV
+            (R1, M7): two nodes with one track slot free it twice, and the second time the pool refuses.
         **kwargs
             Options of other caches, ignored.
 
@@ -234,19 +261,22 @@ class MambaRadixCache(BasePrefixCache):
         TypeError, ValueError
             A key, value or state that does not fit; a state whose key is empty or not page-aligned; or a page
             of slots that is not one page of the pool (checked where the pool checks ownership).
+        OwnershipError
+            A track slot that is 0, negative, 2**63 or more, or not handed out (the last where the pool has
+            ``is_track_slot_handed_out``, as `GDNPool` has).
 
         Notes
         -----
         Slots already cached are not overwritten. A state that arrives at a node under a hold is protected at
         once. Cost: as `match_prefix`, and one copy of what is new; the number of the track slot is read, so
-        hand it over on the host, or the call waits for the device. Laws: R1, R3, R4, R8, M1, M3, M4.
+        hand it over on the host, or the call waits for the device. Laws: R1, R3, R4, R8, M1, M3, M4, M7.
         """
         self._callbacks.refuse("insert")
         paged = PagedKey.of(key, self.page_size)
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         track_slot = None
         if mamba_value is not None:
-            track_slot = _read_track_slot(mamba_value)
+            track_slot = self._read_track_slot(mamba_value)
             if not paged.length or paged.length != len(key):
                 raise ValueError(
                     f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key "
@@ -305,13 +335,7 @@ class MambaRadixCache(BasePrefixCache):
         plan.leaves.take_leaves(wanted)
         plan.take_states(wanted_states)
         removed, states = plan.leaves.removed, plan.states
-        plan.give_back(self.mamba_pool)
-        if removed and self.pool is not None:
-            try:
-                self.pool.free(self._tree.hand_over(removed))
-            except BaseException:
-                plan.call_off()
-                raise
+        self._give_back(plan)
         for node in removed:
             self.full_lru.remove(node)
         self._tree.remove(removed)
@@ -390,6 +414,53 @@ class MambaRadixCache(BasePrefixCache):
 
     # -- what the calls share ------------------------------------------------------------------------
 
+    def _give_back(self, plan: StatePlan) -> None:
+        """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
+        removed = plan.leaves.removed
+        self._callbacks.inside = IN_A_POOL
+        try:
+            plan.give_back(self.mamba_pool)
+            if removed and self.pool is not None:
+                try:
+                    self.pool.free(self._tree.hand_over(removed))
+                except BaseException:
+                    plan.call_off()
+                    raise
+        finally:
+            self._callbacks.inside = None
+
+    def _read_track_slot(self, value: Any) -> int:
+        """Return the one track slot of a caller's tensor, or raise.
+
+        What is not the caller's to give is refused here: no eviction could ever give it back (M7).
+        """
+        if not isinstance(value, torch.Tensor):
+            given = "an int" if type(value) is int else f"a {type(value).__name__}"
+            raise TypeError(
+                f"mamba_value is {given}: give a 1-D integer tensor of one track slot, torch.tensor([slot])"
+            )
+        if value.dtype not in INTEGER_DTYPES:
+            raise TypeError(f"mamba_value has dtype {value.dtype}: track slots are integers")
+        if value.shape != (1,):
+            raise ValueError(
+                f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)"
+            )
+        try:
+            track_slot = int(value)
+        except RuntimeError:
+            if value.is_meta:
+                raise TypeError("mamba_value is on the meta device: give a real track slot") from None
+            track_slot = value.tolist()[0]  # int() stops at 2**63; another failure fails here again
+        if not 0 < track_slot < 2**63:
+            raise OwnershipError(f"mamba_value is {track_slot}: track slots are in 1 .. 2**63 - 1")
+        is_handed_out = getattr(self.mamba_pool, "is_track_slot_handed_out", None)
+        if is_handed_out is not None and not is_handed_out(track_slot):
+            raise OwnershipError(
+                f"mamba_value is {track_slot}, which mamba_pool has not handed out: "
+                "give what its alloc_track_slot returned"
+            )
+        return track_slot
+
     def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
         """Split a node; the state stays with the lower half, whose end it belongs to (M3).
 
@@ -414,21 +485,6 @@ class MambaRadixCache(BasePrefixCache):
             tree.leaves.add(last)
         self.full_lru.touch_path_mru(path)
         self._states.lru.touch_path_mru(path)
-
-
-def _read_track_slot(value: Any) -> int:
-    """Return the one track slot of a caller's tensor, or raise."""
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            f"mamba_value is a {type(value).__name__}: give a 1-D integer tensor of one track slot"
-        )
-    if value.dtype not in INTEGER_DTYPES:
-        raise TypeError(f"mamba_value has dtype {value.dtype}: track slots are integers")
-    if value.shape != (1,):
-        raise ValueError(
-            f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)"
-        )
-    return int(value)
 
 
 def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:

@@ -122,6 +122,8 @@ class MambaTreeNode(EdgeKey):
 
     def __lt__(self, other: MambaTreeNode) -> bool:
         """Tell whether this node is less recent (R8)."""
+        if not isinstance(other, MambaTreeNode):
+            return NotImplemented
         return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
@@ -137,10 +137,12 @@ class RadixCache(BasePrefixCache):
         """
         self._callbacks.refuse("reset")
         owned = list(self._tree.nodes())
+        self._callbacks.inside = IN_A_POOL
         try:
             if owned and self.pool is not None:
                 self.pool.free(self._tree.gather(owned))
         finally:
+            self._callbacks.inside = None
             self._tree.clear()
             if self._window is not None:
                 self._window.clear()
@@ -449,25 +451,35 @@ class RadixCache(BasePrefixCache):
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
         slots = slots.to(self.device, torch.int64)
-        return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
+        self._callbacks.inside = IN_A_POOL
+        try:
+            return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
+        finally:
+            self._callbacks.inside = None
 
     def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
         nodes = plan.tombstoned
         if nodes and hasattr(self.pool, "free_swa"):
+            self._callbacks.inside = IN_A_POOL
             try:
                 self.pool.free_swa(self._tree.gather(nodes))
             except BaseException:
                 plan.call_off()
                 raise
+            finally:
+                self._callbacks.inside = None
         plan.commit_tombstones()
 
     def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
         if plan.removed and self.pool is not None:
+            self._callbacks.inside = IN_A_POOL
             try:
                 self.pool.free(self._tree.hand_over(plan.removed))
             except BaseException:
                 call_off()
                 raise
+            finally:
+                self._callbacks.inside = None
 
     def _notify(self, removed: list[TreeNode]) -> None:
         self._callbacks.run(self.on_node_evict, removed)

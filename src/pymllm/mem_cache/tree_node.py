@@ -90,6 +90,8 @@ class TreeNode(EdgeKey):
 
     def __lt__(self, other: TreeNode) -> bool:
         """Tell whether this node is less recent (R8)."""
+        if not isinstance(other, TreeNode):
+            return NotImplemented
         return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def __repr__(self) -> str:

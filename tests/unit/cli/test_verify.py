@@ -259,6 +259,8 @@ def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
         (["--jobs", "0"], "0 is not in the range"),
         (["--junit", "no/such/out.xml"], "there is no folder no/such; make it first"),
         (["--junit", "."], "is a directory"),
+        (["--output", "/proc/x"], "--output /proc/x: cannot write in /proc: "),
+        (["--output", "/dev/null/x"], "--output /dev/null/x: cannot write in /dev/null: "),
         (["radix"], "unexpected extra argument"),
     ],
 )
@@ -269,6 +271,18 @@ def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) ->
     assert result.stderr.startswith("pymllm: ")
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
+
+
+def test_a_folder_that_nobody_asked_for_may_be_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a folder that was named is refused: a program is complained of where it cannot be written."""
+
+    def refuse(dir: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    small = ["--adapter", "hashes", "--examples", "2", "--jobs", "1"]
+    assert verify(*small).exit_code in (0, 3)
+    assert "cannot write in" in verify(*small, "--output", "runs").stderr
 
 
 def test_an_adapter_in_the_current_folder_is_found() -> None:

@@ -161,9 +161,3 @@ def test_damage_is_noticed(damage: Callable[[KVBlockAllocator], None], law: str,
     with pytest.raises(InvariantViolation, match=message) as caught:
         check_kv_block_allocator(allocator)
     assert caught.value.law == law
-
-
-def test_something_else_is_refused() -> None:
-    """X1: in one line that says what it takes, not with a missing field."""
-    with pytest.raises(TypeError, match="check_kv_block_allocator takes a KVBlockAllocator, got list"):
-        check_kv_block_allocator([])  # type: ignore[arg-type]

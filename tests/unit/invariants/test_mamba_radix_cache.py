@@ -88,6 +88,10 @@ def reuse_an_id(it: Family) -> None:
     it.free.id = it.trunk.id
 
 
+def miscount_the_hits(it: Family) -> None:
+    it.held.hit_count = -1
+
+
 def make_a_child_younger(it: Family) -> None:
     it.trunk.last_access_time = 1.0
 
@@ -287,6 +291,7 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("R9", file_elsewhere),
     ("K1", change_the_namespace),
     ("X3", reuse_an_id),
+    ("R10", miscount_the_hits),
     ("R8", make_a_child_younger),
     ("H2", lose_a_hash),
     ("R6", lock_without_a_hold),
@@ -364,7 +369,7 @@ def test_namespaces_and_bigrams_pass_side_by_side() -> None:
     """K1, R9: nodes of different namespaces and token widths are filed apart below the root."""
     cache = MambaRadixCache(page_size=2)
     for number, extra_key in enumerate((None, "1", 1)):
-        cache.insert(RadixKey([1, 2, 3, 4], extra_key), mamba_value=torch.tensor([number]))
+        cache.insert(RadixKey([1, 2, 3, 4], extra_key), mamba_value=torch.tensor([number + 1]))
     cache.insert(RadixKey([(1, 2), (3, 4)]), torch.arange(2), mamba_value=torch.tensor([7]))
     assert len(cache.root_node.children) == 4
     check_mamba_radix_cache(cache)

@@ -117,6 +117,10 @@ def use_before_the_first_access(it: Family) -> None:
     it.held.last_access_time = 0.0
 
 
+def miscount_the_hits(it: Family) -> None:
+    it.held.hit_count = -1
+
+
 def make_a_child_younger(it: Family) -> None:
     it.trunk.last_access_time = 1.0
 
@@ -246,6 +250,7 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("R8", use_after_the_clock),
     ("R8", use_between_two_accesses),
     ("R8", use_before_the_first_access),
+    ("R10", miscount_the_hits),
     ("R8", make_a_child_younger),
     ("R8", use_two_children_at_once),
     ("R8", use_two_branches_at_once),

@@ -400,3 +400,12 @@ def test_launches_do_not_grow_with_layers_or_rows(call: Any) -> None:
         counts.add(counter.count)
     assert len(counts) == 1
     assert counts.pop() > 0
+
+
+def test_pool_tells_which_track_slots_are_handed_out() -> None:
+    """P5, M7: exactly what can be freed, and nothing else is one."""
+    pool = make_pool()
+    slots = [pool.alloc_track_slot(), pool.alloc_track_slot()]
+    pool.free_track_slot(5)
+    assert slots == [5, 6]
+    assert [slot for slot in range(-9, 9) if pool.is_track_slot_handed_out(slot)] == [6]

@@ -19,7 +19,7 @@ def _read(value: Any, tokens: Any = (7, 8, 9, 7), page_size: int = 4, pool: Any 
     return read_incoming_slots(value, len(tokens), PagedKey.of(RadixKey(tokens), page_size), page_size, pool)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.uint64])
 def test_any_integer_dtype_passes_as_it_is(dtype: torch.dtype) -> None:
     """X: every consumer takes any integer dtype; nothing is copied here."""
     value = torch.tensor([4, 5, 6, 7], dtype=dtype)
@@ -39,6 +39,8 @@ def test_token_ids_stand_in_without_a_pool() -> None:
         ([4, 5, 6, 7], TypeError, "value is a list"),
         (torch.ones(4), TypeError, "float32"),
         (torch.ones(4, dtype=torch.bool), TypeError, "bool"),
+        (torch.empty(4, dtype=torch.int64, device="meta"), TypeError, "meta device"),
+        (torch.tensor([4, 5, 2**63 + 1, 2**63 + 2], dtype=torch.uint64), ValueError, f"slot {2**63 + 1}: "),
         (torch.tensor([4, 5, 6]), ValueError, r"\(3,\) for a key of 4"),
         (torch.tensor([[4, 5], [6, 7]]), ValueError, r"\(2, 2\)"),
         (torch.tensor([5, 6, 7, 8]), ValueError, "multiple of 4"),

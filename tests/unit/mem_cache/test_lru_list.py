@@ -170,11 +170,15 @@ class TestPaths:
         assert ids(lru) == [1]
 
     def test_path_passes_over_those_who_are_no_members(self, lru: LRUList) -> None:
-        """M8: a node without a state has no place among the states, wherever it stands on the path."""
-        chain = make_chain(5)
-        fill(lru, [chain[3], chain[1]])
-        lru.touch_node_and_parents_mru(chain[4], chain[0])
-        assert ids(lru) == [3, 1]
+        """M8: ancestors without a state have no place among the states; `touch_path_mru` skips any."""
+        chain, (other,) = make_chain(5), make_nodes(1)
+        other.id = 9
+        fill(lru, [chain[3], chain[1], other])
+        lru.touch_node_and_parents_mru(chain[3], chain[0])
+        assert ids(lru) == [3, 1, 9]
+        lru.touch_mru(other)
+        lru.touch_path_mru(chain[1:])
+        assert ids(lru) == [3, 1, 9]
         assert [links(lru, chain[number]) for number in (2, 4)] == [(None, None)] * 2
 
 
@@ -233,6 +237,7 @@ MISUSES: list[Callable[[Scene], None]] = [
     lambda it: it.lru.remove(it.lru.tail),
     lambda it: it.lru.touch_mru(it.stranger),
     lambda it: it.lru.touch_mru(it.lru.tail),
+    lambda it: it.lru.touch_node_and_parents_mru(it.leaf, it.root),
     lambda it: it.lru.touch_node_and_parents_mru(it.leaf, it.old),
     lambda it: it.lru.touch_node_and_parents_mru(it.member, it.leaf),
 ]
@@ -265,3 +270,9 @@ class TestMisuse:
             with pytest.raises(TypeError, match=type(node).__name__):
                 call()
             assert ids(lru) == [1, 0]
+
+    @pytest.mark.parametrize("mamba", [3, "x", None, 1, 0])
+    def test_mode_is_true_or_false(self, mamba: Any) -> None:
+        """X1: a node in the place of the mode would choose the links by its truth."""
+        with pytest.raises(TypeError, match=f"mamba must be True or False, got {type(mamba).__name__}"):
+            LRUList(mamba)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from pymllm.mem_cache import (
     RadixCache,
     RadixKey,
     TokenToKVPoolAllocator,
+    mamba_radix_cache,
 )
 
 
@@ -378,6 +380,81 @@ class TestInsert:
             cache.insert(RadixKey([1, 2]), slots(4, 5), mamba_value=value)
         assert state(cache) == before
 
+    @pytest.mark.parametrize(
+        ("given", "words"), [(5, "an int: .*torch.tensor"), (np.int64(5), "a int64: "), ([5], "a list: ")]
+    )
+    def test_number_is_no_state(self, cache: MambaRadixCache, given: Any, words: str) -> None:
+        """X1: whoever passes what alloc_track_slot returned reads how to wrap it."""
+        with pytest.raises(TypeError, match=f"mamba_value is {words}"):
+            cache.insert(RadixKey([1]), slots(4), mamba_value=given)
+        assert cache.total_size() == 0
+
+    @pytest.mark.parametrize(
+        ("slot", "dtype"),
+        [(0, torch.int64), (-1, torch.int8), (-(2**63), torch.int64), (2**63 + 1, torch.uint64)],
+    )
+    def test_number_that_is_no_track_slot_is_refused_without_a_pool(
+        self, cache: MambaRadixCache, slot: int, dtype: torch.dtype
+    ) -> None:
+        """X1: 0 is padding, and what int64 cannot hold is no index."""
+        put(cache, [1, 2], 50)
+        before = state(cache)
+        track_slot = torch.tensor([slot], dtype=dtype)
+        with pytest.raises(OwnershipError, match=f"mamba_value is {slot}: track slots are in 1 "):
+            cache.insert(RadixKey([1, 2, 3]), slots(1, 2, 3), mamba_value=track_slot)
+        assert state(cache) == before
+
+    @pytest.mark.parametrize("slot", [1, 3, 9, 10, 2**40])
+    def test_state_that_the_pool_has_not_handed_out_is_refused(
+        self, pooled: MambaRadixCache, pools: RecordingHybrid, slot: int
+    ) -> None:
+        """X1, M7: a working row, a free track slot or one beyond the last could never be given back."""
+        put_pooled(pooled, pools, [1] * 4)
+        before = state(pooled)
+        value = pools.kv.alloc(4)
+        with pytest.raises(OwnershipError, match=f"{slot}, which mamba_pool has not handed out"):
+            pooled.insert(RadixKey([2] * 4), value, mamba_value=slots(slot))
+        assert state(pooled) == before
+        assert pooled.evict(100).mamba_evicted == 1
+
+    def test_pool_that_cannot_tell_is_not_asked(self) -> None:
+        """X1, M7: a pool of somebody else's needs no more than free_track_slot."""
+
+        class Pool:
+            def __init__(self) -> None:
+                self.freed: list[int] = []
+
+            def free_track_slot(self, slot: int) -> None:
+                self.freed.append(slot)
+
+        pool = Pool()
+        cache = MambaRadixCache(mamba_pool=pool)
+        put(cache, [1, 2], 5)
+        cache.evict(2)
+        assert pool.freed == [5]
+
+    def test_tensors_without_numbers_are_refused(self, cache: MambaRadixCache) -> None:
+        """X1: a meta tensor has a shape and nothing in it, as KV or as a state."""
+        before, meta = state(cache), torch.empty(1, dtype=torch.int64, device="meta")
+        for value, track_slot, name in ((slots(4), meta, "mamba_value"), (meta, None, "value")):
+            with pytest.raises(TypeError, match=f"^{name} is on the meta device"):
+                cache.insert(RadixKey([1]), value, mamba_value=track_slot)
+        assert state(cache) == before
+
+    def test_failure_of_the_device_is_not_hidden(
+        self, cache: MambaRadixCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """X1: what torch says when it cannot read a number is not the caller's type."""
+
+        def fail(tensor: torch.Tensor) -> Any:
+            raise RuntimeError("device lost")
+
+        for reading in ("__int__", "tolist"):
+            monkeypatch.setattr(torch.Tensor, reading, fail)
+        with pytest.raises(RuntimeError, match="device lost"):
+            cache.insert(RadixKey([1]), slots(4), mamba_value=slots(5))
+        assert cache.total_size() == 0
+
     @pytest.mark.parametrize("value", [slots(), slots(1, 2), slots(1, 2, 3, 4), slots(1, 2, 3)[None]])
     def test_one_slot_per_token_or_an_error(self, cache: MambaRadixCache, value: torch.Tensor) -> None:
         """R1: the error names both lengths, and the state is not taken either."""
@@ -499,7 +576,7 @@ class TestEvict:
     def test_eviction_takes_all_it_can_and_no_more(self, cache: MambaRadixCache) -> None:
         """R5: min(n, evictable) at least, and one leaf fewer would have been too few."""
         for first in range(10):
-            put(cache, [first, 50, 60], first)
+            put(cache, [first, 50, 60], first + 1)
         assert cache.evict(4).full_evicted == 6
         assert cache.evict(6).full_evicted == 6
         assert cache.evict(1000).full_evicted == 18
@@ -781,7 +858,7 @@ class TestFaults:
             raise KeyError(node_id)
 
         cache = MambaRadixCache(on_node_evict=fail)
-        nodes = [put(cache, [first, 1], first) for first in range(3)]
+        nodes = [put(cache, [first, 1], first + 1) for first in range(3)]
         with pytest.raises(KeyError, match=str(nodes[0].id)):
             cache.evict(100)
         assert called == [node.id for node in nodes]
@@ -858,6 +935,62 @@ class TestReentrancy:
         cache.on_node_evict = None
         call(cache, kept)
         check_mamba_radix_cache(cache)
+
+    @pytest.mark.parametrize("where", ["free", "free_track_slot"])
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda cache, node: cache.match_prefix(RadixKey([1])),
+            lambda cache, node: cache.insert(RadixKey([1]), mamba_value=slots(3)),
+            lambda cache, node: cache.evict(1),
+            lambda cache, node: cache.inc_lock_ref(node),
+            lambda cache, node: cache.dec_lock_ref(node),
+            lambda cache, node: cache.reset(),
+        ],
+        ids=["match_prefix", "insert", "evict", "inc_lock_ref", "dec_lock_ref", "reset"],
+    )
+    def test_pool_may_ask_sizes_and_nothing_else(
+        self,
+        pooled: MambaRadixCache,
+        pools: RecordingHybrid,
+        monkeypatch: pytest.MonkeyPatch,
+        where: str,
+        call: Callable[..., object],
+    ) -> None:
+        """X6, X2: what a pool does in the middle of an eviction fails it, and changes nothing itself."""
+        kept = put_pooled(pooled, pools, [5] * 4)
+        put_pooled(pooled, pools, [6] * 4, with_state=where == "free_track_slot")
+        pooled.inc_lock_ref(kept)
+        before, sizes = state(pooled), []
+
+        def call_back(given: Any) -> None:
+            sizes.append(pooled.total_size())
+            call(pooled, kept)
+
+        pool = pools.kv if where == "free" else pools.states
+        monkeypatch.setattr(pool, where, call_back)
+        with pytest.raises(RuntimeError, match="was called from a pool"):
+            pooled.evict(4)
+        assert (state(pooled), sizes) == (before, [8])
+        monkeypatch.undo()
+        assert pooled.evict(4).full_evicted == 4
+
+    @pytest.mark.parametrize("where", ["free", "free_track_slot"])
+    def test_pool_cannot_fill_a_cache_that_is_reset(
+        self,
+        pooled: MambaRadixCache,
+        pools: RecordingHybrid,
+        monkeypatch: pytest.MonkeyPatch,
+        where: str,
+    ) -> None:
+        """X6, X7: the first error is raised, the cache is empty, and takes calls again."""
+        put_pooled(pooled, pools, [5] * 4)
+        pool = pools.kv if where == "free" else pools.states
+        monkeypatch.setattr(pool, where, lambda given: pooled.insert(RadixKey([1] * 4), slots(4, 5, 6, 7)))
+        with pytest.raises(RuntimeError, match="insert was called from a pool"):
+            pooled.reset()
+        assert state(pooled) == ([], [], (0, 0, 0), (0, 0))
+        assert pooled.match_prefix(RadixKey([5] * 4)).prefix_len == 0
 
 
 class TestReset:
@@ -987,3 +1120,9 @@ class TestOwners:
         pool = TokenToKVPoolAllocator(8, "cpu", 2, True, check_ownership=False)
         cache = MambaRadixCache(2, pool)
         assert cache.insert(RadixKey([1, 2]), slots(5, 2)).adopted == ((0, 2),)
+
+
+def test_the_example_in_the_docstring_runs() -> None:
+    """M1, M2, M5: what a newcomer copies does what it says."""
+    result = doctest.testmod(mamba_radix_cache)
+    assert (result.attempted, result.failed) == (13, 0)

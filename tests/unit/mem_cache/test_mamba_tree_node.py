@@ -101,3 +101,9 @@ def test_repr_is_short() -> None:
     assert repr(node) == shown.format("none")
     node.mamba_value, node._track_slot = torch.tensor([3]), 3
     assert repr(node) == shown.format(3)
+
+
+def test_recency_is_compared_among_nodes_only() -> None:
+    """X1, R8: a number has no recency."""
+    with pytest.raises(TypeError, match="not supported between"):
+        MambaTreeNode() < 3  # type: ignore[operator]  # noqa: B015

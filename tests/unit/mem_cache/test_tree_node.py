@@ -41,3 +41,9 @@ def test_description_names_locks_and_tombstone() -> None:
 def test_repr_is_short() -> None:
     """`repr` tells a node by id and size, whatever its key."""
     assert repr(_node(1.0, 4)) == "TreeNode(id=1, tokens=0, depth=4, lock_ref=0)"
+
+
+def test_recency_is_compared_among_nodes_only() -> None:
+    """X1, R8: a number has no recency."""
+    with pytest.raises(TypeError, match="not supported between"):
+        TreeNode() < 3  # type: ignore[operator]  # noqa: B015
