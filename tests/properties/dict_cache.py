@@ -256,8 +256,10 @@ class DictCache(BaseAdapter):
 
     def check_bounds(self, operation: Insert, cached: int) -> None:
         length, low, dead = len(operation.key.tokens), operation.prev_prefix_len, operation.swa_evicted_seqlen
-        fits = 0 <= low <= length and low - low % self.size <= cached
-        if self.window and not (fits and 0 <= dead <= length and dead % self.size == 0):
+        fits = 0 <= low <= length and 0 <= dead <= length
+        if self.window:
+            fits = fits and low - low % self.size <= cached and dead % self.size == 0
+        if not fits:
             raise ValueError("a bound does not fit")
 
     def check_halves(

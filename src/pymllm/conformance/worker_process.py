@@ -145,6 +145,7 @@ def serve(descriptor: int) -> None:
             answer: Any = _raised(error)
         else:
             answer = _carry_out(task)
+        sys.stdout.flush()  # what an adapter printed: the process ends without doing so
         with lock:
             link.send(answer)
 

@@ -213,7 +213,7 @@ _RADIX = (
         "prefix",
         is_of_content=True,
     ),
-    _law("R10", "a split keeps the lower half's identity and every count", "4", "op", "prefix", "inspect"),
+    _law("R10", "a split keeps the lower half's identity and every count", "4", "sop", "prefix", "inspect"),
 )
 _WINDOW = (
     _law("S1", "a prefix is usable if its last window is alive", "5", "sop", "prefix", "swa"),
