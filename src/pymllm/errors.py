@@ -11,6 +11,7 @@
       CapacityError (RuntimeError)     expected under load: not enough memory; nothing changed
       InvariantViolation               a bug, ours or theirs: a law is broken
       AdapterError                     could not examine: the adapter, not what it adapts, is at fault
+        ConversationError              a program that was asked by lines: it crashed, hung, or made no sense
       TraceError (ValueError)          a trace file: which line, and what is wrong with it
 
 Malformed arguments (a wrong type, a negative size, an index outside a buffer) raise the built-in
@@ -25,6 +26,7 @@ from typing import Any
 __all__ = [
     "AdapterError",
     "CapacityError",
+    "ConversationError",
     "InvariantViolation",
     "LockError",
     "OwnershipError",
@@ -118,6 +120,26 @@ class AdapterError(PymllmError):
 
     def __str__(self) -> str:
         return f"adapter {self.adapter}: {self.message}"
+
+
+class ConversationError(AdapterError):
+    """A program that is asked by lines of JSON does not go on with the conversation.
+
+    Parameters
+    ----------
+    adapter, message : str
+        As of `AdapterError`.
+    verdict : str
+        One word for what it did, of `pymllm.adapters.process.VERDICTS`.
+    conversation : str
+        The last lines that were said, and of its standard error; for a file.
+    """
+
+    def __init__(self, adapter: str, message: str, verdict: str, conversation: str) -> None:
+        super().__init__(adapter, message)
+        self.args = (adapter, message, verdict, conversation)  # what pickle makes it again from
+        self.verdict = verdict
+        self.conversation = conversation
 
 
 class TraceError(PymllmError, ValueError):

@@ -23,7 +23,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "workloads": ({"errors", "mem_cache", "core", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
     # The judge shares nothing with what it judges: that independence is what it is for.
     "oracle": ({"errors"}, set()),
-    "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch"}),
+    # msgspec reads and writes the lines of programs in other languages.
+    "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters"},
         {"numpy", "torch", "hypothesis"},

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from pymllm.adapters.base import Adapter, AdapterClass
+from pymllm.adapters.process.adapter import PREFIX, load_command, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
@@ -177,30 +178,38 @@ FAULTY: tuple[AdapterEntry, ...] = tuple(
 
 
 def find_adapter(name: str) -> AdapterEntry:
-    """Return the entry of a registry name, or make one for ``module:Class``.
+    """Return the entry of a registry name, or make one for ``module:Class`` or ``command:PROGRAM ARGS``.
 
     Raises
     ------
     UsageError
-        The registry has no such name.
+        The registry has no such name, or the command names no program.
     """
+    if name.startswith(PREFIX):
+        split_command(name)
     if ":" in name:
         return AdapterEntry(name, name, "")
     for entry in (*OWN, *FAULTY):
         if entry.name == name:
             return entry
     known = ", ".join(entry.name for entry in OWN)
-    raise UsageError(f"no adapter {name!r}; there are {known}, faulty ones, or give module:Class")
+    raise UsageError(
+        f"no adapter {name!r}; there are {known}, faulty ones, or give module:Class or {PREFIX}PROGRAM ARGS"
+    )
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
-    """Import an adapter's class.
+    """Import an adapter's class, or start the program and hear what it is.
 
     Raises
     ------
     AdapterError
-        The module cannot be imported, or what the entry names is no adapter class.
+        The module cannot be imported, what the entry names is no adapter class, or the program cannot be
+        started or does not introduce itself (`ConversationError`).
     """
+    if entry.place.startswith(PREFIX):
+        program_class: AdapterClass = load_command(entry.place)
+        return program_class
     module_name, _, class_name = entry.place.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -221,7 +230,7 @@ def make_adapter(name: str, config: Config | None = None) -> Adapter:
     Parameters
     ----------
     name : str
-        A registry name or ``module:Class``.
+        A registry name, ``module:Class`` or ``command:PROGRAM ARGS``.
     config : dict, optional
         What to build; by default the first of the class's `CONFIGURATIONS`.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from pymllm.adapters.process.answer_limit import answer_limit
 from pymllm.errors import AdapterError
 from pymllm.oracle.history import History
 
@@ -128,6 +129,12 @@ def time_limit(seconds: float) -> Iterator[None]:
     What the interpreter cannot interrupt, such as native code in a loop, hears no alarm; a process that
     carries out tasks for another one is ended then (`pymllm.conformance.worker_process`).
     """
+    with answer_limit(seconds), _alarm(seconds):
+        yield
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield
         return

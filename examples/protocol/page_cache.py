@@ -1,0 +1,181 @@
+"""A prefix cache that speaks pymllm's process protocol; the standard library is all that it needs.
+
+::
+
+    pymllm verify --command "python3 page_cache.py"
+
+The cache is a dictionary of pages, each named by everything up to its end. Its recency goes by the clock of
+the protocol. docs/protocol.md says what each line means.
+"""
+
+import json
+import sys
+from collections import Counter
+
+
+class PageCache:
+    """Pages of KV slots by prefix, in a pool of its own; the least recent page without a child goes first."""
+
+    def __init__(self, config):
+        self.page_size, self.has_pool = config["page_size"], config["pool"] == "token"
+        first = self.page_size  # the slots of page 0 are for padding
+        self.free = list(range(first, first + config["slots"])) if self.has_pool else []
+        self.clock = 0
+        self.pages = {}  # prefix -> [slots of its last page, time of last use]
+        self.holds = Counter()  # prefix -> holds at or below it
+        self.nodes = {}  # step -> the prefix that it returned
+        self.freed = []  # what the operation in progress gave back to the pool by itself
+
+    def prefixes(self, prefix):
+        """Every prefix of whole pages, the shortest first."""
+        space, tokens = prefix
+        size = self.page_size
+        return [(space, tokens[:end]) for end in range(size, len(tokens) + 1, size)]
+
+    def find(self, key):
+        """The pages of the key that are cached, each used now; and the key, cut to whole pages."""
+        tokens = tuple(key["tokens"])
+        tokens = tokens[: len(tokens) // self.page_size * self.page_size]
+        whole, found = (key.get("extra_key"), tokens), []
+        for prefix in self.prefixes(whole):
+            if prefix not in self.pages:
+                break
+            self.pages[prefix][1] = self.clock
+            found.append(prefix)
+        return found, whole
+
+    def match(self, step, op):
+        found, (space, tokens) = self.find(op["key"])
+        slots = [slot for prefix in found for slot in self.pages[prefix][0]]
+        self.nodes[step] = space, tokens[: len(slots)]
+        return {"is": "matched", "slots": slots, "prefix_len": len(slots), "node_len": len(slots)}
+
+    def insert(self, step, op):
+        found, whole = self.find(op["key"])
+        known, length = len(found) * self.page_size, len(whole[1])
+        for prefix in self.prefixes(whole)[len(found) :]:
+            end = len(prefix[1])
+            self.pages[prefix] = [op["slots"][end - self.page_size : end], self.clock]
+        self.nodes[step] = whole
+        adopted = [[known, length]] if known < length else []
+        return {"is": "inserted", "prefix_len": known, "adopted": adopted, "node_len": length}
+
+    def may_go(self, prefix):
+        """Whether a page without a child can be evicted: nobody holds it."""
+        return not self.holds[prefix]
+
+    def evict(self, step, op):
+        gone = 0
+        while gone < op["tokens"]:
+            inner = {(space, tokens[: -self.page_size]) for space, tokens in self.pages}
+            leaves = [it for it in self.pages if it not in inner and self.may_go(it)]
+            if not leaves:
+                break
+            oldest = min(leaves, key=lambda it: (self.pages[it][1], len(it[1])))
+            self.give_back(self.pages.pop(oldest)[0])
+            gone += self.page_size
+        return {"is": "evicted", "full": gone}
+
+    def give_back(self, slots):
+        if self.has_pool:
+            self.freed += slots
+            self.free += slots
+
+    def hold(self, prefix, by):
+        for it in self.prefixes(prefix):
+            self.holds[it] += by
+
+    def lock(self, step, op):
+        self.nodes[step] = self.nodes[op["of"]]
+        self.hold(self.nodes[step], 1)
+        return {"is": "locked"}
+
+    def unlock(self, step, op):
+        self.hold(self.nodes[op["lock"]], -1)
+        return {"is": "done"}
+
+    def reset(self, step, op):
+        self.give_back([slot for slots, _ in self.pages.values() for slot in slots])
+        self.pages.clear()
+        self.holds.clear()
+        return {"is": "done"}
+
+    def alloc(self, step, op):
+        count = -(-op["tokens"] // self.page_size) * self.page_size
+        if not self.has_pool:
+            return {"is": "unsupported", "what": "there is no pool"}
+        if count > len(self.free):
+            return {"is": "no_room"}
+        taken, self.free = self.free[:count], self.free[count:]
+        return {"is": "slots", "slots": taken[: op["tokens"]]}
+
+    def free_(self, step, op):
+        """Take slots back from the caller, who knows: that is no effect."""
+        size = self.page_size
+        for page in dict.fromkeys(slot // size for slot in op["slots"]):
+            self.free += range(page * size, page * size + size)
+        return {"is": "done"}
+
+    def sizes(self):
+        size = self.page_size
+        held = size * sum(1 for prefix in self.pages if self.holds[prefix])
+        total = size * len(self.pages)
+        sizes = {"total_size": total, "protected_size": held, "evictable_size": total - held}
+        return {**sizes, "available_size": len(self.free)} if self.has_pool else sizes
+
+    def outcome(self, step, op):
+        """Carry one operation out and tell everything that could be seen of it."""
+        does = {"free": self.free_}
+        for name in ("match", "insert", "evict", "lock", "unlock", "reset", "alloc"):
+            does[name] = getattr(self, name)
+        self.freed = []
+        if op["op"] in does:
+            result = does[op["op"]](step, op)
+        else:
+            result = {"is": "unsupported", "what": op["op"]}
+        effects = [{"call": "free", "slots": self.freed}] if self.freed else []
+        return {"result": result, "effects": effects, "sizes": self.sizes()}
+
+
+HELLO = {
+    "protocol": 1,
+    "name": "page-cache",
+    "version": "1.0",
+    "language": "Python",
+    "kind": "prefix",
+    "capabilities": ["pool", "extra_key", "exact_lru", "engine"],
+    "configurations": [
+        {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 0},
+        {"page_size": 4, "window": None, "pool": "token", "slots": 48, "swa_slots": 0},
+    ],
+    "clock": True,
+}
+
+
+def serve(make_cache=PageCache, hello=HELLO):
+    """Answer line by line until somebody says goodbye, or nothing more."""
+    cache = None
+    for line in sys.stdin:
+        message = json.loads(line)
+        say = message["say"]
+        if say == "hello":
+            answer = {"say": "hello", **hello}
+        elif say == "start":
+            cache = make_cache(message["config"])
+            claims = [it for it in hello["capabilities"] if cache.has_pool or it not in ("pool", "engine")]
+            answer = {"say": "started", "capabilities": claims}
+        elif say == "advance":
+            cache.clock += message["ticks"]
+            answer = {"say": "advanced", "clock": cache.clock}
+        elif say == "op":
+            step = message["step"]
+            answer = {"say": "outcome", "step": step, "outcome": cache.outcome(step, message["op"])}
+        elif say == "bye":
+            break
+        else:
+            answer = {"say": "error", "message": f"{say!r} is not known here"}
+        print(json.dumps(answer), flush=message.get("flush", True))
+
+
+if __name__ == "__main__":
+    serve()

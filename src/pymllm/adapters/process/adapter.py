@@ -1,0 +1,228 @@
+"""A program in any language as an adapter: ``command:PROGRAM ARGS`` where an adapter is named."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from pymllm.adapters.base import BaseAdapter
+from pymllm.adapters.process.conversation import Asked
+from pymllm.adapters.process.idle_programs import lend, take_back
+from pymllm.adapters.process.messages import Program
+from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
+from pymllm.errors import InvariantViolation, ProgramError, UsageError
+from pymllm.oracle.operations import OPERATIONS_OF, Operation
+from pymllm.oracle.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
+from pymllm.oracle.records import name_of
+
+__all__ = ["PREFIX", "ProcessAdapter", "load_command", "split_command"]
+
+PREFIX = "command:"
+"""What the name of such an adapter begins with."""
+
+_SEED = 0
+_BATCH = 64
+"""Operations said at once; two batches are on their way, so that both sides have something to do."""
+
+
+def split_command(name: str) -> list[str]:
+    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does.
+
+    Raises
+    ------
+    UsageError
+        There is none, or a quotation does not end.
+    """
+    try:
+        command = shlex.split(name.removeprefix(PREFIX))
+    except ValueError as error:
+        raise UsageError(f"{name!r} is no command: {str(error).lower()}") from None
+    if not command:
+        raise UsageError(f"{name!r} names no program; give {PREFIX}PROGRAM ARGS")
+    return command
+
+
+class ProcessAdapter(BaseAdapter):
+    """What is behind a program, seen from here; `load_command` makes the classes that can be built.
+
+    Attributes
+    ----------
+    COMMAND : sequence of str
+        Program and arguments.
+    PROGRAM : Program
+        As it introduced itself.
+
+    Notes
+    -----
+    Closing one keeps the program for the next: a `Start` is all that lies between two of them.
+    """
+
+    COMMAND: ClassVar[Sequence[str]]
+    PROGRAM: ClassVar[Program]
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        self._conversation = lend(name, self.COMMAND)
+        self._claimed = self._conversation.start(dict(config), _SEED)
+        self._clock = 0
+        self._nodes: set[int] = set()
+        self._holds: set[int] = set()
+        self._unsupported: set[int] = set()
+        super().__init__(name, config)
+
+    def claim(self) -> frozenset[str]:
+        """Claim what the program does."""
+        return self._claimed
+
+    # -- one by one --------------------------------------------------------------------------------------------
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Have an operation carried out, and wait for the answer."""
+        if self._is_foreign(operation) or self._is_about_nothing(operation):
+            return Outcome(Unsupported(name_of(type(operation))))
+        self._check_steps(operation, ())
+        asked = self._asked(step, operation)
+        self._conversation.ask([asked])
+        return self._keep(step, self._conversation.outcome_of(asked))
+
+    def _is_foreign(self, operation: Operation) -> bool:
+        return type(operation) not in OPERATIONS_OF[self.kind]
+
+    def _is_about_nothing(self, operation: Operation) -> bool:
+        """Whether it names what another would have given that is unsupported."""
+        return bool(self._unsupported) and any(step in self._unsupported for step in steps_of(operation))
+
+    def _asked(self, step: int, operation: Operation) -> Asked:
+        plain = write_operation(operation, self.numbers)
+        if not self.PROGRAM.clock:
+            return Asked(step, plain)
+        self._clock += 1
+        return Asked(step, plain, self._clock)
+
+    def _keep(self, step: int, outcome: Outcome) -> Outcome:
+        """Remember what later steps may name."""
+        result = outcome.result
+        if isinstance(result, Unsupported):
+            self._unsupported.add(step)
+        if isinstance(result, Slots | Matched):
+            self._given[step] = result.slots
+        if isinstance(result, Matched | Inserted):
+            self._nodes.add(step)
+        elif isinstance(result, Locked):
+            self._holds.add(step)
+        return outcome
+
+    def _check_steps(self, operation: Operation, open_steps: Collection[int]) -> None:
+        """Refuse an operation that names a node or hold which no step gave; those still open may have."""
+        nodes, holds = nodes_and_holds_of(operation)
+        for node in nodes:
+            if not (node in self._nodes or node in self._holds or node in open_steps):
+                raise ProgramError(f"step {node} gave no node")
+        for hold in holds:
+            if hold not in self._holds and hold not in open_steps:
+                raise ProgramError(f"step {hold} took no hold")
+
+    # -- many at once ------------------------------------------------------------------------------------------
+
+    def apply_many(self, steps: Iterable[tuple[int, Operation]]) -> Iterator[Outcome]:
+        """Have operations carried out, many of them said before their answers are awaited.
+
+        Parameters
+        ----------
+        steps : iterable of (int, Operation)
+            Numbers and operations. What names slots of a step waits for its answer.
+
+        Yields
+        ------
+        Outcome
+            In order. Which ones follow from which is up to the caller: nothing is judged here.
+
+        Raises
+        ------
+        ProgramError
+            A step names what was not given.
+        """
+        batch: list[tuple[Asked, Operation]] = []
+        sent: deque[list[tuple[Asked, Operation]]] = deque()
+        open_steps: set[int] = set()
+        for step, operation in steps:
+            if self._is_foreign(operation):
+                raise ProgramError(f"step {step}: {name_of(type(operation))} is not for {self.kind}")
+            if any(span.step in open_steps for span in spans_of(operation)):
+                self._send(batch, sent)
+                batch = []
+                while sent:
+                    yield from self._collect(sent, open_steps)
+            self._check_steps(operation, open_steps)
+            batch.append((self._asked(step, operation), operation))
+            open_steps.add(step)
+            if len(batch) == _BATCH:
+                self._send(batch, sent)
+                batch = []
+                if len(sent) > 1:
+                    yield from self._collect(sent, open_steps)
+        self._send(batch, sent)
+        while sent:
+            yield from self._collect(sent, open_steps)
+
+    def _send(self, batch: list[tuple[Asked, Operation]], sent: deque[list[tuple[Asked, Operation]]]) -> None:
+        if batch:
+            self._conversation.ask([asked for asked, _ in batch])
+            sent.append(batch)
+
+    def _collect(self, sent: deque[list[tuple[Asked, Operation]]], open_steps: set[int]) -> Iterator[Outcome]:
+        for asked, operation in sent.popleft():
+            outcome = self._conversation.outcome_of(asked)
+            open_steps.discard(asked.step)
+            self._check_steps(operation, ())
+            yield self._keep(asked.step, outcome)
+
+    # -- the rest ----------------------------------------------------------------------------------------------
+
+    def audit(self) -> Sequence[str]:
+        """Have the program look inside, where it offers that."""
+        if not self.PROGRAM.audits:
+            return ()
+        audited = self._conversation.audit()
+        if audited.broken is not None:
+            found = audited.broken
+            raise InvariantViolation(
+                found.law, found.message, expected=found.expected, observed=found.observed
+            )
+        return audited.laws
+
+    def close(self) -> None:
+        """Keep the program for the next adapter; one that cannot be asked any more was ended before."""
+        take_back(self._conversation, self.COMMAND)
+
+
+@functools.cache
+def load_command(name: str) -> type[ProcessAdapter]:
+    """Start a program, hear what it is, and make its class.
+
+    Parameters
+    ----------
+    name : str
+        ``command:PROGRAM ARGS``.
+
+    Raises
+    ------
+    UsageError
+        It names no program.
+    AdapterError
+        The program cannot be started, or (`ConversationError`) does not introduce itself.
+    """
+    command = split_command(name)
+    conversation = lend(name, command)
+    take_back(conversation, command)
+    program = conversation.program
+    space = {
+        "__doc__": f"{program.name} {program.version}, in {program.language}.",
+        "COMMAND": command,
+        "PROGRAM": program,
+        "KIND": program.kind,
+        "CONFIGURATIONS": program.configurations,
+    }
+    return type("Command", (ProcessAdapter,), space)

@@ -1,0 +1,253 @@
+"""A program beside this process and the lines between them, with an end to all waiting.
+
+Reading and writing never block: while an answer is awaited, what is left to be said goes out, and whatever
+the program writes to its standard error is taken in, so that no full pipe can stop both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pymllm.adapters.process.reaper import the_reaper
+from pymllm.adapters.process.transcript import Transcript
+
+__all__ = ["Channel", "ChannelError"]
+
+_CHUNK = 2**16
+_SLICES = 10
+"""A wait is cut into so many: of the time in which this process is stopped only one counts."""
+_FAREWELL = 1.0  # seconds that a program has to end by itself, or for its end to be seen
+
+
+class ChannelError(Exception):
+    """No line comes: ``verdict`` as of `pymllm.adapters.process.VERDICTS`."""
+
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(verdict, message)
+        self.verdict = verdict
+        self.message = message
+
+
+class Channel:
+    """A program that was started, seen from here.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and arguments.
+    line_limit : int
+        Most bytes of a line that it may write, the end included.
+
+    Attributes
+    ----------
+    transcript : Transcript
+        The last lines in both directions.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], line_limit: int) -> None:
+        self.transcript = Transcript()
+        self._line_limit = line_limit
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,  # it is ended with all that it has started, and Ctrl-C is not its business
+            bufsize=0,
+        )
+        the_reaper().note(self._process.pid)
+        assert self._process.stdin and self._process.stdout and self._process.stderr  # they are pipes
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._stderr = self._process.stderr.fileno()
+        self._unsent = bytearray()
+        self._lines: deque[bytes] = deque()
+        self._part = bytearray()
+        self._is_deaf = False  # it does not read any more
+        self._is_mute = False  # it does not write any more
+        self._is_closed = False
+        self._poll = select.poll()
+        for descriptor in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(descriptor, False)
+        self._poll.register(self._stdout, select.POLLIN)
+        self._poll.register(self._stderr, select.POLLIN)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was ended, from here."""
+        return self._is_closed
+
+    # -- speaking ----------------------------------------------------------------------------------------------
+
+    def send(self, lines: Sequence[bytes]) -> None:
+        """Say some lines, each with its end; what does not fit into the pipe goes out during `receive`."""
+        for line in lines:
+            self.transcript.sent(line)
+        self._unsent += b"".join(lines)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._stdin, self._unsent[:_CHUNK])]
+        except BlockingIOError:
+            self._poll.register(self._stdin, select.POLLOUT)
+            return
+        except BrokenPipeError:
+            self._unsent.clear()
+            self._is_deaf = True
+        with suppress(KeyError):
+            self._poll.unregister(self._stdin)
+
+    # -- listening ---------------------------------------------------------------------------------------------
+
+    def receive(self, seconds: float | None) -> bytes:
+        """Return the next line without its end.
+
+        Parameters
+        ----------
+        seconds : float or None
+            How long to wait at most.
+
+        Raises
+        ------
+        ChannelError
+            None comes.
+        """
+        if not self._lines:
+            self._await_line(seconds)
+        line = self._lines.popleft()
+        self.transcript.received(line)
+        return line
+
+    def _await_line(self, seconds: float | None) -> None:
+        slice_ = None if seconds is None else seconds / _SLICES
+        waited, since = 0.0, time.monotonic()
+        while not self._lines:
+            patience = seconds
+            if self._is_deaf:
+                patience = min(_FAREWELL, seconds or _FAREWELL)
+            self._take_in(slice_ if patience is seconds else _FAREWELL / _SLICES)
+            if self._lines:
+                return
+            if self._is_mute:
+                raise self._describe_end()
+            now = time.monotonic()
+            waited += now - since if slice_ is None else min(now - since, slice_)
+            since = now
+            if patience is not None and waited >= patience:
+                raise self._describe_silence(seconds)
+
+    def _take_in(self, seconds: float | None) -> None:
+        for descriptor, _ in self._poll.poll(None if seconds is None else seconds * 1000):
+            if descriptor == self._stdin:
+                self._write()
+            elif descriptor == self._stdout:
+                self._read_lines()
+            else:
+                self._read_errors()
+
+    def _read_lines(self) -> None:
+        data = os.read(self._stdout, _CHUNK)
+        if not data:
+            self._is_mute = True
+            self._poll.unregister(self._stdout)
+            return
+        first, *others = data.split(b"\n")
+        self._part += first
+        self._check_length()
+        for other in others:
+            self._lines.append(bytes(self._part))
+            self._part = bytearray(other)  # no longer than what a pipe holds
+
+    def _check_length(self) -> None:
+        if len(self._part) >= self._line_limit:
+            self.transcript.received(bytes(self._part))
+            raise ChannelError("too-long", f"wrote a line of more than {self._line_limit:,} bytes")
+
+    def _read_errors(self) -> None:
+        data = os.read(self._stderr, _CHUNK)
+        if data:
+            self.transcript.heard(data)
+        else:
+            self._poll.unregister(self._stderr)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _describe_end(self) -> ChannelError:
+        """Say how it ended, after its standard output did."""
+        where = ""
+        if self._part:
+            self.transcript.received(bytes(self._part))
+            where = " in the middle of a line"
+        try:
+            status = self._process.wait(_FAREWELL)
+        except subprocess.TimeoutExpired:
+            return ChannelError("closed", f"closed its standard output{where} and went on running")
+        self._drain_errors()
+        if status < 0:
+            return ChannelError("crashed", f"was ended by {_name_of(-status)}{where}")
+        verdict = "crashed" if status else "ended"
+        return ChannelError(verdict, f"ended with status {status}{where} instead of an answer")
+
+    def _drain_errors(self) -> None:
+        """Take in what is left of its last words; what it started may keep the pipe open."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._stderr, _CHUNK):
+                self.transcript.heard(data)
+
+    def _describe_silence(self, seconds: float | None) -> ChannelError:
+        if self._is_deaf:
+            return ChannelError("closed", "closed its standard input and went on running")
+        said = " after half a line" if self._part else ""
+        if self._part:
+            self.transcript.received(bytes(self._part))
+        hint = "(does it flush its output? --timeout waits longer)"
+        return ChannelError("hung", f"gave no answer within {seconds or 0:g} s{said} {hint}")
+
+    def finish(self, last_line: bytes) -> int | None:
+        """Say a last line and wait for its end; return the status, ``None`` where it had to be ended."""
+        self.send([last_line])
+        deadline = time.monotonic() + _FAREWELL
+        assert self._process.stdin is not None
+        while self._unsent and time.monotonic() < deadline:
+            self._take_in(_FAREWELL / _SLICES)
+        self._process.stdin.close()
+        try:
+            status: int | None = self._process.wait(_FAREWELL)
+        except subprocess.TimeoutExpired:
+            status = None
+        self.end()
+        return status
+
+    def end(self) -> None:
+        """End it at once with all that it has started, and forget it; a second time does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        the_reaper().forget(self._process.pid)
+        self._drain_errors()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

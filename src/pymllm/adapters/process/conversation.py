@@ -1,0 +1,209 @@
+"""The protocol as it is spoken: what is asked, the answer that is due, and what is wrong with any other."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pymllm import __version__
+from pymllm.adapters.process.answer_limit import seconds_per_answer
+from pymllm.adapters.process.channel import Channel, ChannelError
+from pymllm.adapters.process.lines import make_line, read_line
+from pymllm.adapters.process.messages import (
+    LINE_LIMIT,
+    PROTOCOL,
+    Advance,
+    Advanced,
+    Answer,
+    Audit,
+    Audited,
+    Bye,
+    Error,
+    Hello,
+    Program,
+    Start,
+    Started,
+    Told,
+    read_answer,
+    write_request,
+)
+from pymllm.errors import AdapterError, ConversationError, ProgramError
+from pymllm.oracle.history import Config
+from pymllm.oracle.outcomes import Outcome
+from pymllm.oracle.records import name_of
+
+__all__ = ["Asked", "Conversation"]
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One operation to be said.
+
+    Parameters
+    ----------
+    step : int
+        Its number.
+    operation : dict
+        As `pymllm.adapters.process.wire.write_operation` makes it.
+    clock : int or None
+        What the clock shows for it, of a program that goes by it: one tick more than before.
+    """
+
+    step: int
+    operation: dict[str, Any]
+    clock: int | None = None
+
+
+class Conversation:
+    """One program that was started and has introduced itself.
+
+    Parameters
+    ----------
+    name : str
+        Of the adapter, for errors.
+    command : sequence of str
+        Program and arguments.
+
+    Attributes
+    ----------
+    program : Program
+        As it introduced itself.
+
+    Raises
+    ------
+    AdapterError
+        It cannot be started.
+    ConversationError
+        It does not introduce itself. As from every method here: the program was ended.
+    """
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self._name, self._command = name, command
+        try:
+            self._channel = Channel(command, LINE_LIMIT)
+        except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+            reason = getattr(error, "strerror", None) or error
+            raise AdapterError(name, f"{command[0]!r} cannot be started: {reason}") from None
+        with self._watched():
+            self.program = self._introduce()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be asked."""
+        return not self._channel.is_closed
+
+    def _introduce(self) -> Program:
+        self._say([make_line(write_request(Hello((PROTOCOL,), f"pymllm {__version__}", LINE_LIMIT)))])
+        program = self._listen(Program)
+        if program.protocol != PROTOCOL:
+            raise ChannelError("foreign", f"speaks protocol {program.protocol}; {PROTOCOL} is spoken here")
+        return program
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def start(self, config: Config, seed: int) -> frozenset[str]:
+        """Ask for something new; return what it claims."""
+        with self._watched():
+            self._say([make_line(write_request(Start(dict(config), seed)))])
+            claimed = self._listen(Started).capabilities
+        return frozenset(self.program.capabilities if claimed is None else claimed)
+
+    def audit(self) -> Audited:
+        """Have it look inside."""
+        with self._watched():
+            self._say([make_line(write_request(Audit()))])
+            return self._listen(Audited)
+
+    def ask(self, batch: Sequence[Asked]) -> None:
+        """Say operations; only with the last one is the program told that answers are awaited.
+
+        Raises
+        ------
+        ProgramError
+            A line would be longer than the limit; nothing was said.
+        """
+        lines = [
+            line for place, asked in enumerate(batch, 1) for line in _lines_of(asked, place == len(batch))
+        ]
+        longest = max(map(len, lines))
+        if longest > LINE_LIMIT:
+            raise ProgramError(f"an operation takes {longest:,} bytes; a line has {LINE_LIMIT:,} at most")
+        with self._watched():
+            self._say(lines)
+
+    def outcome_of(self, asked: Asked) -> Outcome:
+        """Take the answer to the operation that was said first of those without an answer."""
+        with self._watched():
+            if asked.clock is not None:
+                clock = self._listen(Advanced).clock
+                if clock != asked.clock:
+                    raise ChannelError("out-of-step", f"its clock shows {clock}; it must show {asked.clock}")
+            told = self._listen(Told)
+            if told.step != asked.step:
+                raise ChannelError(
+                    "out-of-step", f"answered step {told.step}; the answer to step {asked.step} was due"
+                )
+            return told.outcome
+
+    def finish(self) -> int | None:
+        """Say goodbye; return the status with which it ended, ``None`` where it had to be ended."""
+        return self._channel.finish(make_line(write_request(Bye())))
+
+    def end(self) -> None:
+        """End it at once."""
+        self._channel.end()
+
+    # -- lines -------------------------------------------------------------------------------------------------
+
+    def _say(self, lines: Sequence[bytes]) -> None:
+        self._channel.send(lines)
+
+    def _listen(self, kind: type[Kind]) -> Kind:
+        line = self._channel.receive(seconds_per_answer())
+        try:
+            answer: Answer = read_answer(read_line(line))
+        except (ValueError, RecursionError) as error:
+            raise ChannelError("garbled", f"wrote a line that is no message: {error}") from None
+        if isinstance(answer, Error):
+            raise ChannelError("gave-up", f"cannot go on: {answer.message}")
+        if not isinstance(answer, kind):
+            raise ChannelError(
+                "garbled", f"answered {_word_for(type(answer))!r}; {_word_for(kind)!r} was due"
+            )
+        return answer
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """End the program whatever leaves the block: half a conversation cannot be gone on with."""
+        try:
+            yield
+        except ChannelError as error:
+            self._channel.end()
+            raise ConversationError(self._name, error.message, error.verdict, self._tell(error)) from None
+        except BaseException:
+            self._channel.end()
+            raise
+
+    def _tell(self, error: ChannelError) -> str:
+        return (
+            f"# {shlex.join(self._command)}\n# {error.verdict}: {error.message}\n"
+            f"{self._channel.transcript.text()}"
+        )
+
+
+def _lines_of(asked: Asked, is_last: bool) -> Iterator[bytes]:
+    if asked.clock is not None:
+        yield make_line(write_request(Advance(1, flush=False)))
+    said: dict[str, Any] = {"say": "op", "step": asked.step, "op": asked.operation}
+    if not is_last:
+        said["flush"] = False
+    yield make_line(said)
+
+
+def _word_for(kind: type) -> str:
+    return {Program: "hello", Told: "outcome"}.get(kind) or name_of(kind)
