@@ -76,7 +76,7 @@ class ProcessAdapter(BaseAdapter):
         """Claim what the program does."""
         return self._claimed
 
-    # -- one by one --------------------------------------------------------------------------------------------
+    # -- one by one --------------------------------------------------------------------------------------
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Have an operation carried out, and wait for the answer."""
@@ -124,7 +124,7 @@ class ProcessAdapter(BaseAdapter):
             if hold not in self._holds and hold not in open_steps:
                 raise ProgramError(f"step {hold} took no hold")
 
-    # -- many at once ------------------------------------------------------------------------------------------
+    # -- many at once ------------------------------------------------------------------------------------
 
     def apply_many(self, steps: Iterable[tuple[int, Operation]]) -> Iterator[Outcome]:
         """Have operations carried out, many of them said before their answers are awaited.
@@ -179,7 +179,7 @@ class ProcessAdapter(BaseAdapter):
             self._check_steps(operation, ())
             yield self._keep(asked.step, outcome)
 
-    # -- the rest ----------------------------------------------------------------------------------------------
+    # -- the rest ----------------------------------------------------------------------------------------
 
     def audit(self) -> Sequence[str]:
         """Have the program look inside, where it offers that."""

@@ -68,9 +68,12 @@ class Channel:
             bufsize=0,
         )
         the_reaper().note(self._process.pid)
-        assert self._process.stdin and self._process.stdout and self._process.stderr  # they are pipes
-        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
-        self._stderr = self._process.stderr.fileno()
+        self._pipes = [
+            pipe
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr)
+            if pipe is not None  # none is, says Popen's documentation, where each was asked for
+        ]
+        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in self._pipes)
         self._unsent = bytearray()
         self._lines: deque[bytes] = deque()
         self._part = bytearray()
@@ -88,7 +91,7 @@ class Channel:
         """Whether it was ended, from here."""
         return self._is_closed
 
-    # -- speaking ----------------------------------------------------------------------------------------------
+    # -- speaking ----------------------------------------------------------------------------------------
 
     def send(self, lines: Sequence[bytes]) -> None:
         """Say some lines, each with its end; what does not fit into the pipe goes out during `receive`."""
@@ -110,7 +113,7 @@ class Channel:
         with suppress(KeyError):
             self._poll.unregister(self._stdin)
 
-    # -- listening ---------------------------------------------------------------------------------------------
+    # -- listening ---------------------------------------------------------------------------------------
 
     def receive(self, seconds: float | None) -> bytes:
         """Return the next line without its end.
@@ -183,7 +186,7 @@ class Channel:
         else:
             self._poll.unregister(self._stderr)
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------
 
     def _describe_end(self) -> ChannelError:
         """Say how it ended, after its standard output did."""
@@ -220,10 +223,9 @@ class Channel:
         """Say a last line and wait for its end; return the status, ``None`` where it had to be ended."""
         self.send([last_line])
         deadline = time.monotonic() + _FAREWELL
-        assert self._process.stdin is not None
         while self._unsent and time.monotonic() < deadline:
             self._take_in(_FAREWELL / _SLICES)
-        self._process.stdin.close()
+        self._pipes[0].close()
         try:
             status: int | None = self._process.wait(_FAREWELL)
         except subprocess.TimeoutExpired:
@@ -241,9 +243,8 @@ class Channel:
         self._process.wait()
         the_reaper().forget(self._process.pid)
         self._drain_errors()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+        for pipe in self._pipes:
+            pipe.close()
 
 
 def _name_of(number: int) -> str:

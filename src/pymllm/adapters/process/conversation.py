@@ -104,7 +104,7 @@ class Conversation:
             raise ChannelError("foreign", f"speaks protocol {program.protocol}; {PROTOCOL} is spoken here")
         return program
 
-    # -- asking ------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------------
 
     def start(self, config: Config, seed: int) -> frozenset[str]:
         """Ask for something new; return what it claims."""
@@ -158,7 +158,7 @@ class Conversation:
         """End it at once."""
         self._channel.end()
 
-    # -- lines -------------------------------------------------------------------------------------------------
+    # -- lines -------------------------------------------------------------------------------------------
 
     def _say(self, lines: Sequence[bytes]) -> None:
         self._channel.send(lines)

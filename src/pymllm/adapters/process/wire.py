@@ -20,9 +20,9 @@ from pymllm.oracle.outcomes import RESULTS, Effect, Outcome, outcome_from_plain
 from pymllm.oracle.records import encode, name_of, schema_of
 
 __all__ = [
+    "nodes_and_holds_of",
     "operations_schema",
     "read_outcome",
-    "nodes_and_holds_of",
     "spans_of",
     "steps_of",
     "write_operation",
