@@ -1,4 +1,4 @@
-"""The same cache with one line wrong: it evicts what somebody holds. pymllm verify finds a program of few steps.
+"""The same cache with one line wrong, for which pymllm verify finds a program of few steps.
 
 ::
 

@@ -18,7 +18,7 @@ BUILT_IN = {
 def test_every_public_error_is_a_pymllm_error() -> None:
     """X1: one except clause catches whatever the package raises by its own name."""
     classes = [getattr(errors, name) for name in errors.__all__]
-    assert len(classes) == 10
+    assert len(classes) == 11
     assert all(issubclass(cls, errors.PymllmError) for cls in classes)
 
 
@@ -74,6 +74,7 @@ def test_a_trace_error_says_where(line: int | None, text: str) -> None:
         errors.InvariantViolation("A2", "free pages", expected="8", observed="7"),
         errors.TraceError("x", 1, "empty"),
         errors.AdapterError("mine", "no module"),
+        errors.ConversationError("mine", "hung", "hung", "> hello"),
     ],
 )
 def test_errors_with_fields_survive_a_process_boundary(error: Exception) -> None:

@@ -193,9 +193,8 @@ def find_adapter(name: str) -> AdapterEntry:
         if entry.name == name:
             return entry
     known = ", ".join(entry.name for entry in OWN)
-    raise UsageError(
-        f"no adapter {name!r}; there are {known}, faulty ones, or give module:Class or {PREFIX}PROGRAM ARGS"
-    )
+    others = f"faulty ones, or give module:Class or {PREFIX}PROGRAM ARGS"
+    raise UsageError(f"no adapter {name!r}; there are {known}, {others}")
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
@@ -208,8 +207,8 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         started or does not introduce itself (`ConversationError`).
     """
     if entry.place.startswith(PREFIX):
-        program_class: AdapterClass = load_command(entry.place)
-        return program_class
+        program: AdapterClass = load_command(entry.place)  # type: ignore[assignment]  # as below
+        return program
     module_name, _, class_name = entry.place.partition(":")
     try:
         module = importlib.import_module(module_name)

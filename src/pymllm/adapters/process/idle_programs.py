@@ -1,4 +1,4 @@
-"""Programs that are running and have nothing to do: to start one takes longer than most programs of a search."""
+"""Programs that run and have nothing to do: starting one takes longer than playing most of a search."""
 
 from __future__ import annotations
 

@@ -51,8 +51,9 @@ def write_operation(operation: Operation, numbers: Numbers) -> dict[str, Any]:
     ProgramError
         A span names what was never given, or not exactly one number where one is meant.
     """
-    plain: dict[str, Any] = {"op": name_of_kind(type(operation))}
-    for name, default, write in _writers_of(type(operation)):
+    kind: type = type(operation)
+    plain: dict[str, Any] = {"op": _name_of(kind)}
+    for name, default, write in _writers_of(kind):
         value = getattr(operation, name)
         if value != default:
             plain[name] = write(value, numbers)
@@ -62,7 +63,8 @@ def write_operation(operation: Operation, numbers: Numbers) -> dict[str, Any]:
 def spans_of(operation: Operation) -> list[Span]:
     """Return every span of an operation."""
     found: list[Span] = []
-    for name in _span_fields_of(type(operation)):
+    kind: type = type(operation)
+    for name in _span_fields_of(kind):
         value = getattr(operation, name)
         found += (value,) if isinstance(value, Span) else value or ()
     return found
@@ -85,7 +87,7 @@ def steps_of(operation: Operation) -> Iterator[int]:
         yield from steps
 
 
-name_of_kind = functools.cache(name_of)
+_name_of = functools.cache(name_of)
 
 
 @functools.cache
