@@ -26,13 +26,14 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
 import click
 
 from pymllm import __version__
-from pymllm.errors import AdapterError, TraceError
+from pymllm.errors import AdapterError, ConversationError, TraceError
 
 __all__ = ["Program", "Terminated", "complain", "escaped", "main", "say"]
 
@@ -86,7 +87,7 @@ class Program(click.Group):
             complain(_one_line(error))
             status = _USAGE
         except AdapterError as error:
-            complain(" ".join(str(error).split()))
+            complain(" ".join(str(error).split()) + _last_lines_of(error))
             status = _UNKNOWN
         except (click.Abort, KeyboardInterrupt) as error:
             is_terminated = Terminated in (type(error), type(error.__cause__))
@@ -138,6 +139,18 @@ def _one_line(error: click.ClickException | TraceError) -> str:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f" (see {error.ctx.command_path} --help)"
     return " ".join(error.format_message().split()) + hint
+
+
+def _last_lines_of(error: AdapterError) -> str:
+    """Save what is left of a conversation that came to an end, and say where."""
+    if not isinstance(error, ConversationError):
+        return ""
+    from pymllm.cli.conversation_file import save_conversation
+    from pymllm.cli.file_names import file_name_of
+
+    name = f"{file_name_of(error.adapter)}-conversation.txt"
+    path = save_conversation(error.conversation, Path("runs") / name)
+    return "" if path is None else f"; what was said last is in {path}"
 
 
 def say(text: str) -> None:

@@ -7,6 +7,7 @@ import os
 
 import click
 
+from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
 from pymllm.cli.program import say
 from pymllm.cli.values import CONFIG
@@ -25,6 +26,7 @@ __all__ = ["rerun_command"]
     show_default="the one that the file names",
     help="A name of `pymllm adapters`, or module:Class.",
 )
+@command_option(multiple=False)
 @click.option(
     "--config",
     type=CONFIG,
@@ -35,7 +37,12 @@ __all__ = ["rerun_command"]
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def rerun_command(
-    file: str, adapter: str | None, config: Config | None, timeout: float, as_json: bool
+    file: str,
+    adapter: str | None,
+    command: str | None,
+    config: Config | None,
+    timeout: float,
+    as_json: bool,
 ) -> int:
     """Run the operations of FILE again, judge every step, and compare with what was recorded.
 
@@ -45,16 +52,20 @@ def rerun_command(
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where nothing
     can be said: the adapter could not be asked, or made choices that the program does not fit.
     """
+    if adapter is not None and command is not None:
+        raise click.UsageError("--adapter and --command name one each; give one of them.")
+    if command is not None:
+        (adapter,) = names_of((), (command,))
     history = read_program(file)
     name = find_adapter_or_refuse(adapter or history.header.adapter).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    load_or_refuse(name)
     # Not at the top: this may load torch, which --help and a mistyped option can do without.
     from pymllm.conformance.rerun import rerun_history
     from pymllm.conformance.time_limit import time_limit
 
     try:
         with time_limit(timeout):
+            load_or_refuse(name)
             result = rerun_history(history, name, config)
     except UsageError as error:
         raise click.UsageError(f"{file}: {error}.") from error

@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
+from pymllm.adapters.process.messages import protocol_schema
 from pymllm.cli.judgement import judgement_schema
 from pymllm.cli.program import say
 from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "verify")
-"""What faults prints, a line of a history, what judge and rerun print, what verify prints."""
+SCHEMAS = ("faults", "history", "judgement", "protocol", "verify")
+"""What faults prints, a line of a history, judge and rerun, a line of the process protocol, verify."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
@@ -23,6 +24,8 @@ def make_schema(name: str) -> dict[str, Any]:
         return history_schema()
     if name == "judgement":
         return judgement_schema()
+    if name == "protocol":
+        return protocol_schema()
     if name == "faults":
         from pymllm.cli.faults_document import faults_schema
 
@@ -37,7 +40,7 @@ def make_schema(name: str) -> dict[str, Any]:
 def schema_command(name: str) -> None:
     """Print the JSON schema of a document or file of this program.
 
-    history: one line of a program's file. The others are what commands print with --json: faults, verify,
-    and judgement for both judge and rerun.
+    history: one line of a program's file. protocol: one line that is said to a --command, or by it. The
+    others are what commands print with --json: faults, verify, and judgement for both judge and rerun.
     """
     say(json.dumps(make_schema(name), indent=2))

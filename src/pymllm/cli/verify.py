@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from pymllm.adapters.process.adapter import PREFIX
+from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.program import complain, say
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, timeout_option
 
@@ -32,6 +34,7 @@ __all__ = ["verify_command"]
     show_default="all of our own classes",
     help="A name of `pymllm adapters`, or module:Class; may be repeated.",
 )
+@command_option(multiple=True)
 @click.option(
     "--law",
     "laws",
@@ -84,6 +87,11 @@ __all__ = ["verify_command"]
     metavar="FILE",
     help="Write the verdicts as JUnit XML, too.",
 )
+@click.option(
+    "--check-protocol",
+    is_flag=True,
+    help="Only talk with each --command for a moment, and tell what is wrong with its answers.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
 @click.option(
     "--progress",
@@ -93,7 +101,14 @@ __all__ = ["verify_command"]
     help="Bar on standard error; auto shows it on a terminal.",
 )
 def verify_command(
-    output: Path, as_json: bool, junit: Path | None, verbose: bool, progress: str, **options: Any
+    output: Path,
+    as_json: bool,
+    junit: Path | None,
+    verbose: bool,
+    progress: str,
+    commands: tuple[str, ...],
+    check_protocol: bool,
+    **options: Any,
 ) -> int:
     """Search implementations for programs that break a law.
 
@@ -106,8 +121,11 @@ def verify_command(
     could not be examined. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or 143.
     docs/verify.md explains table and document.
     """
+    options["adapters"] = names_of(options["adapters"], commands)
     plan = VerifyOptions(**options)
     plan.check()
+    if check_protocol:
+        return _check_protocols(plan, output, as_json or junit is not None)
     _refuse_missing_folder(junit)
     _refuse_unwritable_folder(output)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -127,6 +145,16 @@ def verify_command(
     if report.interruption is not None:
         raise report.interruption
     return report.verdict.exit_status
+
+
+def _check_protocols(plan: VerifyOptions, output: Path, is_document_asked: bool) -> int:
+    if not plan.adapters or not all(name.startswith(PREFIX) for name in plan.adapters):
+        raise click.UsageError("--check-protocol is about programs; give them with --command.")
+    if is_document_asked:
+        raise click.UsageError("--check-protocol prints a table only; leave --json and --junit out.")
+    from pymllm.cli.protocol_table import check_protocols
+
+    return check_protocols(tuple(entry.name for entry in plan.find_adapters()), plan.timeout, output)
 
 
 def _refuse_missing_folder(junit: Path | None) -> None:

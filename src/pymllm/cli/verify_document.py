@@ -76,10 +76,15 @@ class ViolationRow:
 
 @dataclass(frozen=True, slots=True)
 class ProblemRow:
-    """Why something is unknown, and the program that was running."""
+    """Why something is unknown, and the program that was running.
+
+    Of a program in another process also how the conversation ended, and the file with its last lines.
+    """
 
     message: str
     file: str | None
+    verdict: str | None
+    conversation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,12 @@ def _adapter_row(adapter: AdapterResult, files: SavedFiles) -> AdapterRow:
         for finding in adapter.findings
     )
     problems = tuple(
-        ProblemRow(problem.message, files.crashes.get((adapter.name, place)))
+        ProblemRow(
+            problem.message,
+            files.crashes.get((adapter.name, place)),
+            None if problem.conversation is None else problem.conversation.verdict,
+            files.conversations.get((adapter.name, place)),
+        )
         for place, problem in enumerate(adapter.problems)
     )
     return AdapterRow(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import click
 
 from pymllm.adapters.base import AdapterClass
+from pymllm.adapters.process.adapter import PREFIX
 from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter
-from pymllm.errors import AdapterError, UsageError
+from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
 
 __all__ = [
@@ -112,7 +113,7 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
     except UsageError as error:
         nearest = _nearest(name, [entry.name for entry in (*OWN, *FAULTY)])
         raise click.UsageError(f"{error}{nearest}") from None
-    if ":" in name and "" not in sys.path and os.getcwd() not in sys.path:
+    if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return entry
 
@@ -123,14 +124,14 @@ def load_or_refuse(name: str) -> AdapterClass:
     Raises
     ------
     click.UsageError
-        There is no such module or class, as ``module:Class`` names it.
+        There is no such module or class, as ``module:Class`` names it, or no such program.
     AdapterError
-        One of the registry's own cannot be loaded.
+        One of the registry's own cannot be loaded, or a program does not introduce itself.
     """
     try:
         return load_adapter(find_adapter(name))
     except AdapterError as error:
-        if ":" not in name:
+        if ":" not in name or isinstance(error, ConversationError):
             raise
         raise click.UsageError(f"{error}.") from None
 

@@ -182,9 +182,14 @@ def _problems(report: VerifyReport, files: SavedFiles) -> Iterator[str]:
         for place, problem in enumerate(adapter.problems):
             path = files.crashes.get((adapter.name, place))
             yield f"\n{adapter.name}  could not be examined to the end"
+            if problem.conversation is not None:
+                yield f"    verdict    {problem.conversation.verdict}"
             yield f"    because    {escaped(problem.message)}"
             if path is not None:
                 yield f"    program    {path}"
+            last_lines = files.conversations.get((adapter.name, place))
+            if last_lines is not None:
+                yield f"    last said  {last_lines}"
 
 
 def _violation(

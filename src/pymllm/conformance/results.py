@@ -222,7 +222,9 @@ def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterR
     """Say of an adapter that cannot be examined what is known: nothing; ``wanted`` as of `judge_adapter`."""
     applicable = laws_of(smoke.kind) if smoke.kind is not None else ()
     laws = tuple(LawResult(law, Verdict.UNKNOWN, 0, 0) for law in applicable if not wanted or law in wanted)
-    return AdapterResult(smoke.name, smoke.kind, (Crash(smoke.message, None),), laws, (), ())
+    return AdapterResult(
+        smoke.name, smoke.kind, (Crash(smoke.message, None, smoke.conversation),), laws, (), ()
+    )
 
 
 def _judge_law(

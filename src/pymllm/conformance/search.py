@@ -18,6 +18,7 @@ from hypothesis.stateful import get_state_machine_test
 
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
+from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.shortening import shorten
@@ -67,10 +68,14 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Why a search says nothing: an error that is no violation, and the program that met it, if one did."""
+    """Why a search says nothing: an error that is no violation, and the program that met it, if one did.
+
+    Where a program in another process ended a conversation, there is what is left of that, too.
+    """
 
     message: str
     history: History | None
+    conversation: EndedConversation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ class _Watch:
             # Whatever else goes wrong once a program has failed, such as one that does not fail each time it
             # is played, is a consequence. So is Hypothesis's complaint of a program that never began.
             if self._failed_at is None and not self._is_stopped:
-                self._crash = Crash(_describe(error), None)
+                self._crash = _crash_of(error, None)
 
     def result(self) -> SearchResult:
         """Sum up."""
@@ -214,7 +219,7 @@ class _Watch:
             self._keep(found)
         elif isinstance(error, Exception) and not _is_hypothesis(error):
             self._is_hung = isinstance(error, HungError)
-            self._keep_crash(Crash(_describe(error), examiner.history))
+            self._keep_crash(_crash_of(error, examiner.history))
 
     def _keep(self, found: FoundViolation) -> None:
         self._fail()
@@ -338,13 +343,15 @@ def _settings(steps: int, programs: int) -> settings:
     )
 
 
-def _describe(error: BaseException) -> str:
+def _crash_of(error: BaseException, history: History | None) -> Crash:
     """Name the error that came first; of those that made up an adapter's, the adapter's says where it was."""
     errors = [error]
     while errors[-1].__context__ is not None and not _is_hypothesis(errors[-1].__context__):
         errors.append(errors[-1].__context__)
     of_adapters = [error for error in errors if isinstance(error, AdapterError)]
-    return of_adapters[-1].message if of_adapters else describe_error(errors[-1])
+    if of_adapters:
+        return Crash(of_adapters[-1].message, history, ended_conversation(of_adapters[-1]))
+    return Crash(describe_error(errors[-1]), history)
 
 
 def _is_hypothesis(error: BaseException) -> bool:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import apply_step, build_adapter, closing, load_class
+from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
 from pymllm.conformance.smoke_program import LEGAL_RESULTS, SampleStep, make_sample
 from pymllm.conformance.time_limit import HungError
-from pymllm.errors import AdapterError, InvariantViolation, ProgramError, PymllmError
+from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
 from pymllm.oracle.history import Config
 from pymllm.oracle.judge import make_judge
 from pymllm.oracle.outcomes import (
@@ -30,7 +31,7 @@ from pymllm.oracle.outcomes import (
     outcome_to_plain,
 )
 
-__all__ = ["SmokeFailure", "SmokeReport", "smoke_test", "try_adapter"]
+__all__ = ["SmokeFailure", "SmokeReport", "find_fault", "smoke_test", "try_adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,15 @@ class SmokeFailure:
         Why.
     is_missing : bool
         Whether there is no such adapter to load.
+    conversation : EndedConversation or None
+        The one that came to an end by it.
     """
 
     name: str
     kind: str | None
     message: str
     is_missing: bool = False
+    conversation: EndedConversation | None = None
 
 
 def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
@@ -77,11 +81,12 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
     try:
         kind = load_class(entry).KIND
     except AdapterError as error:
-        return SmokeFailure(entry.name, None, error.message, is_missing=not isinstance(error, HungError))
+        is_missing = not isinstance(error, HungError | ConversationError)
+        return SmokeFailure(entry.name, None, error.message, is_missing, ended_conversation(error))
     try:
         return smoke_test(entry)
     except AdapterError as error:
-        return SmokeFailure(entry.name, kind, error.message)
+        return SmokeFailure(entry.name, kind, error.message, conversation=ended_conversation(error))
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
@@ -157,12 +162,13 @@ def _check_step(name: str, adapter: Adapter, number: int, step: SampleStep) -> N
         outcome = apply_step(adapter, number, step.operation)
     except (InvariantViolation, ProgramError) as error:
         raise fail(str(error)) from error
-    problem = _find_fault(outcome, step)
+    problem = find_fault(outcome, step)
     if problem is not None:
         raise fail(problem)
 
 
-def _find_fault(outcome: Outcome, step: SampleStep) -> str | None:
+def find_fault(outcome: Outcome, step: SampleStep) -> str | None:
+    """Say what is wrong with the outcome of a step of the sample; ``None`` where nothing is."""
     if not isinstance(outcome, Outcome):
         return f"answered {outcome!r}, which is no Outcome"
     return (

@@ -17,8 +17,9 @@ from contextlib import suppress
 
 from pymllm.adapters.process.reaper import the_reaper
 from pymllm.adapters.process.transcript import Transcript
+from pymllm.errors import AdapterError
 
-__all__ = ["Channel", "ChannelError"]
+__all__ = ["Channel", "ChannelError", "open_channel"]
 
 _CHUNK = 2**16
 _SLICES = 10
@@ -245,6 +246,21 @@ class Channel:
         self._drain_errors()
         for pipe in self._pipes:
             pipe.close()
+
+
+def open_channel(name: str, command: Sequence[str], line_limit: int) -> Channel:
+    """Start a program; arguments as of `Channel`.
+
+    Raises
+    ------
+    AdapterError
+        It cannot be started, says the adapter ``name``.
+    """
+    try:
+        return Channel(command, line_limit)
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise AdapterError(name, f"{command[0]!r} cannot be started: {reason}") from None
 
 
 def _name_of(number: int) -> str:

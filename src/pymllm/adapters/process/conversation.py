@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pymllm import __version__
 from pymllm.adapters.process.answer_limit import seconds_per_answer
-from pymllm.adapters.process.channel import Channel, ChannelError
+from pymllm.adapters.process.channel import ChannelError, open_channel
 from pymllm.adapters.process.lines import make_line, read_line
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,
@@ -28,12 +28,12 @@ from pymllm.adapters.process.messages import (
     Started,
     Told,
     read_answer,
+    word_for,
     write_request,
 )
-from pymllm.errors import AdapterError, ConversationError, ProgramError
+from pymllm.errors import ConversationError, ProgramError
 from pymllm.oracle.history import Config
 from pymllm.oracle.outcomes import Outcome
-from pymllm.oracle.records import name_of
 
 __all__ = ["Asked", "Conversation"]
 
@@ -84,12 +84,8 @@ class Conversation:
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self._name, self._command = name, command
-        try:
-            self._channel = Channel(command, LINE_LIMIT)
-        except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
-            reason = getattr(error, "strerror", None) or error
-            raise AdapterError(name, f"{command[0]!r} cannot be started: {reason}") from None
-        with self._watched():
+        self._channel = open_channel(name, command, LINE_LIMIT)
+        with self._watched("hello"):
             self.program = self._introduce()
 
     @property
@@ -108,14 +104,14 @@ class Conversation:
 
     def start(self, config: Config, seed: int) -> frozenset[str]:
         """Ask for something new; return what it claims."""
-        with self._watched():
+        with self._watched(f"start with {config}"):
             self._say([make_line(write_request(Start(dict(config), seed)))])
             claimed = self._listen(Started).capabilities
         return frozenset(self.program.capabilities if claimed is None else claimed)
 
     def audit(self) -> Audited:
         """Have it look inside."""
-        with self._watched():
+        with self._watched("audit"):
             self._say([make_line(write_request(Audit()))])
             return self._listen(Audited)
 
@@ -133,12 +129,12 @@ class Conversation:
         longest = max(map(len, lines))
         if longest > LINE_LIMIT:
             raise ProgramError(f"an operation takes {longest:,} bytes; a line has {LINE_LIMIT:,} at most")
-        with self._watched():
+        with self._watched(_what(batch[0])):
             self._say(lines)
 
     def outcome_of(self, asked: Asked) -> Outcome:
         """Take the answer to the operation that was said first of those without an answer."""
-        with self._watched():
+        with self._watched(_what(asked)):
             if asked.clock is not None:
                 clock = self._listen(Advanced).clock
                 if clock != asked.clock:
@@ -172,19 +168,18 @@ class Conversation:
         if isinstance(answer, Error):
             raise ChannelError("gave-up", f"cannot go on: {answer.message}")
         if not isinstance(answer, kind):
-            raise ChannelError(
-                "garbled", f"answered {_word_for(type(answer))!r}; {_word_for(kind)!r} was due"
-            )
+            raise ChannelError("garbled", f"answered {word_for(type(answer))!r}; {word_for(kind)!r} was due")
         return answer
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, what: str) -> Iterator[None]:
         """End the program whatever leaves the block: half a conversation cannot be gone on with."""
         try:
             yield
         except ChannelError as error:
             self._channel.end()
-            raise ConversationError(self._name, error.message, error.verdict, self._tell(error)) from None
+            message = f"{error.message}; it was asked for {what}"
+            raise ConversationError(self._name, message, error.verdict, self._tell(error)) from None
         except BaseException:
             self._channel.end()
             raise
@@ -196,6 +191,10 @@ class Conversation:
         )
 
 
+def _what(asked: Asked) -> str:
+    return f"step {asked.step}, {asked.operation['op']}"
+
+
 def _lines_of(asked: Asked, is_last: bool) -> Iterator[bytes]:
     if asked.clock is not None:
         yield make_line(write_request(Advance(1, flush=False)))
@@ -203,7 +202,3 @@ def _lines_of(asked: Asked, is_last: bool) -> Iterator[bytes]:
     if not is_last:
         said["flush"] = False
     yield make_line(said)
-
-
-def _word_for(kind: type) -> str:
-    return {Program: "hello", Told: "outcome"}.get(kind) or name_of(kind)

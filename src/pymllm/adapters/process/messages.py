@@ -14,7 +14,7 @@ from pymllm.adapters.process.wire import operations_schema, read_outcome
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
 from pymllm.oracle.outcomes import Outcome, outcome_schema
-from pymllm.oracle.records import decode_tagged, encode_tagged, name_of, tagged_schema_of
+from pymllm.oracle.records import decode, decode_tagged, encode_tagged, name_of, tagged_schema_of
 
 __all__ = [
     "LINE_LIMIT",
@@ -29,11 +29,13 @@ __all__ = [
     "Error",
     "Hello",
     "Program",
+    "Request",
     "Start",
     "Started",
     "Told",
     "protocol_schema",
     "read_answer",
+    "word_for",
     "write_request",
 ]
 
@@ -210,6 +212,11 @@ def read_answer(plain: Any) -> Answer:
     return answer
 
 
+def word_for(kind: type) -> str:
+    """Return how a kind of answer is spelled."""
+    return {Program: "hello", Told: "outcome"}.get(kind) or name_of(kind)
+
+
 def _known(plain: dict[str, Any]) -> dict[str, Any]:
     words = ["hello", "outcome", *map(name_of, _ANSWERS)]
     if plain.get("say") not in words:
@@ -224,7 +231,8 @@ def _read_told(plain: dict[str, Any]) -> Told:
 
 
 def _read_program(plain: dict[str, Any]) -> Program:
-    program: Program = decode_tagged((Program,), {**plain, "say": name_of(Program)}, "say")
+    fields = {key: value for key, value in plain.items() if key != "say"}
+    program: Program = decode(Program, fields, "hello")
     if program.kind not in KINDS:
         raise ValueError(f"kind is {program.kind!r}; it must be one of {', '.join(KINDS)}")
     if not program.configurations:
