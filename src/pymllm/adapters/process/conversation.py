@@ -134,17 +134,22 @@ class Conversation:
 
     def outcome_of(self, asked: Asked) -> Outcome:
         """Take the answer to the operation that was said first of those without an answer."""
-        with self._watched(_what(asked)):
-            if asked.clock is not None:
-                clock = self._listen(Advanced).clock
-                if clock != asked.clock:
-                    raise ChannelError("out-of-step", f"its clock shows {clock}; it must show {asked.clock}")
-            told = self._listen(Told)
-            if told.step != asked.step:
-                raise ChannelError(
-                    "out-of-step", f"answered step {told.step}; the answer to step {asked.step} was due"
-                )
-            return told.outcome
+        try:
+            return self._take_outcome(asked)
+        except BaseException as error:  # no context manager: that alone would take a tenth of the time
+            raise self._give_up(error, _what(asked)) from None
+
+    def _take_outcome(self, asked: Asked) -> Outcome:
+        if asked.clock is not None:
+            clock = self._listen(Advanced).clock
+            if clock != asked.clock:
+                raise ChannelError("out-of-step", f"its clock shows {clock}; it must show {asked.clock}")
+        told = self._listen(Told)
+        if told.step != asked.step:
+            raise ChannelError(
+                "out-of-step", f"answered step {told.step}; the answer to step {asked.step} was due"
+            )
+        return told.outcome
 
     def finish(self) -> int | None:
         """Say goodbye; return the status with which it ended, ``None`` where it had to be ended."""
@@ -176,13 +181,16 @@ class Conversation:
         """End the program whatever leaves the block: half a conversation cannot be gone on with."""
         try:
             yield
-        except ChannelError as error:
-            self._channel.end()
-            message = f"{error.message}; it was asked for {what}"
-            raise ConversationError(self._name, message, error.verdict, self._tell(error)) from None
-        except BaseException:
-            self._channel.end()
-            raise
+        except BaseException as error:
+            raise self._give_up(error, what) from None
+
+    def _give_up(self, error: BaseException, what: str) -> BaseException:
+        """End the program, and return what is to be raised for an error."""
+        self._channel.end()
+        if not isinstance(error, ChannelError):
+            return error
+        message = f"{error.message}; it was asked for {what}"
+        return ConversationError(self._name, message, error.verdict, self._tell(error))
 
     def _tell(self, error: ChannelError) -> str:
         return (

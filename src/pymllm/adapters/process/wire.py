@@ -156,9 +156,10 @@ def read_outcome(plain: Any) -> Outcome:
     try:
         result = dict(plain["result"])
         read = _RESULT_READERS[result.pop("is")](result)
-        outcome = Outcome(read, _read_effects(plain.get("effects", [])), _read_sizes(plain.get("sizes", {})))
-        if len(plain) <= 1 + ("effects" in plain) + ("sizes" in plain):
-            return outcome
+        effects, sizes = plain.get("effects"), plain.get("sizes")
+        if len(plain) == 1 + (effects is not None) + (sizes is not None):
+            told = () if effects is None else _read_effects(effects)
+            return Outcome(read, told, {} if sizes is None else _read_sizes(sizes))
     except (AttributeError, KeyError, TypeError, ValueError):
         pass
     return outcome_from_plain(plain)

@@ -1,0 +1,96 @@
+"""How many operations a second a program in another language is asked: examples/protocol/page_cache.c."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from pymllm.adapters.process.adapter import ProcessAdapter
+from pymllm.adapters.registry import make_adapter
+from pymllm.oracle.operations import Evict, Insert, Key, Lock, Match, Operation, Span, Unlock
+from pymllm.oracle.outcomes import Evicted, Matched, Outcome
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "protocol" / "page_cache.c"
+CONFIG = {"page_size": 16, "window": None, "pool": "none", "slots": 0, "swa_slots": 0}
+OPERATIONS = 20_000
+KEYS = 200
+TOKENS = 32
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler; there is neither cc nor gcc")
+    program = tmp_path_factory.mktemp("protocol") / "page_cache"
+    subprocess.run([compiler, "-O2", "-o", program, EXAMPLE], check=True)
+    return f"command:{program}"
+
+
+def steps() -> Iterator[tuple[int, Operation]]:
+    """Match, insert, hold and release keys of 32 tokens, and evict a page now and then."""
+    source = random.Random(0)
+    step = 0
+    while step < OPERATIONS:
+        number = source.randrange(KEYS)
+        key = Key((*range(TOKENS // 2), *range(number, number + TOKENS // 2)))
+        slots = Span(0, step * TOKENS, (step + 1) * TOKENS)
+        first = step + 1
+        for operation in (Match(key), Insert(key, (slots,)), Lock(first + 1), Unlock(first + 2), Evict(1)):
+            step += 1
+            yield step, operation
+
+
+def check(outcomes: list[Outcome]) -> None:
+    """Every answer is there, and what was said to be cached adds up."""
+    assert len(outcomes) == OPERATIONS
+    matched = [outcome.result.prefix_len for outcome in outcomes if isinstance(outcome.result, Matched)]
+    evicted = [outcome.result.full for outcome in outcomes if isinstance(outcome.result, Evicted)]
+    assert len(matched) == len(evicted) == OPERATIONS // 5
+    assert set(matched) == {0, TOKENS // 2, TOKENS} or set(matched) == {0, TOKENS // 2}
+    assert set(evicted) == {TOKENS // 2}
+
+
+def test_batches(benchmark: BenchmarkFixture, command: str) -> None:
+    """Operations made, written, answered, read: no oracle."""
+    program = list(steps())
+    adapter = make_adapter(command, dict(CONFIG))
+    assert isinstance(adapter, ProcessAdapter)
+
+    def restart() -> tuple[tuple[ProcessAdapter], dict[str, object]]:
+        adapter = make_adapter(command, dict(CONFIG))
+        assert isinstance(adapter, ProcessAdapter)
+        return (adapter,), {}
+
+    def play(adapter: ProcessAdapter) -> list[Outcome]:
+        outcomes = list(adapter.apply_many(program))
+        adapter.close()
+        return outcomes
+
+    adapter.close()
+    check(benchmark.pedantic(play, setup=restart, rounds=5))
+    benchmark.extra_info["operations"] = OPERATIONS
+
+
+def test_lock_step(benchmark: BenchmarkFixture, command: str) -> None:
+    """The same one by one, as a search asks."""
+    program = list(steps())
+
+    def restart() -> tuple[tuple[ProcessAdapter], dict[str, object]]:
+        adapter = make_adapter(command, dict(CONFIG))
+        assert isinstance(adapter, ProcessAdapter)
+        return (adapter,), {}
+
+    def play(adapter: ProcessAdapter) -> list[Outcome]:
+        outcomes = [adapter.apply(step, operation) for step, operation in program]
+        adapter.close()
+        return outcomes
+
+    check(benchmark.pedantic(play, setup=restart, rounds=5))
+    benchmark.extra_info["operations"] = OPERATIONS
