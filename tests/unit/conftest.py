@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,3 +15,15 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
     """The module of small adapters, as ``--adapter`` names it: ``f"{tiny}:TinyRows"``."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     return "tiny_adapters"
+
+
+@pytest.fixture
+def tiny_program() -> Callable[..., str]:
+    """Give the command of a small program that speaks the process protocol, with the ways to do it wrong."""
+
+    def command(*arguments: str) -> str:
+        # Without site-packages an interpreter starts in half the time.
+        program = [sys.executable, "-S", "-E", str(Path(__file__).parent / "tiny_program.py")]
+        return shlex.join([*program, *arguments])
+
+    return command

@@ -201,7 +201,7 @@ class Channel:
             return ChannelError("closed", f"closed its standard output{where} and went on running")
         self._drain_errors()
         if status < 0:
-            return ChannelError("crashed", f"was ended by {_name_of(-status)}{where}")
+            return ChannelError("crashed", f"was ended by {_name_of(-status)}{where} instead of an answer")
         verdict = "crashed" if status else "ended"
         return ChannelError(verdict, f"ended with status {status}{where} instead of an answer")
 

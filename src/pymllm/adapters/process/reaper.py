@@ -22,7 +22,7 @@ while read -r verb group; do
   groups=$others
   [ "$verb" = began ] && groups="$groups $group"
 done
-for group in $groups; do kill -KILL -- "-$group"; done
+for group in $groups; do kill -s KILL -- "-$group"; done
 exit 0
 """
 
@@ -34,10 +34,13 @@ class Reaper:
     ----------
     owner : int
         The process that started it: after a fork the child is somebody else.
+    groups : set of int
+        What is in its care.
     """
 
     def __init__(self) -> None:
         self.owner = os.getpid()
+        self.groups: set[int] = set()
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT],
             stdin=subprocess.PIPE,
@@ -45,6 +48,8 @@ class Reaper:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        assert self._shell.stdin is not None  # it was asked for
+        self._pipe = self._shell.stdin
 
     @property
     def is_alive(self) -> bool:
@@ -53,22 +58,22 @@ class Reaper:
 
     def note(self, group: int) -> None:
         """Take a process group into its care."""
+        self.groups.add(group)
         self._write(f"began {group}\n")
 
     def forget(self, group: int) -> None:
         """Let go of one: its number may be somebody else's from now on."""
+        self.groups.discard(group)
         self._write(f"ended {group}\n")
 
     def end(self) -> None:
         """Let it do its work now, and wait until it is done."""
-        if self._shell.stdin is not None:
-            self._shell.stdin.close()
+        self._pipe.close()
         self._shell.wait()
 
     def _write(self, line: str) -> None:
-        if self._shell.stdin is not None:
-            with suppress(BrokenPipeError):  # somebody ended it; the programs still end with their input
-                os.write(self._shell.stdin.fileno(), line.encode())
+        with suppress(BrokenPipeError, ValueError):  # somebody ended it, or closed the pipe
+            os.write(self._pipe.fileno(), line.encode())
 
 
 _reapers: list[Reaper] = []
@@ -77,7 +82,10 @@ _reapers: list[Reaper] = []
 def the_reaper() -> Reaper:
     """Return this process's reaper, started when it is first needed."""
     if not _reapers or not _reapers[-1].is_alive:
+        left = [group for old in _reapers if old.owner == os.getpid() for group in old.groups]
         _reapers[:] = [Reaper()]
+        for group in left:  # somebody ended the old one
+            _reapers[-1].note(group)
     return _reapers[-1]
 
 

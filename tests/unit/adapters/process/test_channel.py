@@ -1,0 +1,158 @@
+"""A program beside this process: lines in both directions, and every way in which none comes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.process.channel import Channel, ChannelError, open_channel
+from pymllm.errors import AdapterError
+
+HELLO = b'{"say":"hello"}\n'
+
+
+@contextmanager
+def running(command: str, line_limit: int = 2**20) -> Iterator[Channel]:
+    channel = open_channel("mine", shlex.split(command), line_limit)
+    try:
+        yield channel
+    finally:
+        channel.end()
+
+
+def is_running(process: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
+
+
+def test_lines_go_in_both_directions(tiny_program: Callable[..., str]) -> None:
+    """Each answer is one line, without its end."""
+    with running(tiny_program()) as channel:
+        channel.send([HELLO, b'{"say":"start"}\n'])
+        assert channel.receive(10).startswith(b'{"say": "hello"')
+        assert channel.receive(None) == b'{"say": "started"}'
+        assert channel.transcript.text().count("\n") == 4
+
+
+def test_more_than_two_pipes_hold_goes_through() -> None:
+    """Both sides write at the same time, and nobody waits for the other for ever."""
+    count, line = 3000, b"x" * 199 + b"\n"
+    with running("cat") as channel:
+        channel.send([line] * count)
+        assert [channel.receive(10) for _ in range(count)] == [line[:-1]] * count
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "verdict", "words"),
+    [
+        ("kill", "crashed", "was ended by SIGKILL instead of an answer"),
+        ("status-3", "crashed", "ended with status 3 instead of an answer"),
+        ("status-0", "ended", "ended with status 0 instead of an answer"),
+        ("half-line-and-end", "ended", "ended with status 0 in the middle of a line instead of an answer"),
+        ("hang", "hung", "gave no answer within 0.4 s"),
+        ("half-line", "hung", "gave no answer within 0.4 s after half a line"),
+        ("huge", "too-long", "wrote a line of more than 1,048,576 bytes"),
+    ],
+)
+def test_where_no_line_comes_it_says_why(
+    tiny_program: Callable[..., str], behaviour: str, verdict: str, words: str
+) -> None:
+    """In time, with the last of what was written."""
+    with running(tiny_program("start", behaviour)) as channel:
+        channel.send([HELLO])
+        channel.receive(20)
+        channel.send([b'{"say":"start"}\n'])
+        with pytest.raises(ChannelError) as caught:
+            channel.receive(0.4 if verdict == "hung" else 20)
+        assert (caught.value.verdict, caught.value.message[: len(words)]) == (verdict, words)
+    if behaviour == "kill":
+        assert "! so long" in channel.transcript.text()
+    if behaviour.startswith("half-line"):
+        assert '< {"say": ' in channel.transcript.text()
+
+
+@pytest.mark.parametrize(("behaviour", "stream"), [("close-output", "output"), ("close-input", "input")])
+def test_a_closed_pipe_is_told_from_an_end(
+    tiny_program: Callable[..., str], behaviour: str, stream: str
+) -> None:
+    """It goes on running, and is not waited for until the limit."""
+    with running(tiny_program("hello", behaviour)) as channel:
+        channel.send([HELLO])
+        if stream == "input":
+            time.sleep(
+                0.3
+            )  # until it is closed; what is written before is lost, and it hangs for all we know
+        channel.send([HELLO])
+        with pytest.raises(ChannelError) as caught:
+            channel.receive(20)
+        assert caught.value.verdict == "closed"
+        assert caught.value.message == f"closed its standard {stream} and went on running"
+
+
+def test_a_flood_of_standard_error_stops_nobody(tiny_program: Callable[..., str]) -> None:
+    """More than a pipe holds is taken in while the answer is awaited."""
+    with running(tiny_program("hello", "flood")) as channel:
+        channel.send([HELLO])
+        assert channel.receive(20).startswith(b'{"say": "hello"')
+        assert "! water" in channel.transcript.text()
+
+
+def test_a_flood_without_an_answer_ends_at_the_limit() -> None:
+    """What it writes elsewhere is no sign of an answer."""
+    program = "import os\nwhile True: os.write(2, b'water' * 1000)"
+    with running(shlex.join([sys.executable, "-S", "-c", program])) as channel:
+        channel.send([HELLO])
+        with pytest.raises(ChannelError, match="hung"):
+            channel.receive(0.5)
+
+
+def test_the_end_takes_along_what_a_program_has_started(tiny_program: Callable[..., str]) -> None:
+    """A process group of its own; and it is reaped."""
+    with running(tiny_program("hello", "leave-a-child")) as channel:
+        channel.send([HELLO])
+        with pytest.raises(ChannelError, match="hung"):
+            channel.receive(1.5)
+        found = re.search(r"! child (\d+)", channel.transcript.text())
+        assert found is not None
+        child = int(found[1])
+        assert is_running(child)
+    deadline = time.monotonic() + 5
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_running(child)
+    assert channel.is_closed
+    channel.end()  # a second time does nothing
+
+
+def test_a_farewell_waits_for_the_end(tiny_program: Callable[..., str]) -> None:
+    """And tells the status."""
+    with running(tiny_program()) as channel:
+        assert channel.finish(b'{"say":"bye"}\n') == 0
+    with running(tiny_program("bye", "status-3")) as channel:
+        assert channel.finish(b'{"say":"bye"}\n') == 3
+    with running(tiny_program("bye", "hang")) as channel:
+        assert channel.finish(b'{"say":"bye"}\n') is None
+
+
+def test_a_farewell_to_who_does_not_listen_ends() -> None:
+    """What does not fit into the pipe is not waited for."""
+    with running("sleep 60") as channel:
+        channel.send([b"x" * 2**18 + b"\n"])
+        assert channel.finish(b'{"say":"bye"}\n') is None
+
+
+@pytest.mark.parametrize("program", ["no-such-program-anywhere", os.devnull, "a\0b"])
+def test_what_cannot_be_started_is_no_conversation(program: str) -> None:
+    """X1: the reason is named."""
+    with pytest.raises(AdapterError, match="cannot be started") as caught:
+        open_channel("mine", [program], 100)
+    assert type(caught.value) is AdapterError
