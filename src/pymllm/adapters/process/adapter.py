@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
@@ -14,7 +14,7 @@ from pymllm.adapters.process.idle_programs import lend, take_back
 from pymllm.adapters.process.messages import Program
 from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
 from pymllm.errors import InvariantViolation, ProgramError, UsageError
-from pymllm.oracle.operations import OPERATIONS_OF, Operation
+from pymllm.oracle.operations import OPERATIONS_OF, Insert, Lock, Match, Operation
 from pymllm.oracle.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
 from pymllm.oracle.records import name_of
 
@@ -24,6 +24,7 @@ PREFIX = "command:"
 """What the name of such an adapter begins with."""
 
 _SEED = 0
+_NODE_GIVERS = (Match, Insert, Lock)
 _BATCH = 64
 """Operations said at once; two batches are on their way, so that both sides have something to do."""
 
@@ -67,6 +68,7 @@ class ProcessAdapter(BaseAdapter):
         self._conversation = lend(name, self.COMMAND)
         self._claimed = self._conversation.start(dict(config), _SEED)
         self._clock = 0
+        self._is_closed = False
         self._nodes: set[int] = set()
         self._holds: set[int] = set()
         self._unsupported: set[int] = set()
@@ -82,7 +84,7 @@ class ProcessAdapter(BaseAdapter):
         """Have an operation carried out, and wait for the answer."""
         if self._is_foreign(operation) or self._is_about_nothing(operation):
             return Outcome(Unsupported(name_of(type(operation))))
-        self._check_steps(operation, ())
+        self._check_steps(operation, {})
         asked = self._asked(step, operation)
         self._conversation.ask([asked])
         return self._keep(step, self._conversation.outcome_of(asked))
@@ -114,14 +116,15 @@ class ProcessAdapter(BaseAdapter):
             self._holds.add(step)
         return outcome
 
-    def _check_steps(self, operation: Operation, open_steps: Collection[int]) -> None:
-        """Refuse an operation that names a node or hold which no step gave; those still open may have."""
+    def _check_steps(self, operation: Operation, open_steps: Mapping[int, type]) -> None:
+        """Refuse an operation that names a node or hold which no step gave, nor one still open may give."""
         nodes, holds = nodes_and_holds_of(operation)
         for node in nodes:
-            if not (node in self._nodes or node in self._holds or node in open_steps):
+            is_given = node in self._nodes or node in self._holds
+            if not is_given and open_steps.get(node) not in _NODE_GIVERS:
                 raise ProgramError(f"step {node} gave no node")
         for hold in holds:
-            if hold not in self._holds and hold not in open_steps:
+            if hold not in self._holds and open_steps.get(hold) is not Lock:
                 raise ProgramError(f"step {hold} took no hold")
 
     # -- many at once ------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class ProcessAdapter(BaseAdapter):
         """
         batch: list[tuple[Asked, Operation]] = []
         sent: deque[list[tuple[Asked, Operation]]] = deque()
-        open_steps: set[int] = set()
+        open_steps: dict[int, type] = {}
         for step, operation in steps:
             if self._is_foreign(operation):
                 raise ProgramError(f"step {step}: {name_of(type(operation))} is not for {self.kind}")
@@ -157,7 +160,7 @@ class ProcessAdapter(BaseAdapter):
                     yield from self._collect(sent, open_steps)
             self._check_steps(operation, open_steps)
             batch.append((self._asked(step, operation), operation))
-            open_steps.add(step)
+            open_steps[step] = type(operation)
             if len(batch) == _BATCH:
                 self._send(batch, sent)
                 batch = []
@@ -175,8 +178,8 @@ class ProcessAdapter(BaseAdapter):
     def _collect(self, sent: deque[list[tuple[Asked, Operation]]], open_steps: set[int]) -> Iterator[Outcome]:
         for asked, operation in sent.popleft():
             outcome = self._conversation.outcome_of(asked)
-            open_steps.discard(asked.step)
-            self._check_steps(operation, ())
+            del open_steps[asked.step]
+            self._check_steps(operation, {})  # what it named was open then, and has been answered
             yield self._keep(asked.step, outcome)
 
     # -- the rest ----------------------------------------------------------------------------------------
@@ -195,7 +198,9 @@ class ProcessAdapter(BaseAdapter):
 
     def close(self) -> None:
         """Keep the program for the next adapter; one that cannot be asked any more was ended before."""
-        take_back(self._conversation, self.COMMAND)
+        if not self._is_closed:
+            self._is_closed = True  # from now on it may be somebody else's
+            take_back(self._conversation, self.COMMAND)
 
 
 @functools.cache

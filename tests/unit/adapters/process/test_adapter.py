@@ -1,0 +1,233 @@
+"""A program as an adapter."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.process.adapter import ProcessAdapter, load_command, split_command
+from pymllm.adapters.registry import make_adapter
+from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, UsageError
+from pymllm.oracle.operations import (
+    Alloc,
+    AllocTrack,
+    Evict,
+    Free,
+    FreeTrack,
+    Hash,
+    HashBytes,
+    HashInt64,
+    Insert,
+    Key,
+    Lock,
+    Match,
+    Operation,
+    ReadRows,
+    Reset,
+    Span,
+    Unlock,
+)
+from pymllm.oracle.outcomes import Inserted, Locked, Matched, NoRoom, Number, Outcome, Slots, Unsupported
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "protocol" / "page_cache.py"
+CONFIG = {"page_size": 2, "window": None, "pool": "token", "slots": 8, "swa_slots": 0}
+
+
+def make(command: str, config: dict[str, int | str | bool | None]) -> ProcessAdapter:
+    adapter = make_adapter(f"command:{command}", config)
+    assert isinstance(adapter, ProcessAdapter)
+    return adapter
+
+
+@pytest.fixture
+def cache() -> Iterator[ProcessAdapter]:
+    adapter = make(shlex.join([sys.executable, "-S", str(EXAMPLE)]), dict(CONFIG))
+    yield adapter
+    adapter.close()
+
+
+KEY = Key((7, 8, 9, 10), "a")
+PROGRAM: list[Operation] = [
+    Alloc(4),
+    Insert(KEY, (Span(1, 0, 4),)),
+    Match(KEY),
+    Lock(2),
+    Evict(4),
+    Unlock(4),
+    Evict(1),
+    Match(KEY),
+    Free((Span(0, 0, 0),)),
+    Reset(),
+    Alloc(9),
+]
+
+
+def test_a_cache_behind_a_program_does_what_a_cache_does(cache: ProcessAdapter) -> None:
+    """Slots that it gave out are told as numbers, nodes and holds as steps."""
+    told = [cache.apply(step, operation) for step, operation in enumerate(PROGRAM, 1)]
+    assert [outcome.result for outcome in told[:4]] == [
+        Slots((2, 3, 4, 5)),
+        Inserted(0, ((0, 4),), 4),
+        Matched((2, 3, 4, 5), 4, 4),
+        Locked(),
+    ]
+    assert told[6].effects[0].slots == (4, 5)
+    assert told[7].result == Matched((2, 3), 2, 2)
+    assert told[10] == Outcome(NoRoom(), (), {"total_size": 0, "protected_size": 0, "evictable_size": 0,
+                                              "available_size": 8})  # fmt: skip
+
+
+def test_many_at_once_answer_as_one_by_one(cache: ProcessAdapter) -> None:
+    """Whatever waits for whose numbers; more than a batch has."""
+    program = list(PROGRAM)
+    source = random.Random(1)
+    while len(program) < 400:
+        key = Key(tuple(source.choices((1, 2), k=source.randrange(7))))
+        step = len(program) + 1
+        program += [Match(key), Lock(step), Unlock(step + 1), Evict(source.randrange(3)), Alloc(2)]
+        program += [Insert(Key((3, step)), (Span(step + 4, 0, 2),))] if step % 3 == 0 else []
+        program += [Reset()]
+    steps = list(enumerate(program, 1))
+    batched = list(cache.apply_many(steps))
+    cache.close()
+    again = make_adapter(cache.name, dict(CONFIG))
+    assert batched == [again.apply(step, operation) for step, operation in steps]
+    again.close()
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+@pytest.mark.parametrize(
+    ("operation", "words"),
+    [
+        (Lock(1), "step 1 gave no node"),
+        (Lock(9), "step 9 gave no node"),
+        (Hash(1), "step 1 gave no node"),
+        (Unlock(2), "step 2 took no hold"),
+        (Unlock(3, at=1), "step 1 gave no node"),
+        (Unlock(3, token=2), "step 2 took no hold"),
+        (Free((Span(1, 0, 3),)), "step 1 gave 2 numbers"),
+        (Free((Span(8, 0, 1),)), "step 8 gave 0 numbers"),
+    ],
+)
+def test_a_program_without_sense_is_not_said(
+    cache: ProcessAdapter, operation: Operation, words: str, is_batched: bool
+) -> None:
+    """X1: a child need not look at what a step gave."""
+    steps: list[tuple[int, Operation]] = [(1, Alloc(2)), (2, Match(KEY)), (3, Lock(2)), (4, operation)]
+    with pytest.raises(ProgramError, match=words):
+        play(cache, steps, is_batched)
+
+
+def play(cache: ProcessAdapter, steps: list[tuple[int, Operation]], is_batched: bool) -> None:
+    if is_batched:
+        list(cache.apply_many(steps))
+    else:
+        for step, operation in steps:
+            cache.apply(step, operation)
+
+
+def test_a_hold_may_be_named_for_its_node(cache: ProcessAdapter) -> None:
+    """A lock of a lock; and another token than its own."""
+    steps = [Match(KEY), Lock(1), Lock(2), Unlock(2, at=3, token=3), Unlock(3, token=0)]
+    assert len([cache.apply(step, operation) for step, operation in enumerate(steps, 1)]) == 5
+
+
+def test_what_is_unsupported_can_be_named_and_is_unsupported_again(cache: ProcessAdapter) -> None:
+    """Nothing was given, and that is no fault of the program's."""
+    assert cache.apply(1, AllocTrack()).result == Unsupported("alloc_track")
+    assert cache.apply(2, FreeTrack(Span(1, 0, 1))) == Outcome(Unsupported("free_track"))
+    assert cache.apply(3, ReadRows()) == Outcome(Unsupported("read_rows"))
+    with pytest.raises(ProgramError, match="read_rows is not for prefix"):
+        list(cache.apply_many([(4, ReadRows())]))
+
+
+def test_two_adapters_of_one_command_are_two_caches(cache: ProcessAdapter) -> None:
+    """As a program is run again beside itself (X3)."""
+    twin = make_adapter(cache.name, dict(CONFIG))
+    cache.apply(1, Alloc(8))
+    assert twin.apply(1, Alloc(8)).result == Slots(tuple(range(2, 10)))
+    twin.close()
+
+
+def test_a_new_adapter_begins_anew(cache: ProcessAdapter) -> None:
+    """Although it is the same process (X7)."""
+    cache.apply(1, Alloc(8))
+    cache.close()
+    again = make_adapter(cache.name, dict(CONFIG))
+    assert again.apply(1, Alloc(8)).result == Slots(tuple(range(2, 10)))
+    again.close()
+
+
+def test_claims_are_those_of_the_configuration(cache: ProcessAdapter) -> None:
+    """`Started` may have them."""
+    assert cache.capabilities == {"pool", "extra_key", "exact_lru", "engine"}
+    bare = make_adapter(cache.name, {**CONFIG, "pool": "none"})
+    assert bare.capabilities == {"extra_key", "exact_lru"}
+    bare.close()
+
+
+def test_closing_twice_is_closing_once(cache: ProcessAdapter) -> None:
+    """Or one program would be lent to two."""
+    cache.close()
+    cache.close()
+    two = [make_adapter(cache.name, dict(CONFIG)) for _ in range(2)]
+    assert [adapter.apply(1, Alloc(8)).result for adapter in two] == [Slots(tuple(range(2, 10)))] * 2
+    for adapter in two:
+        adapter.close()
+
+
+def test_an_audit_counts_or_refuses(tiny_program: Callable[..., str]) -> None:
+    """A walk from inside, in another process."""
+    fine = make(tiny_program(), {})
+    assert fine.apply(1, HashBytes("00")).result == Number(2)
+    assert fine.apply(2, HashInt64("00")).result == Unsupported("hash_int64")
+    assert tuple(fine.audit()) == ("K1",)
+    fine.close()
+    broken = make(tiny_program("audit", "broken"), {})
+    with pytest.raises(InvariantViolation, match="K1: a key: expected 1, observed None"):
+        broken.audit()
+    broken.close()
+
+
+def test_a_program_that_offers_none_is_not_asked_for_an_audit(cache: ProcessAdapter) -> None:
+    """And counts none."""
+    assert tuple(cache.audit()) == ()
+
+
+def test_a_program_that_died_is_not_kept(tiny_program: Callable[..., str]) -> None:
+    """Closing it is no error, and the next one lives."""
+    command = tiny_program("op", "kill")
+    for _ in range(2):
+        adapter = make(command, {})
+        with pytest.raises(ConversationError, match="SIGKILL"):
+            adapter.apply(1, HashBytes("00"))
+        adapter.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("command:", "names no program"), ("command:'x", "no closing quotation")]
+)
+def test_a_command_has_to_name_a_program(name: str, words: str) -> None:
+    """X1: before anything is started."""
+    with pytest.raises(UsageError, match=words):
+        split_command(name)
+
+
+def test_a_command_is_split_as_a_shell_does() -> None:
+    """There is none."""
+    assert split_command("command:./a 'b c' $HOME") == ["./a", "b c", "$HOME"]
+
+
+def test_a_class_knows_what_the_program_is(tiny_program: Callable[..., str]) -> None:
+    """Asked once."""
+    name = f"command:{tiny_program()}"
+    loaded = load_command(name)
+    assert (loaded.KIND, loaded.CONFIGURATIONS, loaded.__doc__) == ("hashes", ({},), "tiny 7, in Python.")
+    assert load_command(name) is loaded
+    with pytest.raises(AdapterError, match="cannot be started"):
+        load_command("command:no-such-program-anywhere")

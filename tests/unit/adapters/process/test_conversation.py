@@ -1,0 +1,152 @@
+"""The protocol as it is spoken."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.process.answer_limit import answer_limit
+from pymllm.adapters.process.conversation import Asked, Conversation
+from pymllm.adapters.process.messages import LINE_LIMIT, Audited
+from pymllm.errors import AdapterError, ConversationError, ProgramError
+from pymllm.oracle.outcomes import Number, Outcome, Unsupported
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "protocol" / "page_cache.py"
+HASH = {"op": "hash_bytes", "data": "abcd"}
+
+
+@contextmanager
+def speaking_with(command: str) -> Iterator[Conversation]:
+    conversation = Conversation("mine", shlex.split(command))
+    try:
+        yield conversation
+    finally:
+        conversation.end()
+
+
+def test_a_program_introduces_itself_starts_does_looks_and_parts(tiny_program: Callable[..., str]) -> None:
+    """Everything once."""
+    with speaking_with(tiny_program()) as conversation:
+        assert (conversation.program.name, conversation.program.kind) == ("tiny", "hashes")
+        assert conversation.start({}, 0) == {"extra_key"}
+        batch = [Asked(1, HASH), Asked(4, {"op": "slice_key"}), Asked(5, HASH)]
+        conversation.ask(batch)
+        told = [conversation.outcome_of(asked) for asked in batch]
+        assert told == [Outcome(Number(4)), Outcome(Unsupported("slice_key")), Outcome(Number(4))]
+        assert conversation.audit() == Audited(("K1",))
+        assert conversation.is_open
+        assert conversation.finish() == 0
+        assert not conversation.is_open
+
+
+def talk(command: str, said: list[Conversation]) -> None:
+    """Say everything once."""
+    said.append(Conversation("mine", shlex.split(command)))
+    said[0].start({}, 0)
+    said[0].ask([Asked(1, HASH)])
+    said[0].outcome_of(Asked(1, HASH))
+    said[0].audit()
+
+
+@pytest.mark.parametrize(
+    ("where", "behaviour", "verdict", "words"),
+    [
+        ("hello", "kill", "crashed", "was ended by SIGKILL instead of an answer; it was asked for hello"),
+        ("hello", "garbage", "garbled", "'so what?' is not JSON"),
+        ("hello", "no-utf8", "garbled", "is not JSON"),
+        ("hello", "deep", "garbled", "wrote a line that is no message"),
+        ("hello", "no-object", "garbled", "is no object"),
+        ("hello", "unknown", "garbled", "say is 'what'"),
+        ("hello", "no-kind", "garbled", "kind is 'teapot'"),
+        ("hello", "nothing-to-do", "garbled", "configurations is empty"),
+        ("hello", "other", "garbled", "answered 'advanced'; 'hello' was due"),
+        ("hello", "protocol-9", "foreign", "speaks protocol 9; 1 is spoken here"),
+        ("start", "error", "gave-up", "cannot go on: no more; it was asked for start with {}"),
+        ("start", "status-3", "crashed", "ended with status 3"),
+        ("op", "wrong-step", "out-of-step", "answered step 99; the answer to step 1 was due"),
+        ("op", "wrong-form", "garbled", "field 'value' is missing; it was asked for step 1, hash_bytes"),
+        ("op", "hang", "hung", "--timeout waits longer"),
+        ("audit", "close-output", "closed", "it was asked for audit"),
+    ],
+)
+def test_where_it_does_not_go_on_the_program_is_ended_and_its_last_lines_are_kept(
+    tiny_program: Callable[..., str], where: str, behaviour: str, verdict: str, words: str
+) -> None:
+    """With a verdict, and what it was asked for."""
+    said: list[Conversation] = []
+    with answer_limit(0.5 if verdict == "hung" else 20), pytest.raises(ConversationError) as caught:
+        talk(tiny_program(where, behaviour), said)
+    error = caught.value
+    assert error.verdict == verdict
+    assert words in error.message
+    command, reason, first = error.conversation.splitlines()[:3]
+    assert command.endswith(f"tiny_program.py {where} {behaviour}")
+    assert reason.startswith(f"# {verdict}: ")
+    assert first.startswith('> {"say":"hello"')
+    assert not any(conversation.is_open for conversation in said)
+
+
+def test_a_late_answer_within_the_limit_is_an_answer(tiny_program: Callable[..., str]) -> None:
+    """Nothing is said of how fast a program is."""
+    with answer_limit(20), speaking_with(tiny_program("start", "late")) as conversation:
+        assert conversation.start({}, 0) == {"extra_key"}
+
+
+def test_an_answer_twice_is_out_of_step(tiny_program: Callable[..., str]) -> None:
+    """The second one is taken for that of the next message, which it is not."""
+    with answer_limit(20), speaking_with(tiny_program("op", "late")) as conversation:
+        conversation.start({}, 0)
+        conversation.ask([Asked(1, HASH), Asked(1, HASH)])
+        conversation.outcome_of(Asked(1, HASH))
+        with pytest.raises(ConversationError) as caught:
+            conversation.outcome_of(Asked(2, HASH))
+        assert caught.value.verdict == "out-of-step"
+
+
+def test_an_interrupt_ends_the_program(
+    tiny_program: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can go on with half a conversation."""
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with speaking_with(tiny_program()) as conversation:
+        monkeypatch.setattr("pymllm.adapters.process.channel.Channel.receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            conversation.start({}, 0)
+        assert not conversation.is_open
+
+
+def test_the_clock_comes_before_each_operation_and_is_checked() -> None:
+    """Of a program that goes by it."""
+    with speaking_with(f"python3 {shlex.quote(str(EXAMPLE))}") as conversation:
+        conversation.start({"page_size": 1, "pool": "token", "slots": 4}, 0)
+        evict = {"op": "evict", "tokens": 1}
+        asked = [Asked(1, evict, 1), Asked(2, evict, 2), Asked(3, evict, 9)]
+        conversation.ask(asked)
+        for fine in asked[:2]:
+            conversation.outcome_of(fine)
+        with pytest.raises(ConversationError, match="its clock shows 3; it must show 9"):
+            conversation.outcome_of(asked[2])
+
+
+def test_a_line_that_would_be_too_long_is_not_said(tiny_program: Callable[..., str]) -> None:
+    """X1: the program was promised that none is; it goes on as if nothing had been."""
+    with speaking_with(tiny_program()) as conversation:
+        conversation.start({}, 0)
+        with pytest.raises(ProgramError, match=f"a line has {LINE_LIMIT:,} at most"):
+            conversation.ask([Asked(1, HASH), Asked(2, {"op": "hash_bytes", "data": "0" * LINE_LIMIT})])
+        conversation.ask([Asked(1, HASH)])
+        assert conversation.outcome_of(Asked(1, HASH)) == Outcome(Number(4))
+
+
+def test_a_program_that_is_not_there_is_no_conversation() -> None:
+    """X1: nothing was said, so nothing is kept."""
+    with pytest.raises(AdapterError, match="cannot be started") as caught:
+        Conversation("mine", ["no-such-program-anywhere"])
+    assert not isinstance(caught.value, ConversationError)

@@ -1,0 +1,140 @@
+"""Every message of the protocol."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from pymllm.adapters.process.messages import (
+    LINE_LIMIT,
+    PROTOCOL,
+    Advance,
+    Advanced,
+    Audit,
+    Audited,
+    Broken,
+    Bye,
+    Error,
+    Hello,
+    Program,
+    Request,
+    Start,
+    Started,
+    Told,
+    protocol_schema,
+    read_answer,
+    word_for,
+    write_request,
+)
+from pymllm.oracle.outcomes import Done, Outcome
+
+CONFIG: dict[str, int | str | bool | None] = {"page_size": 4, "window": None}
+HELLO = {
+    "say": "hello",
+    "protocol": 1,
+    "name": "a",
+    "version": "1",
+    "language": "C",
+    "kind": "prefix",
+    "capabilities": ["pool"],
+    "configurations": [CONFIG],
+}
+
+
+@pytest.mark.parametrize(
+    ("request_", "plain"),
+    [
+        (
+            Hello((PROTOCOL,), "pymllm", LINE_LIMIT),
+            {"say": "hello", "protocol": [1], "driver": "pymllm", "line_limit": 2**20},
+        ),
+        (
+            Start({"page_size": 4, "window": None}, 0),
+            {"say": "start", "config": {"page_size": 4, "window": None}, "seed": 0},
+        ),
+        (Advance(1), {"say": "advance", "ticks": 1}),
+        (Advance(2, flush=False), {"say": "advance", "ticks": 2, "flush": False}),
+        (Audit(), {"say": "audit"}),
+        (Bye(), {"say": "bye"}),
+    ],
+)
+def test_what_is_said_to_a_program_keeps_to_the_schema(request_: Request, plain: dict[str, Any]) -> None:
+    """And is as the page has it."""
+    assert json.loads(json.dumps(write_request(request_))) == plain
+    Draft202012Validator(protocol_schema()).validate(plain)
+
+
+@pytest.mark.parametrize(
+    ("plain", "answer"),
+    [
+        (
+            HELLO,
+            Program(1, "a", "1", "C", "prefix", ("pool",), (CONFIG,)),
+        ),
+        (
+            {**HELLO, "clock": True, "audits": True, "source": "me"},
+            Program(1, "a", "1", "C", "prefix", ("pool",), (CONFIG,), True, True, "me"),
+        ),
+        ({"say": "started"}, Started()),
+        ({"say": "started", "capabilities": []}, Started(())),
+        ({"say": "advanced", "clock": 7}, Advanced(7)),
+        ({"say": "audited"}, Audited()),
+        (
+            {"say": "audited", "laws": ["R9"], "broken": {"law": "R9", "message": "m", "expected": "1"}},
+            Audited(("R9",), Broken("R9", "m", "1")),
+        ),
+        ({"say": "error", "message": "no"}, Error("no")),
+        ({"say": "outcome", "step": 3, "outcome": {"result": {"is": "done"}}}, Told(3, Outcome(Done()))),
+    ],
+)  # fmt: skip
+def test_what_a_program_says_is_read(plain: dict[str, Any], answer: object) -> None:
+    """Whatever the schema allows."""
+    assert read_answer(plain) == answer
+    Draft202012Validator(protocol_schema()).validate(plain)
+    assert word_for(type(answer)) == plain["say"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ([], "no object"),
+        ({}, "say is None"),
+        ({"say": "x" * 99}, "it must be one of hello, outcome, started"),
+        ({"say": ["started"]}, "it must be one of"),
+        ({"say": "started", "more": 1}, "unknown field 'more'"),
+        ({"say": "advanced"}, "field 'clock' is missing"),
+        ({"say": "advanced", "clock": "7"}, "must be an integer"),
+        ({"say": "error"}, "field 'message' is missing"),
+        ({"say": "audited", "broken": {}}, "broken"),
+        ({"say": "outcome", "step": "1", "outcome": {}}, "an outcome has say, step"),
+        ({"say": "outcome", "step": 1}, "an outcome has say, step"),
+        ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "done"}}, "more": 1}, "an outcome has"),
+        ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "number"}}}, "field 'value' is missing"),
+        ({**HELLO, "kind": "teapot"}, "kind is 'teapot'; it must be one of slots"),
+        ({**HELLO, "configurations": []}, "it must have one at least"),
+        ({**HELLO, "configurations": [{"page_size": 1.5}]}, "hello.configurations"),
+        ({**HELLO, "driver": "me"}, "hello: unknown field 'driver'"),
+    ],
+)
+def test_what_is_no_message_is_refused_by_reader_and_schema(plain: Any, words: str) -> None:
+    """X1: with words of what is wrong."""
+    with pytest.raises(ValueError, match=words):
+        read_answer(plain)
+    with pytest.raises(ValidationError):
+        Draft202012Validator(protocol_schema()).validate(plain)
+
+
+def test_the_schema_names_each_message_by_who_says_it() -> None:
+    """The advice of the check leads there."""
+    schema = protocol_schema()
+    Draft202012Validator.check_schema(schema)
+    assert sorted(schema["$defs"]) == sorted(
+        [
+            *(f"to-program-{word}" for word in ("hello", "start", "op", "advance", "audit", "bye")),
+            *(f"from-program-{word}" for word in ("hello", "started", "outcome")),
+            *(f"from-program-{word}" for word in ("advanced", "audited", "error")),
+        ]
+    )
