@@ -83,7 +83,7 @@ class ProblemRow:
 
     message: str
     file: str | None
-    verdict: str | None
+    ended: str | None
     conversation: str | None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pymllm.conformance.ended_conversation import EndedConversation
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.results import AdapterResult, LawResult, MachineResult, VerifyReport
 from pymllm.conformance.search import Crash
@@ -13,6 +14,8 @@ from pymllm.oracle.laws import find_law
 from pymllm.oracle.operations import AllocRows, Clear
 from pymllm.oracle.outcomes import Done, Outcome, Slots
 from pymllm.oracle.verdicts import Verdict
+
+SAID = EndedConversation("hung", "> hello\n")
 
 
 def law(id: str, verdict: Verdict, exercised: int = 0, audited: int = 0) -> LawResult:
@@ -55,6 +58,6 @@ def report() -> VerifyReport:
         (MachineResult("RowMachine", 1, 3, 10, 0.0, {}),),
         (),
     )
-    gone = AdapterResult("gone:Cache", None, (Crash("cannot import gone", None),), (), (), ())
+    gone = AdapterResult("gone:Cache", None, (Crash("cannot import gone", None, SAID),), (), (), ())
     versions = {"pymllm": "0.1", "python": "3.11"}
     return VerifyReport("ci", 41, None, 2, 40, versions, (broken, fine, gone), 12.34)

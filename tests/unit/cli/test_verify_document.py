@@ -11,7 +11,11 @@ from pymllm.cli.verify_document import make_document, verify_schema
 from pymllm.cli.verify_files import SavedFiles
 from pymllm.conformance.results import VerifyReport
 
-FILES = SavedFiles({("my.rows:Rows", "P2"): "runs/P2.jsonl"}, {("my.rows:Rows", 0): "runs/crash.jsonl"})
+FILES = SavedFiles(
+    {("my.rows:Rows", "P2"): "runs/P2.jsonl"},
+    {("my.rows:Rows", 0): "runs/crash.jsonl"},
+    {("gone:Cache", 0): "runs/said.txt"},
+)
 
 
 def test_the_document_keeps_to_its_schema(report: VerifyReport) -> None:
@@ -40,7 +44,20 @@ def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
     assert broken["violations"][0]["program"].startswith("from pymllm.conformance.program import run_program")
     assert (broken["violations"][0]["step"], broken["violations"][0]["config"]) == (2, {"max_reqs": 3})
     assert [row["rerun_shows_it"] for row in broken["violations"]] == [True, False]
-    assert broken["problems"] == [{"message": "it stumbled\nover its feet", "file": "runs/crash.jsonl"}]
+    assert broken["problems"] == [
+        {
+            "message": "it stumbled\nover its feet",
+            "file": "runs/crash.jsonl",
+            "ended": None,
+            "conversation": None,
+        }
+    ]
+    assert gone["problems"][0] | {"message": ""} == {
+        "message": "",
+        "file": None,
+        "ended": "hung",
+        "conversation": "runs/said.txt",
+    }
     assert broken["machines"][0]["steps_per_second"] == 2000.0
     assert (fine["verdict"], fine["problems"]) == ("unknown", [])
     assert (gone["kind"], gone["laws"]) == (None, [])

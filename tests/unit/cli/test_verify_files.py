@@ -21,8 +21,11 @@ def test_each_program_has_a_file(report: VerifyReport, tmp_path: Path) -> None:
             ("my.rows:Rows", "P3"): str(folder / "my.rows-Rows-P3-41.jsonl"),
         },
         {("my.rows:Rows", 0): str(folder / "my.rows-Rows-crash1-41.jsonl")},
+        {("gone:Cache", 0): str(folder / "gone-Cache-crash1-41-conversation.txt")},
     )
+    assert Path(files.conversations["gone:Cache", 0]).read_text(encoding="utf-8") == "> hello\n"
     assert sorted(path.name for path in folder.iterdir()) == [
+        "gone-Cache-crash1-41-conversation.txt",
         "my.rows-Rows-P2-41.jsonl",
         "my.rows-Rows-P3-41.jsonl",
         "my.rows-Rows-crash1-41.jsonl",
@@ -49,4 +52,4 @@ def test_what_cannot_be_written_is_complained_of(
     assert save_programs(report, tmp_path / "runs") == SavedFiles()
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count(": cannot be written: ") == err.count("\n") == 3
+    assert err.count(": cannot be written: ") == err.count("\n") == 4

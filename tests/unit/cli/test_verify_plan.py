@@ -44,7 +44,7 @@ def test_the_profiles_are_those_that_there_are() -> None:
     ("given", "words"),
     [
         (options(adapters=("radx",)), r"no adapter 'radx'; .* \(did you mean radix\?\)"),
-        (options(adapters=("zzz",)), "no adapter 'zzz'; .*or give module:Class$"),
+        (options(adapters=("zzz",)), "no adapter 'zzz'; .*or give module:Class or command:PROGRAM ARGS$"),
         (options(laws=("R66",)), r"no law 'R66'; .* \(did you mean R6\?\)"),
         (options(laws=("qq",)), "no law 'qq'; .*E5$"),
     ],

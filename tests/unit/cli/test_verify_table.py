@@ -11,6 +11,7 @@ from pymllm.conformance.results import VerifyReport
 FILES = SavedFiles(
     {("my.rows:Rows", "P2"): "runs/P2.jsonl", ("my.rows:Rows", "P3"): "runs/P3.jsonl"},
     {("my.rows:Rows", 0): "runs/crash.jsonl"},
+    {("gone:Cache", 0): "runs/said.txt"},
 )
 
 
@@ -91,7 +92,11 @@ def test_problems_say_why(report: VerifyReport) -> None:
     """And where the program is that met them."""
     text = make_text(report, FILES)
     assert "    because    it stumbled\\nover its feet\n    program    runs/crash.jsonl\n" in text
-    assert "\ngone:Cache  could not be examined to the end\n    because    cannot import gone\n" in text
+    assert (
+        "\ngone:Cache  could not be examined to the end\n    verdict    hung\n"
+        "    because    cannot import gone\n    last said  runs/said.txt\n"
+    ) in text
+    assert "last said" not in make_text(report, SavedFiles())
 
 
 def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyReport) -> None:

@@ -55,6 +55,8 @@ class ProcessAdapter(BaseAdapter):
         Program and arguments.
     PROGRAM : Program
         As it introduced itself.
+    conversation : Conversation
+        With the program; after `close` it may be somebody else's.
 
     Notes
     -----
@@ -65,8 +67,8 @@ class ProcessAdapter(BaseAdapter):
     PROGRAM: ClassVar[Program]
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
-        self._conversation = lend(name, self.COMMAND)
-        self._claimed = self._conversation.start(dict(config), _SEED)
+        self.conversation = lend(name, self.COMMAND)
+        self._claimed = self.conversation.start(dict(config), _SEED)
         self._clock = 0
         self._is_closed = False
         self._nodes: set[int] = set()
@@ -86,8 +88,8 @@ class ProcessAdapter(BaseAdapter):
             return Outcome(Unsupported(name_of(type(operation))))
         self._check_steps(operation, {})
         asked = self._asked(step, operation)
-        self._conversation.ask([asked])
-        return self._keep(step, self._conversation.outcome_of(asked))
+        self.conversation.ask([asked])
+        return self._keep(step, self.conversation.outcome_of(asked))
 
     def _is_foreign(self, operation: Operation) -> bool:
         return type(operation) not in OPERATIONS_OF[self.kind]
@@ -172,12 +174,14 @@ class ProcessAdapter(BaseAdapter):
 
     def _send(self, batch: list[tuple[Asked, Operation]], sent: deque[list[tuple[Asked, Operation]]]) -> None:
         if batch:
-            self._conversation.ask([asked for asked, _ in batch])
+            self.conversation.ask([asked for asked, _ in batch])
             sent.append(batch)
 
-    def _collect(self, sent: deque[list[tuple[Asked, Operation]]], open_steps: set[int]) -> Iterator[Outcome]:
+    def _collect(
+        self, sent: deque[list[tuple[Asked, Operation]]], open_steps: dict[int, type]
+    ) -> Iterator[Outcome]:
         for asked, operation in sent.popleft():
-            outcome = self._conversation.outcome_of(asked)
+            outcome = self.conversation.outcome_of(asked)
             del open_steps[asked.step]
             self._check_steps(operation, {})  # what it named was open then, and has been answered
             yield self._keep(asked.step, outcome)
@@ -188,7 +192,7 @@ class ProcessAdapter(BaseAdapter):
         """Have the program look inside, where it offers that."""
         if not self.PROGRAM.audits:
             return ()
-        audited = self._conversation.audit()
+        audited = self.conversation.audit()
         if audited.broken is not None:
             found = audited.broken
             raise InvariantViolation(
@@ -200,7 +204,7 @@ class ProcessAdapter(BaseAdapter):
         """Keep the program for the next adapter; one that cannot be asked any more was ended before."""
         if not self._is_closed:
             self._is_closed = True  # from now on it may be somebody else's
-            take_back(self._conversation, self.COMMAND)
+            take_back(self.conversation, self.COMMAND)
 
 
 @functools.cache

@@ -31,6 +31,7 @@ from pymllm.adapters.process.messages import (
     word_for,
     write_request,
 )
+from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import ConversationError, ProgramError
 from pymllm.oracle.history import Config
 from pymllm.oracle.outcomes import Outcome
@@ -99,6 +100,11 @@ class Conversation:
         if program.protocol != PROTOCOL:
             raise ChannelError("foreign", f"speaks protocol {program.protocol}; {PROTOCOL} is spoken here")
         return program
+
+    @property
+    def transcript(self) -> Transcript:
+        """The last lines in both directions."""
+        return self._channel.transcript
 
     # -- asking ------------------------------------------------------------------------------------------
 
@@ -193,10 +199,7 @@ class Conversation:
         return ConversationError(self._name, message, error.verdict, self._tell(error))
 
     def _tell(self, error: ChannelError) -> str:
-        return (
-            f"# {shlex.join(self._command)}\n# {error.verdict}: {error.message}\n"
-            f"{self._channel.transcript.text()}"
-        )
+        return f"# {shlex.join(self._command)}\n# {error.verdict}: {error.message}\n{self.transcript.text()}"
 
 
 def _what(asked: Asked) -> str:

@@ -133,18 +133,23 @@ def test_the_end_takes_along_what_a_program_has_started(tiny_program: Callable[.
     channel.end()  # a second time does nothing
 
 
-def test_a_farewell_waits_for_the_end(tiny_program: Callable[..., str]) -> None:
+def test_a_farewell_waits_for_the_end(
+    tiny_program: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And tells the status."""
+    monkeypatch.setattr("pymllm.adapters.process.channel._FAREWELL", 20)
     with running(tiny_program()) as channel:
         assert channel.finish(b'{"say":"bye"}\n') == 0
     with running(tiny_program("bye", "status-3")) as channel:
         assert channel.finish(b'{"say":"bye"}\n') == 3
+    monkeypatch.setattr("pymllm.adapters.process.channel._FAREWELL", 0.2)
     with running(tiny_program("bye", "hang")) as channel:
         assert channel.finish(b'{"say":"bye"}\n') is None
 
 
-def test_a_farewell_to_who_does_not_listen_ends() -> None:
+def test_a_farewell_to_who_does_not_listen_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit into the pipe is not waited for."""
+    monkeypatch.setattr("pymllm.adapters.process.channel._FAREWELL", 0.1)
     with running("sleep 60") as channel:
         channel.send([b"x" * 2**18 + b"\n"])
         assert channel.finish(b'{"say":"bye"}\n') is None

@@ -1,0 +1,74 @@
+"""docs/protocol.md: its conversation is the one that is spoken, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from pymllm import __version__
+from pymllm.adapters.process.adapter import ProcessAdapter
+from pymllm.adapters.process.messages import LINE_LIMIT, protocol_schema
+from pymllm.adapters.process.transcript import KEPT_LINES
+from pymllm.adapters.registry import make_adapter
+from pymllm.oracle.operations import (
+    KINDS,
+    Alloc,
+    Evict,
+    Hash,
+    Insert,
+    Key,
+    Lock,
+    Match,
+    Operation,
+    Span,
+    Unlock,
+)
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+PROGRAM: list[Operation] = [
+    Alloc(4),
+    Insert(Key((7, 8, 9, 10, 11), "a"), (Span(1, 0, 4), Span(0, 0, 1))),
+    Match(Key((7, 8, 9, 10, 12), "a")),
+    Lock(3),
+    Evict(4),
+    Unlock(4),
+    Evict(1),
+    Hash(3),
+]
+
+
+def test_the_conversation_of_the_page_is_the_one_that_is_spoken() -> None:
+    """With the Python example, line by line."""
+    command = shlex.join([sys.executable, "-S", str(ROOT / "examples" / "protocol" / "page_cache.py")])
+    config = {"page_size": 2, "window": None, "pool": "token", "slots": 6, "swa_slots": 0}
+    # A bye of its own, which ends the conversation and not the program's life on a shelf.
+    adapter = make_adapter(f"command:{command} a-conversation-of-its-own", dict(config))
+    assert isinstance(adapter, ProcessAdapter)
+    for step, operation in enumerate(PROGRAM, 1):
+        adapter.apply(step, operation)
+    conversation = adapter.conversation
+    assert conversation.finish() == 0
+    (shown,) = re.findall(r"^```\n(> .*?)```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert conversation.transcript.text() == re.sub(r'"pymllm [\d.]+"', f'"pymllm {__version__}"', shown)
+
+
+def test_the_page_has_every_message() -> None:
+    """In the table of what is said and answered, by who says it."""
+    rows = re.findall(r"^\| `(\w+)`(?:: [^|]*)? \| (?:`(\w+)`[^|]*)?\|", PAGE, flags=re.MULTILINE)
+    said = {name.removeprefix("to-program-") for name in protocol_schema()["$defs"] if name.startswith("to-")}
+    answered = {name.removeprefix("from-program-") for name in protocol_schema()["$defs"]} - {
+        f"to-program-{word}" for word in said
+    }
+    table = PAGE.split("## Messages")[1].split("\n\n")[1]
+    assert {row[0] for row in rows if f"| `{row[0]}`" in table} >= said
+    assert all(f"`{word}`" in PAGE or f'"{word}"' in PAGE for word in answered)
+
+
+def test_the_numbers_and_kinds_of_the_page_are_those_of_the_code() -> None:
+    """Bytes of a line, lines that are kept, what a program can be."""
+    assert f"at most {LINE_LIMIT:,} bytes" in PAGE
+    assert f"The last {KEPT_LINES} lines" in PAGE
+    assert all(f"`{kind}`" in PAGE for kind in KINDS)

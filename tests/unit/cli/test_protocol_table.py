@@ -1,0 +1,90 @@
+"""``pymllm verify --check-protocol``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.cli.protocol_table import check_protocols, make_text
+from pymllm.conformance.protocol_check import Exchange, ProtocolReport
+from pymllm.errors import AdapterError
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
+
+
+def check(folder: Path, *arguments: str) -> Result:
+    arguments = ("verify", "--check-protocol", "--output", str(folder), *arguments)
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def test_a_right_program_is_told_the_next_step(tmp_path: Path) -> None:
+    """Status 0, and no file."""
+    command = shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    result = check(tmp_path, "--command", command)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "page-cache 1.0 in Python: prefix, protocol 1"
+    assert lines[1].split() == ["line", "said", "answered"]
+    assert lines[2].split() == ["1", "hello", "hello", "ok"]
+    assert lines[-2].endswith(" answers, all as they must be")
+    assert lines[-1] == f"next: pymllm verify --command {shlex.quote(command)}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
+    """Status 3; the conversation is in a file. The right one beside it has its own table."""
+    wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    result = check(tmp_path, "--command", wrong, "--command", right)
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert "all as they must be" in result.stdout
+    text = result.stdout.split("next:")[0]
+    assert text.startswith(f"command:{wrong}: no hello\n")
+    assert "\nline 1, the answer to hello\n    wrong  kind is 'teapot'; it must be one of " in text
+    assert "\n    do     pymllm schema protocol has every message" in text
+    (path,) = tmp_path.iterdir()
+    assert f"the last lines of the conversation are in {path}\n" in text
+    assert path.read_text(encoding="utf-8").startswith('> {"say":"hello"')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--check-protocol is about programs"),
+        (["--adapter", "radix"], "--check-protocol is about programs"),
+        (["--command", "x", "--json"], "prints a table only"),
+        (["--command", "x", "--junit", "x.xml"], "prints a table only"),
+        (["--command", "'"], "no closing quotation"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_status_2(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    """X1: before anything is started."""
+    result = check(tmp_path, *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+
+
+def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    """It says nothing of the protocol."""
+    with pytest.raises(AdapterError, match="cannot be started"):
+        check_protocols(("command:no-such-program-anywhere",), 1.0, tmp_path)
+    result = check(tmp_path, "--command", "no-such-program-anywhere")
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+
+
+def test_of_very_many_problems_the_first_are_shown() -> None:
+    """One that cannot be written has no file."""
+    exchanges = tuple(Exchange(line, "op", "outcome", f"wrong {line}", "mend it") for line in range(1, 26))
+    text = make_text(ProtocolReport("command:x", None, exchanges, ""), None)
+    assert text.count("mend it") == 20
+    assert text.endswith(
+        "\n\nand 5 more\n25 wrong in 25 answers\n"
+        "next: mend the first one, then pymllm verify --command x --check-protocol"
+    )
