@@ -1,4 +1,4 @@
-"""The caches in C, Rust and Python behind the process protocol: built and verified; a broken one, convicted."""
+"""The caches in C, Rust and Python behind the process protocol: built and verified; one is convicted."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,20 @@ def test_what_cannot_be_built_is_the_adapters_fault(stranger: str) -> None:
     """The configuration is named."""
     with pytest.raises(AdapterError, match=r"cannot be built with {'pages': 0}: RuntimeError: no pages"):
         make_adapter("stranger:Cache", {"pages": 0})
+
+
+def test_a_program_is_named_by_its_command(tiny_program: Callable[..., str]) -> None:
+    """Wherever an adapter is; it is started to hear what it is."""
+    name = f"command:{tiny_program()}"
+    entry = find_adapter(name)
+    assert (entry.name, entry.place) == (name, name)
+    assert (load_adapter(entry).KIND, load_adapter(entry).CONFIGURATIONS) == ("hashes", ({},))
+    adapter = make_adapter(name)
+    assert (adapter.name, adapter.kind, adapter.config) == (name, "hashes", {})
+    adapter.close()
+
+
+def test_a_command_without_a_program_is_refused() -> None:
+    """X1: before anything is started."""
+    with pytest.raises(UsageError, match="names no program"):
+        find_adapter("command: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from pymllm.cli import main
 from pymllm.conformance.program import run_program
-from pymllm.oracle.history import History, Step, load_history, write_history
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.oracle.history import Header, History, Step, load_history, write_history
+from pymllm.oracle.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
 
@@ -104,3 +105,39 @@ def test_a_file_of_an_adapter_that_is_gone_names_it(file: str, tmp_path: Path) -
     assert "no adapter 'old-rows'; there are token-slots" in result.stderr
     assert rerun(file, "--adapter", "rows").exit_code == 0
     assert rerun(str(tmp_path / "none.jsonl")).exit_code == 2
+
+
+def test_a_program_that_ends_is_one_line_and_its_last_words_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_program: Callable[..., str]
+) -> None:
+    """Status 3; the file of a program says which one it is of."""
+    monkeypatch.chdir(tmp_path)
+    name = f"command:{tiny_program('op', 'kill')}"
+    write_history(History(Header(name, "hashes"), [Step(1, HashBytes("00"))]), tmp_path / "a.jsonl")
+    result = rerun("a.jsonl")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
+    assert "was ended by SIGKILL instead of an answer; it was asked for step 1, hash_bytes" in result.stderr
+    (path,) = Path("runs").iterdir()
+    assert result.stderr.endswith(f"; what was said last is in {path}\n")
+    text = path.read_text(encoding="utf-8")
+    assert '> {"say":"op","step":1,"op":{"op":"hash_bytes","data":"00"}}' in text
+    assert "! so long" in text
+
+
+def test_last_words_that_cannot_be_kept_are_no_error_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_program: Callable[..., str]
+) -> None:
+    """Status 3 all the same."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs").touch()
+    write_history(History(Header("hashes", "hashes"), [Step(1, HashBytes("00"))]), tmp_path / "a.jsonl")
+    result = rerun("a.jsonl", "--command", tiny_program("op", "kill"))
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 2)
+    assert "cannot be written" in result.stderr
+
+
+def test_a_command_stands_for_an_adapter(file: str) -> None:
+    """X1: of one kind with the file, and there is one of them."""
+    result = rerun(file, "--command", "x", "--adapter", "rows")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "give one of them" in result.stderr

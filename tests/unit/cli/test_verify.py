@@ -359,3 +359,62 @@ def test_a_signal_ends_it_and_leaves_no_process(sent: signal.Signals, status: in
     while (left := [child for child in children if is_running(child)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
+
+
+FAILING = """
+import os, signal, sys, time
+sys.path.insert(0, {folder!r})
+from page_cache import HELLO, PageCache, serve
+class Cache(PageCache):
+    def evict(self, step, op):
+        if op["tokens"] > 1:
+            {line}
+        return super().evict(step, op)
+claims = ["pool", "exact_lru"]
+serve(Cache, {{**HELLO, "capabilities": claims, "configurations": HELLO["configurations"][:1]}})
+"""
+PROTOCOL = Path(__file__).parents[3] / "examples" / "protocol"
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(
+    ("line", "verdict", "words"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "was ended by SIGSEGV"),
+        ("time.sleep(60)", "hung", "gave no answer within 2.7 s"),
+        ("print('what?')", "garbled", "'what?' is not JSON"),
+    ],
+)
+def test_a_program_that_does_not_go_on_has_a_verdict_and_files(
+    jobs: str, line: str, verdict: str, words: str
+) -> None:
+    """Status 3, no traceback: its laws are unknown, none is violated, and its last lines are kept."""
+    Path("failing.py").write_text(FAILING.format(folder=str(PROTOCOL), line=line), encoding="utf-8")
+    command = f"{sys.executable} -S failing.py"
+    result = verify(
+        *(
+            "--command",
+            command,
+            "--examples",
+            "3",
+            "--profile",
+            "dev",
+            "--jobs",
+            jobs,
+            "--timeout",
+            "3" if verdict == "hung" else "30",
+            "--json",
+        )
+    )
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+    (adapter,) = json.loads(result.stdout)["adapters"]
+    assert (adapter["verdict"], adapter["violations"]) == ("unknown", [])
+    (problem,) = adapter["problems"]
+    assert problem["ended"] == verdict
+    assert words in problem["message"]
+    assert "it was asked for step" in problem["message"]
+    last = load_history(Path(problem["file"])).steps[-1]
+    assert (type(last.operation).__name__, last.outcome) == ("Evict", None)
+    said = Path(problem["conversation"]).read_text(encoding="utf-8").splitlines()
+    assert said[1].startswith(f"# {verdict}: ")
+    assert any(f'"step":{last.number},"op":{{"op":"evict"' in line for line in said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ import pytest
 from pymllm.adapters.registry import OWN, AdapterEntry
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, find_adapter_or_refuse, load_or_refuse
 from pymllm.conformance.profiles import PROFILES
-from pymllm.errors import AdapterError
+from pymllm.errors import AdapterError, ConversationError
 from pymllm.oracle.laws import find_law
 
 
@@ -94,3 +95,19 @@ def test_a_class_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("pymllm.cli.verify_plan.find_adapter", lambda name: broken)
     with pytest.raises(AdapterError, match="json has no class"):
         load_or_refuse("hashes")
+
+
+def test_a_program_that_does_not_speak_is_no_bad_input(tiny_program: Callable[..., str]) -> None:
+    """It is there, so its end is a verdict; one that is not there is bad input."""
+    with pytest.raises(ConversationError, match="status 3"):
+        load_or_refuse(f"command:{tiny_program('hello', 'status-3')}")
+    with pytest.raises(click.UsageError, match="cannot be started"):
+        load_or_refuse("command:no-such-program-anywhere")
+
+
+def test_the_current_folder_is_not_for_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Modules are looked for there, where a name has a class."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["elsewhere"])
+    find_adapter_or_refuse("command:./x")
+    assert sys.path == ["elsewhere"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter
@@ -70,3 +72,24 @@ def test_a_failed_smoke_test_tells_what_it_knows(tiny: str) -> None:
     assert isinstance(failure, SmokeFailure)
     assert failure.kind is None
     assert isinstance(try_adapter(find_adapter(f"{tiny}:TinyRows")), SmokeReport)
+
+
+def test_a_program_that_does_not_speak_is_not_missing(tiny_program: Callable[..., str]) -> None:
+    """It is there, and what it said is kept; one that cannot be started is missing."""
+    silent = try_adapter(find_adapter(f"command:{tiny_program('hello', 'status-3')}"))
+    assert isinstance(silent, SmokeFailure)
+    assert (silent.kind, silent.is_missing) == (None, False)
+    assert silent.conversation is not None
+    assert silent.conversation.verdict == "crashed"
+    gone = try_adapter(find_adapter("command:no-such-program-anywhere"))
+    assert isinstance(gone, SmokeFailure)
+    assert (gone.is_missing, gone.conversation) == (True, None)
+
+
+def test_a_program_that_ends_in_its_smoke_test_is_told_of(tiny_program: Callable[..., str]) -> None:
+    """The kind is known by then."""
+    died = try_adapter(find_adapter(f"command:{tiny_program('op', 'kill')}"))
+    assert isinstance(died, SmokeFailure)
+    assert (died.kind, died.is_missing) == ("hashes", False)
+    assert died.conversation is not None
+    assert "! so long" in died.conversation.text

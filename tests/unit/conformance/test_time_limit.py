@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pymllm.adapters.process.answer_limit import seconds_per_answer
 from pymllm.conformance.time_limit import AdapterCall, HungError, call_in_progress, time_limit
 
 
@@ -114,3 +115,16 @@ def test_an_alarm_that_comes_late_is_not_heard() -> None:
     with time_limit(60):
         signal.raise_signal(signal.SIGALRM)
         assert call(lambda: 1).within_limit() == 1
+
+
+def test_a_program_in_another_process_has_the_limit_too() -> None:
+    """Most of it, so that what it said is kept; in a thread without alarms as well."""
+    seen: list[float | None] = []
+    with time_limit(10):
+        seen.append(seconds_per_answer())
+        thread = threading.Thread(target=lambda: seen.append(seconds_per_answer()))
+        thread.start()
+        thread.join()
+        with time_limit(0):
+            seen.append(seconds_per_answer())
+    assert seen == [9.0, 9.0, None]

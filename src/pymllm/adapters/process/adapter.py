@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,9 +208,8 @@ class ProcessAdapter(BaseAdapter):
             take_back(self.conversation, self.COMMAND)
 
 
-@functools.cache
 def load_command(name: str) -> type[ProcessAdapter]:
-    """Start a program, hear what it is, and make its class.
+    """Start a program, hear what it is, and make its class; a second time it is the same class.
 
     Parameters
     ----------
@@ -223,6 +223,11 @@ def load_command(name: str) -> type[ProcessAdapter]:
     AdapterError
         The program cannot be started, or (`ConversationError`) does not introduce itself.
     """
+    return _load(name, os.getcwd())
+
+
+@functools.cache
+def _load(name: str, folder: str) -> type[ProcessAdapter]:
     command = split_command(name)
     conversation = lend(name, command)
     take_back(conversation, command)

@@ -33,15 +33,23 @@ def _own_shelf() -> _Shelf:
     return _shelf
 
 
+def _key(command: Sequence[str]) -> tuple[str, ...]:
+    """Tell commands apart, also those that name another program in another folder."""
+    return os.getcwd(), *command
+
+
 def lend(name: str, command: Sequence[str]) -> Conversation:
     """Return a program that has introduced itself, an idle one if there is one; raises as `Conversation`."""
-    idle = _own_shelf().idle[tuple(command)]
+    idle = _own_shelf().idle[_key(command)]
     return idle.pop() if idle else Conversation(name, command)
 
 
 def take_back(conversation: Conversation, command: Sequence[str]) -> None:
-    """Keep a program that nobody needs now, unless it cannot be asked any more or there are enough."""
-    idle = _own_shelf().idle[tuple(command)]
+    """Keep a program that nobody needs now, unless it cannot be asked any more or there are enough.
+
+    In the folder in which it was lent, or it is taken for another one's.
+    """
+    idle = _own_shelf().idle[_key(command)]
     if not conversation.is_open:
         return
     if len(idle) < _KEPT:

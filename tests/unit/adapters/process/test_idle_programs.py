@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +75,19 @@ def test_after_a_fork_the_programs_are_somebody_elses(
         assert idle_programs._shelf.owner == 0
     assert first.is_open
     first.end()
+
+
+def test_another_folder_may_have_another_program_of_that_name(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A path is that of the current folder."""
+    first = lend("mine", command)
+    take_back(first, command)
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)
+        other = lend("mine", command)
+        assert other is not first
+        take_back(other, command)
+    end_idle_programs()
+    assert not first.is_open
+    assert not other.is_open
