@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import shutil
 import subprocess
@@ -21,6 +22,15 @@ CONFIG = {"page_size": 16, "window": None, "pool": "none", "slots": 0, "swa_slot
 OPERATIONS = 20_000
 KEYS = 200
 TOKENS = 32
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: tens of thousands of outcomes are kept here, which nobody else does."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="module")
@@ -53,44 +63,46 @@ def check(outcomes: list[Outcome]) -> None:
     matched = [outcome.result.prefix_len for outcome in outcomes if isinstance(outcome.result, Matched)]
     evicted = [outcome.result.full for outcome in outcomes if isinstance(outcome.result, Evicted)]
     assert len(matched) == len(evicted) == OPERATIONS // 5
-    assert set(matched) == {0, TOKENS // 2, TOKENS} or set(matched) == {0, TOKENS // 2}
+    assert set(matched) <= {0, TOKENS // 2, TOKENS}
+    assert sum(matched) > 0
     assert set(evicted) == {TOKENS // 2}
+
+
+def restart(command: str) -> tuple[tuple[ProcessAdapter], dict[str, object]]:
+    """Make the argument of a round: a new cache in the same process."""
+    adapter = make_adapter(command, dict(CONFIG))
+    assert isinstance(adapter, ProcessAdapter)
+    return (adapter,), {}
+
+
+def note(benchmark: BenchmarkFixture) -> None:
+    """Add what a reader wants to know."""
+    stats = benchmark.stats
+    if stats is not None:  # None while benchmarks run untimed
+        benchmark.extra_info.update(operations_per_second=OPERATIONS / stats.stats.min)
 
 
 def test_batches(benchmark: BenchmarkFixture, command: str) -> None:
     """Operations made, written, answered, read: no oracle."""
     program = list(steps())
-    adapter = make_adapter(command, dict(CONFIG))
-    assert isinstance(adapter, ProcessAdapter)
-
-    def restart() -> tuple[tuple[ProcessAdapter], dict[str, object]]:
-        adapter = make_adapter(command, dict(CONFIG))
-        assert isinstance(adapter, ProcessAdapter)
-        return (adapter,), {}
 
     def play(adapter: ProcessAdapter) -> list[Outcome]:
         outcomes = list(adapter.apply_many(program))
         adapter.close()
         return outcomes
 
-    adapter.close()
-    check(benchmark.pedantic(play, setup=restart, rounds=5))
-    benchmark.extra_info["operations"] = OPERATIONS
+    check(benchmark.pedantic(play, setup=lambda: restart(command), rounds=10))
+    note(benchmark)
 
 
 def test_lock_step(benchmark: BenchmarkFixture, command: str) -> None:
     """The same one by one, as a search asks."""
     program = list(steps())
 
-    def restart() -> tuple[tuple[ProcessAdapter], dict[str, object]]:
-        adapter = make_adapter(command, dict(CONFIG))
-        assert isinstance(adapter, ProcessAdapter)
-        return (adapter,), {}
-
     def play(adapter: ProcessAdapter) -> list[Outcome]:
         outcomes = [adapter.apply(step, operation) for step, operation in program]
         adapter.close()
         return outcomes
 
-    check(benchmark.pedantic(play, setup=restart, rounds=5))
-    benchmark.extra_info["operations"] = OPERATIONS
+    check(benchmark.pedantic(play, setup=lambda: restart(command), rounds=10))
+    note(benchmark)

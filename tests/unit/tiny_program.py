@@ -40,6 +40,7 @@ def kill_itself() -> None:
 def leave_a_child() -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
     print(f"child {child.pid}", file=sys.stderr, flush=True)
+    write("so what?\n")
     time.sleep(60)
 
 

@@ -156,7 +156,8 @@ class ProcessAdapter(BaseAdapter):
         for step, operation in steps:
             if self._is_foreign(operation):
                 raise ProgramError(f"step {step}: {name_of(type(operation))} is not for {self.kind}")
-            if any(span.step in open_steps for span in spans_of(operation)):
+            spans = spans_of(operation)
+            if spans and any(span.step in open_steps for span in spans):
                 self._send(batch, sent)
                 batch = []
                 while sent:

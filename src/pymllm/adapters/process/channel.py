@@ -264,7 +264,5 @@ def open_channel(name: str, command: Sequence[str], line_limit: int) -> Channel:
 
 
 def _name_of(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    known = {known.value: known.name for known in signal.Signals}
+    return known.get(number, f"signal {number}")  # a real-time signal has no name

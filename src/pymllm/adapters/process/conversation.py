@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pymllm import __version__
 from pymllm.adapters.process.answer_limit import seconds_per_answer
@@ -41,8 +40,7 @@ __all__ = ["Asked", "Conversation"]
 Kind = TypeVar("Kind")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """One operation to be said.
 
     Parameters

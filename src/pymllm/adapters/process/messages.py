@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pymllm.adapters.process.wire import operations_schema, read_outcome
 from pymllm.oracle.history import Config
@@ -181,9 +181,8 @@ class Error:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The outcome of one step; spelled ``outcome``."""
+class Told(NamedTuple):
+    """The outcome of one step; spelled ``outcome``. A tuple, which is made in half the time of a record."""
 
     step: int
     outcome: Outcome

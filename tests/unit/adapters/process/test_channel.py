@@ -58,8 +58,8 @@ def test_more_than_two_pipes_hold_goes_through() -> None:
         ("status-3", "crashed", "ended with status 3 instead of an answer"),
         ("status-0", "ended", "ended with status 0 instead of an answer"),
         ("half-line-and-end", "ended", "ended with status 0 in the middle of a line instead of an answer"),
-        ("hang", "hung", "gave no answer within 0.4 s"),
-        ("half-line", "hung", "gave no answer within 0.4 s after half a line"),
+        ("hang", "hung", "gave no answer within 1 s"),
+        ("half-line", "hung", "gave no answer within 1 s after half a line"),
         ("huge", "too-long", "wrote a line of more than 1,048,576 bytes"),
     ],
 )
@@ -72,7 +72,7 @@ def test_where_no_line_comes_it_says_why(
         channel.receive(20)
         channel.send([b'{"say":"start"}\n'])
         with pytest.raises(ChannelError) as caught:
-            channel.receive(0.4 if verdict == "hung" else 20)
+            channel.receive(1.0 if verdict == "hung" else 20)
         assert (caught.value.verdict, caught.value.message[: len(words)]) == (verdict, words)
     if behaviour == "kill":
         assert "! so long" in channel.transcript.text()
@@ -88,9 +88,10 @@ def test_a_closed_pipe_is_told_from_an_end(
     with running(tiny_program("hello", behaviour)) as channel:
         channel.send([HELLO])
         if stream == "input":
-            time.sleep(
-                0.3
-            )  # until it is closed; what is written before is lost, and it hangs for all we know
+            deadline = time.monotonic() + 20
+            while not channel._is_deaf and time.monotonic() < deadline:  # what is said before that is lost
+                channel.send([HELLO])
+                time.sleep(0.02)
         channel.send([HELLO])
         with pytest.raises(ChannelError) as caught:
             channel.receive(20)
@@ -119,8 +120,7 @@ def test_the_end_takes_along_what_a_program_has_started(tiny_program: Callable[.
     """A process group of its own; and it is reaped."""
     with running(tiny_program("hello", "leave-a-child")) as channel:
         channel.send([HELLO])
-        with pytest.raises(ChannelError, match="hung"):
-            channel.receive(1.5)
+        assert channel.receive(20) == b"so what?"
         found = re.search(r"! child (\d+)", channel.transcript.text())
         assert found is not None
         child = int(found[1])

@@ -43,13 +43,14 @@ def test_a_program_introduces_itself_starts_does_looks_and_parts(tiny_program: C
         assert not conversation.is_open
 
 
-def talk(command: str, said: list[Conversation]) -> None:
-    """Say everything once."""
+def talk(command: str, said: list[Conversation], seconds: float) -> None:
+    """Say everything once; from the first operation on, answers have so many seconds."""
     said.append(Conversation("mine", shlex.split(command)))
     said[0].start({}, 0)
-    said[0].ask([Asked(1, HASH)])
-    said[0].outcome_of(Asked(1, HASH))
-    said[0].audit()
+    with answer_limit(seconds):
+        said[0].ask([Asked(1, HASH)])
+        said[0].outcome_of(Asked(1, HASH))
+        said[0].audit()
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,8 @@ def test_where_it_does_not_go_on_the_program_is_ended_and_its_last_lines_are_kep
 ) -> None:
     """With a verdict, and what it was asked for."""
     said: list[Conversation] = []
-    with answer_limit(0.5 if verdict == "hung" else 20), pytest.raises(ConversationError) as caught:
-        talk(tiny_program(where, behaviour), said)
+    with pytest.raises(ConversationError) as caught:
+        talk(tiny_program(where, behaviour), said, 0.5 if verdict == "hung" else 20)
     error = caught.value
     assert error.verdict == verdict
     assert words in error.message
