@@ -1,0 +1,40 @@
+"""What a process holds between two runs."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+import sys
+
+import psutil
+
+from pymllm.conformance.soak.records import Memory
+
+__all__ = ["look_at_memory"]
+
+_PROCESS = psutil.Process()
+_NAME = f"{platform.node()}/{os.getpid()}/{_PROCESS.create_time():.2f}"
+_C = ctypes.CDLL(None)
+
+
+def look_at_memory(operations: int) -> Memory:
+    """Let go of what nobody needs, then look at what is left.
+
+    Parameters
+    ----------
+    operations : int
+        That this process has carried out so far.
+
+    Notes
+    -----
+    The C library keeps what was freed for later, so that a process looks as large as the largest run it ever
+    played; what can go is given back first (`malloc_trim`), where the library can do so. Cost: a full
+    garbage collection, and the kernel's look at every mapping, a few milliseconds each.
+    """
+    gc.collect()
+    if hasattr(_C, "malloc_trim"):
+        _C.malloc_trim(0)
+    used = _PROCESS.memory_full_info()
+    return Memory(_NAME, operations, used.rss, getattr(used, "uss", used.rss), sys.getallocatedblocks())
