@@ -13,8 +13,9 @@ from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "verify")
-"""What faults prints, a line of a history, what judge and rerun print, what verify prints."""
+SCHEMAS = ("faults", "history", "judgement", "ledger", "soak", "verify")
+"""What faults prints, a line of a history, what judge and rerun print, a line of a soak's ledger, what soak
+and verify print."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
@@ -27,6 +28,14 @@ def make_schema(name: str) -> dict[str, Any]:
         from pymllm.cli.faults_document import faults_schema
 
         return faults_schema()
+    if name == "ledger":
+        from pymllm.conformance.soak.records import ledger_schema
+
+        return ledger_schema()
+    if name == "soak":
+        from pymllm.cli.soak_document import soak_schema
+
+        return soak_schema()
     from pymllm.cli.verify_document import verify_schema
 
     return verify_schema()
@@ -37,7 +46,7 @@ def make_schema(name: str) -> dict[str, Any]:
 def schema_command(name: str) -> None:
     """Print the JSON schema of a document or file of this program.
 
-    history: one line of a program's file. The others are what commands print with --json: faults, verify,
-    and judgement for both judge and rerun.
+    history: one line of a program's file. ledger: one line of a soak's. The others are what commands print
+    with --json: faults, soak, verify, and judgement for both judge and rerun.
     """
     say(json.dumps(make_schema(name), indent=2))

@@ -58,7 +58,7 @@ class Clocks:
     def operation(self, examiner: Examiner) -> Iterator[None]:
         """Time what adapter and judge do in the block."""
         adapter, judge = _Timed(examiner.adapter, "apply"), _Timed(examiner.judge, "judge")
-        examiner.adapter, examiner.judge = adapter, judge  # type: ignore[assignment]  # each offers all of it
+        examiner.adapter, examiner.judge = adapter, judge
         try:
             yield
         finally:
@@ -93,7 +93,9 @@ class Clocks:
         factor = self._operations / max(self._samples, 1)
         adapter, judge = self._adapter * factor, self._judge * factor
         known = adapter + judge + self.walks + self.again
-        if known > cpu:  # a sample is only a sample
-            adapter, judge = (it * max(cpu - self.walks - self.again, 0) / (adapter + judge) for it in (adapter, judge))
+        if adapter + judge and known > cpu:  # a sample is only a sample
+            adapter, judge = (
+                it * max(cpu - self.walks - self.again, 0) / (adapter + judge) for it in (adapter, judge)
+            )
         driver = max(0.0, cpu - adapter - judge - self.walks - self.again)
         return wall, cpu, Shares(*(round(it, 6) for it in (adapter, judge, self.walks, self.again, driver)))

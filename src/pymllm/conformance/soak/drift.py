@@ -1,7 +1,7 @@
 """Does memory grow with the number of operations? A robust slope with its spread, and what it says.
 
-The slope is the median of those through any two samples of one process (Theil and Sen): a run that was large, or
-a collection that came late, moves it little. The spread is the interval that has the true slope with a
+The slope is the median of those through any two samples of one process (Theil and Sen): a run that was large,
+or a collection that came late, moves it little. The spread is the interval that has the true slope with a
 probability of 95 %, from the ranks of those slopes (Sen 1968; several processes as in Hirsch and Slack 1984).
 """
 
@@ -47,10 +47,11 @@ class Measure:
 MEASURES: tuple[Measure, ...] = (
     Measure("uss", "bytes", float(1 << 20)),
     Measure("rss", "bytes", float(4 << 20)),
-    Measure("blocks", "blocks", 10_000.0),
+    Measure("blocks", "blocks", 50_000.0),
 )
 """What the process shares with nobody may grow by a byte per operation and is called flat, its resident
-memory, which has more noise, by four; the objects of Python by one for each hundred operations."""
+memory, which has more noise, by four; the objects of Python by one for every twenty operations."""
+_COURSES = ("operations", *(measure.name for measure in MEASURES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +84,40 @@ class Drift:
 
 
 class MemoryCourse:
-    """The samples of a campaign, by process; they take eight bytes each, so as not to be a leak themselves."""
+    """The samples of a campaign, by process; in few bytes, so as not to be a leak themselves.
+
+    What a process has grown by in its first run at a place is left out, with the operations of that run:
+    modules and classes come once. Where such a run left memory behind that went later, the slope is too low.
+
+    Attributes
+    ----------
+    peak : int
+        The largest resident memory of any process, in bytes.
+    """
 
     def __init__(self) -> None:
+        self.peak = 0
         self._of: dict[str, dict[str, array[float]]] = {}
+        self._last: dict[str, Memory] = {}
 
     def add(self, memory: Memory) -> None:
         """Take a sample, one behind the other for each process."""
-        if not memory.process:
+        self.peak = max(self.peak, memory.rss)
+        before = self._last.get(memory.process)
+        self._last[memory.process] = memory
+        if before is None or memory.is_first:
             return
-        course = self._of.setdefault(
-            memory.process, {name: array("d") for name in ("operations", *(it.name for it in MEASURES))}
-        )
+        course = self._of.setdefault(memory.process, {name: array("d") for name in _COURSES})
         for name, numbers in course.items():
-            numbers.append(getattr(memory, name))
-
-    @property
-    def peak(self) -> int:
-        """The largest resident memory of any process, in bytes."""
-        return int(max((max(course["rss"]) for course in self._of.values()), default=0))
+            grown = getattr(memory, name) - getattr(before, name)
+            numbers.append((numbers[-1] if numbers else 0) + grown)
 
     def estimate(self) -> tuple[Drift, ...]:
         """Return the drift of each measure."""
         return tuple(
-            estimate_drift(measure, {name: (it["operations"], it[measure.name]) for name, it in self._of.items()})
+            estimate_drift(
+                measure, {name: (it["operations"], it[measure.name]) for name, it in self._of.items()}
+            )
             for measure in MEASURES
         )
 
@@ -138,13 +149,13 @@ def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float],
         variance += len(points) * (len(points) - 1) * (2 * len(points) + 5) / 18
     if samples < _FEWEST or not slopes:
         none = None, None, None
-        return Drift(measure.name, measure.unit, *none, measure.bound, samples, processes, DriftVerdict.TOO_SHORT)
+        return Drift(
+            measure.name, measure.unit, *none, measure.bound, samples, processes, DriftVerdict.TOO_SHORT
+        )
     slopes.sort()
     half = _NORMAL_95 * math.sqrt(variance) / 2
     middle = (len(slopes) - 1) / 2
-    slope, low, high = (
-        _at(slopes, place) * MILLION for place in (middle, middle - half, middle + half)
-    )
+    slope, low, high = (_at(slopes, place) * MILLION for place in (middle, middle - half, middle + half))
     verdict = (
         DriftVerdict.GROWS
         if low > measure.bound

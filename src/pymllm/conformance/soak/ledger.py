@@ -1,7 +1,7 @@
 """The file of a campaign: JSON lines that only grow, so that whatever ends a campaign leaves a whole ledger.
 
-Two ledgers in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run that
-stands in it twice is counted once.
+Two ledgers in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run
+that stands in it twice is counted once.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from pymllm.conformance.soak.records import Memory
 
@@ -19,13 +19,15 @@ _NAME = f"{platform.node()}/{os.getpid()}/{_PROCESS.create_time():.2f}"
 _C = ctypes.CDLL(None)
 
 
-def look_at_memory(operations: int) -> Memory:
+def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
     """Let go of what nobody needs, then look at what is left.
 
     Parameters
     ----------
     operations : int
         That this process has carried out so far.
+    is_first : bool
+        Whether the last run was the first of its process at its place.
 
     Notes
     -----
@@ -37,4 +39,5 @@ def look_at_memory(operations: int) -> Memory:
     if hasattr(_C, "malloc_trim"):
         _C.malloc_trim(0)
     used = _PROCESS.memory_full_info()
-    return Memory(_NAME, operations, used.rss, getattr(used, "uss", used.rss), sys.getallocatedblocks())
+    uss: int = getattr(used, "uss", used.rss)
+    return Memory(_NAME, operations, used.rss, uss, sys.getallocatedblocks(), is_first)

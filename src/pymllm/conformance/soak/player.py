@@ -15,8 +15,10 @@ from typing import Any
 from pymllm.conformance.acting import ActingMachine, acts_of, make_machine
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.conformance.soak.clocks import Clocks
+from pymllm.conformance.soak.failures import make_short
 from pymllm.conformance.soak.memory import look_at_memory
 from pymllm.conformance.soak.records import Failure, Place, RunRecord
 from pymllm.conformance.soak.sizes import reach_of
@@ -53,6 +55,8 @@ class RunTask:
         Operations after which no act begins.
     audit : int
         Operations between two walks from inside; 0 for none.
+    known : frozenset of str
+        Laws of which there is a small program already.
     """
 
     number: int
@@ -61,22 +65,35 @@ class RunTask:
     seed: int
     limit: int
     audit: int
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
-    """What came of a run: its line for the ledger, and the program where it failed."""
+    """What came of a run.
+
+    Parameters
+    ----------
+    record : RunRecord
+        Its line for the ledger.
+    history : History or None
+        The program, where it failed.
+    finding : Finding or None
+        The program made small, where it broke a law that was not known to be broken.
+    """
 
     record: RunRecord
     history: History | None = None
+    finding: Finding | None = None
 
 
 _CLASSES: dict[str, type[ActingMachine]] = {}
-"""Machine classes by place. Hypothesis keeps every class that it has seen, so one for each run would be a leak."""
+"""Machine classes by place. Hypothesis keeps each that it has seen: one for every run would be a leak."""
+
+_Do = Callable[[ActingMachine, Operation], Outcome]
 
 _SPENT = 0
 """Operations that this process has carried out in runs."""
-
 
 
 class _Run:
@@ -146,12 +163,16 @@ def play_run(task: RunTask) -> PlayedRun:
     a run writes down stays until its end, and looking through all of it again and again finds nothing.
     """
     global _SPENT
-    played, operations = _play(task)
-    _SPENT += operations
-    return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT)))
+    is_first = _key_of(task.place) not in _CLASSES
+    played = _play(task)
+    _SPENT += played.record.operations
+    failure, history = played.record.failure, played.history
+    if failure is not None and history is not None and failure.law not in {None, *task.known}:
+        played = replace(played, finding=make_short(history, failure))
+    return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT, is_first=is_first)))
 
 
-def _play(task: RunTask) -> tuple[PlayedRun, int]:
+def _play(task: RunTask) -> PlayedRun:
     clocks = Clocks()
     run = _Run(task, clocks)
     failure = None
@@ -162,7 +183,9 @@ def _play(task: RunTask) -> tuple[PlayedRun, int]:
         failure = _failure_of(violation, run)
     except Exception as error:
         found = run.machine_class.found  # closing what has broken a law may meet an error, too
-        failure = _failure_of(found.violation, run) if found else Failure(None, _describe(error), step=_last(run))
+        failure = (
+            _failure_of(found.violation, run) if found else Failure(None, _describe(error), step=_last(run))
+        )
     seconds, cpu, shares = clocks.stop()
     place, examiner = task.place, run.examiner
     evidence = examiner.judge.evidence if examiner is not None else Evidence()
@@ -193,7 +216,7 @@ def _play(task: RunTask) -> tuple[PlayedRun, int]:
     )
     run.machine_class.found = None  # it holds the whole program
     history = examiner.history if examiner is not None and failure is not None else None
-    return PlayedRun(record, history), run.operations
+    return PlayedRun(record, history)
 
 
 @contextmanager
@@ -207,17 +230,21 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
+def _key_of(place: Place) -> str:
+    return json.dumps([place.adapter, place.machine, place.config])
+
+
 def _class_of(place: Place) -> type[ActingMachine]:
-    key = json.dumps([place.adapter, place.machine, place.config])
+    key = _key_of(place)
     if key not in _CLASSES:
         entry = next(it for it in MACHINES[place.kind] if it.name == place.machine)
         made = make_machine(load_machine(entry), place.adapter, place.config)
-        made.do = _clocked(made.do)  # type: ignore[method-assign]  # of a class made here
+        setattr(made, "do", _clocked(made.do))  # noqa: B010  # of a class made here
         _CLASSES[key] = made
     return _CLASSES[key]
 
 
-def _clocked(do: Callable[[ActingMachine, Operation], Outcome]) -> Callable[[ActingMachine, Operation], Outcome]:
+def _clocked(do: _Do) -> _Do:
     def timed(machine: ActingMachine, operation: Operation) -> Outcome:
         clocks: Clocks = machine.clocks  # type: ignore[attr-defined]  # set for each run
         if not clocks.is_sample():

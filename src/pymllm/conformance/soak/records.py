@@ -1,8 +1,8 @@
 """What a campaign writes down: a header, and one line for each run that ended.
 
-A line has two halves. What was *played* follows from version, adapter, configuration, machine, seed and length,
-on every machine; two lines of one `key` with other contents mean that something is not deterministic (X3).
-What was *measured* (time, memory, walks from inside, files) is different each time.
+A line has two halves. What was *played* follows from version, adapter, configuration, machine, seed and
+length, wherever it is played; two lines of one `key` with other contents mean that something is not
+deterministic (X3). What was *measured* (time, memory, walks from inside, files) is different each time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where runs are played: a machine on a configuration of an adapter, and its size in `sizes.SIZES`."""
+    """Where runs are played: a machine on a configuration of an adapter that claims something.
+
+    ``size`` is one of `pymllm.conformance.soak.sizes.SIZES`.
+    """
 
     adapter: str
     kind: str
     config: Config
     machine: str
     size: str = "tiny"
+    capabilities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ class Memory:
         Resident memory, and that which it shares with nobody, in bytes.
     blocks : int
         Blocks of memory that Python objects are in.
+    is_first : bool
+        Whether the run was the first of its process at its place, so that modules and classes came with it.
     """
 
     process: str = ""
@@ -147,6 +153,7 @@ class Memory:
     rss: int = 0
     uss: int = 0
     blocks: int = 0
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from pymllm.adapters.registry import AdapterEntry, find_adapter
+from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.machines import machines_for
 from pymllm.conformance.smoke import SmokeFailure, try_adapter
 from pymllm.conformance.soak.player import RunTask
 from pymllm.conformance.soak.records import CampaignHeader, Place
-from pymllm.conformance.soak.sizes import SIZES, grow
+from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for
 from pymllm.errors import AdapterError, PymllmError
 from pymllm.oracle.history import Config
 
-__all__ = ["find_places", "make_task", "place_of", "plan_runs"]
+__all__ = ["find_places", "find_places_of", "make_task", "plan_runs"]
 
 _SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
 _SHORTEST = 2_000
@@ -37,31 +38,34 @@ def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
     if isinstance(smoke, SmokeFailure):
         return smoke
     return tuple(
-        Place(entry.name, smoke.kind, config, machine.name, size)
+        Place(entry.name, smoke.kind, config, machine.name, size, tuple(sorted(claims)))
         for own, _ in smoke.configurations
         for size in SIZES
         if (config := grow(smoke.kind, own, size)) is not None
         and (claims := _claims_of(entry, config)) is not None
         for machine in machines_for(smoke.kind, claims)
+        if is_fit_for(machine, size)
     )
 
 
-def place_of(adapter: str, config: Config, machine: str | None = None) -> tuple[Place, ...]:
-    """Return the machines that can run on one configuration, or one of them by its name.
-
-    Raises
-    ------
-    AdapterError
-        The adapter cannot be built like this.
-    """
-    made = build_adapter(adapter, dict(config))
-    with closing(made):
-        able = machines_for(made.kind, made.capabilities)
-    return tuple(
-        Place(find_adapter(adapter).name, made.kind, dict(config), entry.name)
-        for entry in able
-        if machine in (None, entry.name)
-    )
+def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Place, ...] | SmokeFailure:
+    """Return every machine on each of some configurations of an adapter; all of `find_places` for none."""
+    entry, configs = asked
+    if not configs:
+        return find_places(entry)
+    places = []
+    for config in configs:
+        try:
+            adapter = build_adapter(entry.name, dict(config))
+            with closing(adapter):
+                kind, claims = adapter.kind, adapter.capabilities
+        except AdapterError as error:
+            return SmokeFailure(entry.name, None, error.message)
+        places += [
+            Place(entry.name, kind, dict(config), machine.name, "tiny", tuple(sorted(claims)))
+            for machine in machines_for(kind, claims)
+        ]
+    return tuple(places)
 
 
 def _claims_of(entry: AdapterEntry, config: Config) -> frozenset[str] | None:
@@ -69,7 +73,7 @@ def _claims_of(entry: AdapterEntry, config: Config) -> frozenset[str] | None:
         adapter = build_adapter(entry.place, dict(config))
         with closing(adapter):
             return adapter.capabilities
-    except (AdapterError, PymllmError):
+    except PymllmError:
         return None
 
 
@@ -84,11 +88,11 @@ def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
     """
     turns = _Turns(header)
     planned = 0
-    number = 0
-    while header.operations is None or planned < header.operations:
+    for number in itertools.count():
+        if header.operations is not None and planned >= header.operations:
+            return
         task = make_task(header, number, turns.take(number))
         planned += task.limit
-        number += 1
         yield task
 
 
@@ -126,8 +130,4 @@ class _Turns:
         (size,) = source.choices(list(sizes), [_SIZE_SHARES[size] for size in sizes])
         taken = self._taken[adapter, size]
         self._taken[adapter, size] += 1
-        return _pick(sizes[size], taken)
-
-
-def _pick(places: Sequence[Place], taken: int) -> Place:
-    return places[taken % len(places)]
+        return sizes[size][taken % len(sizes[size])]

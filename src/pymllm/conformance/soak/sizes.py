@@ -16,17 +16,20 @@ requests    num_blocks, max_blocks, paused_limit,           4          --
             max_requests
 ==========  ==============================================  =========  =========
 
-What is read as a whole after every act, such as a table of rows, does not grow further: programs would do
-nothing else. Keys that a configuration lacks, or that are no number above 0 there, are left alone.
+An engine evicts a little at every step, and the judge looks at all that could have gone each time: machines
+that drive one stay out of large pools. What is read as a whole after every act, such as a table of rows, does
+not grow further: programs would do nothing else. Keys that a configuration lacks, or that are no number above
+0 there, are left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pymllm.conformance.machines import MachineEntry
 from pymllm.oracle.history import Config
 
-__all__ = ["SIZES", "grow", "reach_of"]
+__all__ = ["SIZES", "grow", "is_fit_for", "reach_of"]
 
 SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20}
 """Each size, and by what the length of its runs is divided: their operations take longer."""
@@ -74,6 +77,11 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
     grown = {key: _times(config[key], factor) for key, factor in factors.items() if key in config}
     larger = {**config, **grown}
     return larger if larger != config else None
+
+
+def is_fit_for(machine: MachineEntry, size: str) -> bool:
+    """Tell whether a machine gets anywhere in configurations of a size."""
+    return size != "large" or not machine.needs
 
 
 def _times(value: int | str | bool | None, factor: int) -> int | str | bool | None:
