@@ -128,6 +128,7 @@ _page_option = click.option(
 @click.pass_context
 def soak_command(
     context: click.Context,
+    /,
     strict: bool,
     as_json: bool,
     page: Path | None,

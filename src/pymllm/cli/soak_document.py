@@ -148,7 +148,9 @@ def make_document(report: SoakReport, *, strict: bool = False) -> dict[str, Any]
             DriftRow(
                 it.measure,
                 it.unit,
-                *(None if value is None else round(value, 1) for value in (it.slope, it.low, it.high)),
+                _rounded(it.slope),
+                _rounded(it.low),
+                _rounded(it.high),
                 it.bound,
                 it.samples,
                 it.processes,
@@ -161,6 +163,10 @@ def make_document(report: SoakReport, *, strict: bool = False) -> dict[str, Any]
     )
     plain: dict[str, Any] = encode(document)
     return plain
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
 
 
 def _adapter_row(adapter: AdapterTotals) -> AdapterRow:

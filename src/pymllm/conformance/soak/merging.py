@@ -35,8 +35,10 @@ def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> Soak
         if (output / FILE).exists():
             raise FileExistsError(output / FILE)
         with Ledger(output / FILE) as ledger:
-            for record in (*headers, *runs):
-                ledger.add(record)
+            for header in headers:
+                ledger.add(header)
+            for run in runs:
+                ledger.add(run)
     totals = Totals(headers)
     for run in sorted(runs, key=lambda run: (run.memory.process, run.memory.operations)):
         totals.add(run)

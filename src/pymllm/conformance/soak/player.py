@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pymllm.conformance.acting import ActingMachine, acts_of, make_machine
+from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding
@@ -114,7 +114,6 @@ class _Run:
             "is_replayed": not self.source.randrange(_REPLAYS),
             "clocks": clocks,
             "found": None,
-            "steps_run": 0,
         }
         for name, value in space.items():
             setattr(self.machine_class, name, value)
@@ -122,7 +121,7 @@ class _Run:
     @property
     def operations(self) -> int:
         """Carried out so far."""
-        return self.machine_class.steps_run
+        return len(self.examiner.history) if self.examiner is not None else 0
 
     def play(self) -> None:
         """Play to the end; raises whatever ends the run early."""
@@ -164,15 +163,14 @@ def play_run(task: RunTask) -> PlayedRun:
     """
     global _SPENT
     is_first = _key_of(task.place) not in _CLASSES
-    played = _play(task)
+    played, found = _play(task)
     _SPENT += played.record.operations
-    failure, history = played.record.failure, played.history
-    if failure is not None and history is not None and failure.law not in {None, *task.known}:
-        played = replace(played, finding=make_short(history, failure))
+    if found is not None and found.violation.law not in task.known:
+        played = replace(played, finding=make_short(found))
     return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT, is_first=is_first)))
 
 
-def _play(task: RunTask) -> PlayedRun:
+def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
     clocks = Clocks()
     run = _Run(task, clocks)
     failure = None
@@ -182,7 +180,7 @@ def _play(task: RunTask) -> PlayedRun:
     except InvariantViolation as violation:
         failure = _failure_of(violation, run)
     except Exception as error:
-        found = run.machine_class.found  # closing what has broken a law may meet an error, too
+        found = run.machine_class.found  # closing what broke a law may meet an error, too
         failure = (
             _failure_of(found.violation, run) if found else Failure(None, _describe(error), step=_last(run))
         )
@@ -214,9 +212,9 @@ def _play(task: RunTask) -> PlayedRun:
         round(cpu, 6),
         shares,
     )
-    run.machine_class.found = None  # it holds the whole program
+    found, run.machine_class.found = run.machine_class.found, None  # it holds the whole program
     history = examiner.history if examiner is not None and failure is not None else None
-    return PlayedRun(record, history)
+    return PlayedRun(record, history), found
 
 
 @contextmanager
