@@ -105,7 +105,7 @@ class MemoryCourse:
         self.peak = max(self.peak, memory.rss)
         before = self._last.get(memory.process)
         self._last[memory.process] = memory
-        if before is None or memory.is_first:
+        if not memory.process or before is None or memory.is_first:
             return
         course = self._of.setdefault(memory.process, {name: array("d") for name in _COURSES})
         for name, numbers in course.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import math
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -143,7 +144,7 @@ class _Run:
         task, place = self.task, self.task.place
         swarm = Swarm(machine, place.machine, self.source, reach_of(place.kind, place.config))
         self.off = tuple(sorted(acts_of(type(machine)).keys() - set(swarm.acts)))
-        next_walk = task.audit if task.audit > 1 else task.limit
+        next_walk = task.audit if task.audit > 1 else math.inf
         while self.operations < task.limit and self.acts < _IDLE_MOST * task.limit:
             self.acts += 1
             swarm.play(self.operations)
