@@ -163,8 +163,10 @@ def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
     for law, failure in adapter.failures.items():
         record = failure.first
         runs = "1 run" if failure.runs == 1 else f"{failure.runs:,} runs"
-        head = f"{law}  VIOLATED by {adapter.name} in {runs}: {find_law(law).sentence}"
-        yield f"\n{head}" if law else f"\n{adapter.name}  could not be asked to the end, in {runs}"
+        if law:
+            yield f"\n{law}  VIOLATED by {adapter.name} in {runs}: {find_law(law).sentence}"
+        else:
+            yield f"\n{adapter.name}  could not be asked to the end, in {runs}"
         yield from _explain(report, adapter, law, record)
 
 

@@ -122,7 +122,7 @@ def test_a_leak_of_an_adapter_shows_and_fails_where_that_is_asked_for(tiny: str,
     """What an implementation keeps beyond its end grows with the operations."""
     leaking, sound = (
         soak(
-            SoakPlan((find_adapter(f"{tiny}:{name}"),), seed=2, operations=10_000, longest=500),
+            SoakPlan((find_adapter(f"{tiny}:{name}"),), seed=2, operations=4_000, longest=200),
             tmp_path / name,
         )
         for name in ("Leaks", "TinyRows")
@@ -224,7 +224,7 @@ def test_an_interrupt_leaves_whole_lines(
         soak(PLAN, tmp_path)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_a_folder_that_can_go_on(tmp_path: Path, jobs: int) -> None:
     """The program itself, interrupted from outside while it plays."""
     options = ["--adapter", "rows", "--seed", "3", "--operations", "60000", "--longest", "400"]
