@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pymllm
+from pymllm import __version__
 from pymllm.oracle.history import Config
 from pymllm.oracle.records import decode, encode, schema_of
 
@@ -232,11 +232,11 @@ class RunRecord:
 @cache
 def build_version() -> str:
     """Return this package's version with a digest of its source, so that no change passes unnoticed."""
-    folder = Path(pymllm.__file__).parent
+    folder = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"{pymllm.__version__}+{digest.hexdigest()[:12]}"
+    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 def write_line(record: CampaignHeader | RunRecord) -> str:

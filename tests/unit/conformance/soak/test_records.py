@@ -72,9 +72,9 @@ def test_a_run_is_named_by_what_it_follows_from() -> None:
 def test_a_change_of_the_source_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X3: runs of different code are no duplicates."""
     package = tmp_path / "pymllm"
-    package.mkdir()
+    (package / "conformance" / "soak").mkdir(parents=True)
     shutil.copy(pymllm.__file__, package / "__init__.py")
-    monkeypatch.setattr(records.pymllm, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(records, "__file__", str(package / "conformance" / "soak" / "records.py"))
     before = build_version.__wrapped__()
     assert before == build_version.__wrapped__()
     assert before.startswith(f"{pymllm.__version__}+")
