@@ -20,9 +20,9 @@ __all__ = ["PHASES", "Swarm"]
 
 PHASES: dict[str, dict[str, float]] = {
     "fill": {"fill": 6.0, "drain": 0.2, "use": 1.0, "wipe": 0.0},
-    "age": {"fill": 1.0, "drain": 0.5, "use": 3.0, "wipe": 0.05},
-    "drain": {"fill": 0.3, "drain": 6.0, "use": 1.0, "wipe": 0.2},
-    "churn": {"fill": 2.0, "drain": 2.0, "use": 1.0, "wipe": 0.3},
+    "age": {"fill": 1.0, "drain": 0.5, "use": 3.0, "wipe": 0.1},
+    "drain": {"fill": 0.3, "drain": 6.0, "use": 1.0, "wipe": 0.4},
+    "churn": {"fill": 2.0, "drain": 2.0, "use": 1.0, "wipe": 1.0},
 }
 """What each phase multiplies the weights of a role with. The first phase of a run fills."""
 

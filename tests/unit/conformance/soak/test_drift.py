@@ -51,6 +51,13 @@ def test_a_few_large_runs_do_not_move_the_slope() -> None:
     assert found.verdict is DriftVerdict.FLAT
 
 
+def test_growth_that_adds_up_to_little_is_no_leak_yet() -> None:
+    """A judge never accuses the innocent: a few pages more after a second are none."""
+    found = drift(10 * MIB, 0, 40)
+    assert found.low == pytest.approx(10 * MIB)
+    assert found.verdict is DriftVerdict.TOO_SHORT
+
+
 def test_few_samples_say_nothing() -> None:
     """Nor do those of which all were taken at once."""
     found = drift(50 * MIB, 0, 9)
@@ -62,7 +69,7 @@ def test_few_samples_say_nothing() -> None:
 
 def test_several_processes_are_looked_at_each_by_itself() -> None:
     """What one holds more than another is no growth."""
-    many = drift(50 * MIB, MIB, 20, 4)
+    many = drift(150 * MIB, MIB, 20, 4)
     assert (many.processes, many.samples) == (4, 60)
     assert many.verdict is DriftVerdict.GROWS
     lone = {"a": ([1.0, 2.0], [0.0, 1e12])}
