@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
 from pymllm.cli.soak_plan import AUDIT, SoakOptions
 from pymllm.cli.values import CONFIG
-from pymllm.cli.verify_plan import timeout_option
 from pymllm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def _count(most: int) -> click.IntRange:
 _strict_option = click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 _page_option = click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -87,13 +86,7 @@ _page_option = click.option(
     metavar="SEED",
     help="Play only the run with this seed, as a failure names it.",
 )
-@click.option(
-    "--jobs",
-    type=_count(1024),
-    metavar="N",
-    show_default="the number of processors",
-    help="Processes; 1 plays in this one.",
-)
+@jobs_option
 @click.option(
     "--audit",
     type=AUDIT,
@@ -117,14 +110,9 @@ _page_option = click.option(
     metavar="FOLDER",
     help="Go on with a campaign behind its last run.",
 )
-@_json_option
+@json_option
 @_page_option
-@click.option(
-    "--progress/--no-progress",
-    default=None,
-    show_default="on",
-    help="A table on a terminal, a line every ten seconds elsewhere, on standard error.",
-)
+@progress_option
 @click.pass_context
 def soak_command(
     context: click.Context,
@@ -132,7 +120,7 @@ def soak_command(
     strict: bool,
     as_json: bool,
     page: Path | None,
-    progress: bool | None,
+    progress: str,
     **options: Any,
 ) -> int | None:
     """Play long campaigns from seeds: pools that fill, age and drain for hours, every operation judged.
@@ -169,7 +157,7 @@ def soak_command(
     help="Write one ledger with every run, each once.",
 )
 @_strict_option
-@_json_option
+@json_option
 @_page_option
 def merge_command(
     folders: tuple[Path, ...], output: Path | None, strict: bool, as_json: bool, page: Path | None
@@ -191,13 +179,13 @@ def merge_command(
     return report.verdict(strict=strict).exit_status
 
 
-def _play(options: SoakOptions, progress: bool | None) -> SoakReport:
+def _play(options: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_display import soak_display
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
-    plan, folder = options.settle()
     try:
         resumed = None if options.resume is None else load_campaign(options.resume)
+        plan, folder = options.settle(resumed[0].operations if resumed is not None else None)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)
     except UsageError as error:

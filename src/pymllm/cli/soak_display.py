@@ -22,13 +22,14 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def soak_display(progress: bool | None) -> Iterator[Callable[[Totals], None] | None]:
+def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
     """Show how far a campaign is.
 
     Parameters
     ----------
-    progress : bool or None
-        On, off, or ``None``: a table where standard error is a terminal, else a line every ten seconds.
+    mode : str
+        ``"auto"``: a table where standard error is a terminal. ``"on"``: elsewhere a line every ten seconds,
+        too. ``"off"``. Off where it is closed.
 
     Yields
     ------
@@ -39,7 +40,8 @@ def soak_display(progress: bool | None) -> Iterator[Callable[[Totals], None] | N
     -----
     No thread draws: it would take the processor from what is being played.
     """
-    if progress is False or sys.stderr is None:
+    # There is no standard error at all where it was closed, and rich would draw on the other one.
+    if mode == "off" or sys.stderr is None or (mode == "auto" and not sys.stderr.isatty()):
         yield None
         return
     start = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.registry import OWN
+from pymllm.cli.options import count_processes
 from pymllm.cli.verify_plan import find_adapter_or_refuse
 from pymllm.oracle.history import Config
 
@@ -126,8 +126,13 @@ class SoakOptions:
         if not (self.resume / _LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {_LEDGER} in it.")
 
-    def settle(self) -> tuple[SoakPlan, Path]:
+    def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
         """Fill in the defaults; without a seed, one is drawn.
+
+        Parameters
+        ----------
+        operations : int, optional
+            Of a campaign that goes on: who plays a number of operations has no clock, unless one is given.
 
         Returns
         -------
@@ -139,7 +144,7 @@ class SoakOptions:
         from pymllm.conformance.soak.campaign import SoakPlan
 
         seed = secrets.randbelow(_SEED_STOP) if self.seed is None else self.seed
-        is_bounded = self.operations is not None or self.run is not None
+        is_bounded = any(it is not None for it in (operations, self.operations, self.run))
         minutes = _MINUTES if self.minutes is None and not is_bounded else self.minutes
         names = dict.fromkeys(self.adapters)
         entries = tuple(find_adapter_or_refuse(name) for name in names) if names else OWN
@@ -151,7 +156,7 @@ class SoakOptions:
             None if minutes is None else 60 * minutes,
             self.longest or _LONGEST,
             64 if self.audit is None else self.audit,
-            self.jobs or len(os.sched_getaffinity(0)),
+            count_processes(self.jobs),
             self.timeout,
             self.stop_on_failure,
             self.machine,

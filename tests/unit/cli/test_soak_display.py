@@ -51,7 +51,7 @@ def test_a_terminal_gets_a_table_now_and_then(totals: Totals, monkeypatch: pytes
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with soak_display(None) as show:
+    with soak_display("auto") as show:
         assert show is not None
         show(totals)
         assert "rows" not in terminal.getvalue()
@@ -60,12 +60,12 @@ def test_a_terminal_gets_a_table_now_and_then(totals: Totals, monkeypatch: pytes
         assert "rows" in terminal.getvalue()
 
 
-def test_elsewhere_there_are_lines(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_there_are_lines_for_whoever_asks(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
     """One every ten seconds."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-    with soak_display(True) as show:
+    with soak_display("on") as show:
         assert show is not None
         for at in (1.0, 11.0, 12.0, 22.0):
             now[0] = at
@@ -75,8 +75,10 @@ def test_elsewhere_there_are_lines(totals: Totals, monkeypatch: pytest.MonkeyPat
 
 def test_nothing_is_shown_where_nothing_is_wanted_or_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed standard error stays closed."""
-    with soak_display(False) as show:
-        assert show is None
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    for mode in ("off", "auto"):
+        with soak_display(mode) as show:
+            assert show is None
     monkeypatch.setattr(sys, "stderr", None)
-    with soak_display(None) as show:
+    with soak_display("on") as show:
         assert show is None

@@ -93,3 +93,5 @@ def test_a_campaign_is_not_written_over(tmp_path: Path) -> None:
     resumed = replace(NONE, resume=tmp_path)
     resumed.check()
     assert resumed.settle()[1] == tmp_path
+    assert resumed.settle()[0].seconds == 600.0
+    assert resumed.settle(5_000)[0].seconds is None
