@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -87,12 +86,11 @@ def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
     runs are equally common.
     """
     turns = _Turns(header)
-    planned = 0
-    for number in itertools.count():
-        if header.operations is not None and planned >= header.operations:
-            return
+    planned = number = 0
+    while header.operations is None or planned < header.operations:
         task = make_task(header, number, turns.take(number))
         planned += task.limit
+        number += 1
         yield task
 
 

@@ -20,6 +20,7 @@ from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, read_ledger
 from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares
 from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
 from pymllm.oracle.history import load_history
 from pymllm.oracle.verdicts import Verdict
@@ -144,6 +145,16 @@ def test_adapters_that_cannot_be_played_are_told(tiny: str, tmp_path: Path) -> N
     assert report.verdict() is Verdict.UNKNOWN
     alone = soak(replace(plan, adapters=plan.adapters[:1]), tmp_path / "b")
     assert (alone.totals.runs, alone.verdict()) == (0, Verdict.UNKNOWN)
+
+
+def test_an_adapter_whose_process_dies_before_it_plays_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that does not pass its smoke test."""
+    monkeypatch.setattr(campaign, "find_places_of", lambda asked: Lost("killed"))
+    report = soak(replace(PLAN, adapters=ROWS[:1]), tmp_path)
+    assert [(it.name, it.message) for it in report.refused] == [("rows", "killed")]
+    assert report.verdict() is Verdict.UNKNOWN
 
 
 def test_an_adapter_that_dies_or_hangs_takes_nothing_along(tiny: str, tmp_path: Path) -> None:
