@@ -180,7 +180,8 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
-    yield f"    the run    {command} --machine {record.machine} --audit {_rate(report.headers[0].audit)}"
+    rest = f"--operations {record.limit} --machine {record.machine} --audit {_rate(report.headers[0].audit)}"
+    yield f"    the run    {command} {rest}"
     for word, file in (("again", record.short), ("as played", record.file)):
         if file is not None:
             path = str(report.folder / file) if report.folder is not None else file

@@ -74,7 +74,7 @@ def test_the_text_says_everything(report: SoakReport) -> None:
     assert "observed   7" in text
     assert "found      1+a, " in text
     assert "seed 9, step 44" in text
-    assert "--run 9 --machine RowMachine --audit 1/64" in text
+    assert "--run 9 --operations 100 --machine RowMachine --audit 1/64" in text
     assert "again      pymllm rerun folder/programs/x-short.jsonl --adapter rows" in text
     assert "as played  pymllm rerun folder/programs/x.jsonl --adapter rows" in text
     assert "rows  could not be asked to the end, in 1 run" in text
