@@ -17,6 +17,7 @@ WORDS = (
     "faults",
     "mutation",
     "stress",
+    "soak",
     "bench",
 )
 LABELS = ("matrix", "nightly")

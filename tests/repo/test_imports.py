@@ -27,7 +27,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters"},
-        {"numpy", "torch", "hypothesis"},
+        {"numpy", "torch", "hypothesis", "psutil"},
     ),
     "cli": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "conformance"},

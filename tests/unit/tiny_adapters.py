@@ -12,7 +12,7 @@ from pymllm.adapters.base import BaseAdapter
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
+from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, ReadRows, WriteEntries, WriteRow
 from pymllm.oracle.outcomes import Done, Matched, NoRoom, Outcome, Slots, Table
 
 
@@ -183,6 +183,26 @@ class WearsOut(TinyRows):
         if self.freed > 3:
             self.rows[row] = kept
         return done
+
+
+class OnlySmall(TinyRows):
+    """Cannot be any larger."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        if int(config["max_reqs"] or 0) > 4:
+            raise ValueError("too large")
+        super().__init__(name, config)
+
+
+class Leaks(TinyRows):
+    """Keeps every outcome that it ever gave, beyond its own end."""
+
+    KEPT: ClassVar[list[object]] = []
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        outcome = super().apply(step, operation)
+        self.KEPT.append((step, dict(outcome.sizes)))
+        return outcome
 
 
 class Hangs(TinyRows):

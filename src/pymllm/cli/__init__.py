@@ -13,12 +13,14 @@ from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
 from pymllm.cli.rerun import rerun_command
 from pymllm.cli.schema import schema_command
+from pymllm.cli.soak import soak_command
 from pymllm.cli.verify import verify_command
 
 __all__ = ["main"]
 
 for command in (
     verify_command,
+    soak_command,
     rerun_command,
     judge_command,
     faults_command,

@@ -14,8 +14,9 @@ from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "protocol", "verify")
-"""What faults prints, a line of a history, judge and rerun, a line of the process protocol, verify."""
+SCHEMAS = ("faults", "history", "judgement", "ledger", "protocol", "soak", "verify")
+"""What faults prints, a line of a history, what judge and rerun print, a line of a soak's ledger, a line of the
+process protocol, what soak and verify print."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
@@ -30,6 +31,14 @@ def make_schema(name: str) -> dict[str, Any]:
         from pymllm.cli.faults_document import faults_schema
 
         return faults_schema()
+    if name == "ledger":
+        from pymllm.conformance.soak.records import ledger_schema
+
+        return ledger_schema()
+    if name == "soak":
+        from pymllm.cli.soak_document import soak_schema
+
+        return soak_schema()
     from pymllm.cli.verify_document import verify_schema
 
     return verify_schema()
@@ -40,7 +49,8 @@ def make_schema(name: str) -> dict[str, Any]:
 def schema_command(name: str) -> None:
     """Print the JSON schema of a document or file of this program.
 
-    history: one line of a program's file. protocol: one line that is said to a --command, or by it. The
-    others are what commands print with --json: faults, verify, and judgement for both judge and rerun.
+    history: one line of a program's file. ledger: one line of a soak's. protocol: one line that is said to
+    a --command, or by it. The others are what commands print with --json: faults, soak, verify, and
+    judgement for both judge and rerun.
     """
     say(json.dumps(make_schema(name), indent=2))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -82,31 +82,79 @@ class Workers:
         answers: list[Any] = [Lost("interrupted before its end")] * len(items)
         if self.interruption is not None:
             return answers
-        tasks = [Task(function, item, self._seconds) for item in items]
-        answered = self._answer_beside(tasks) if self.jobs > 1 else _answer_here(tasks)
         try:
-            for count, (place, answer) in enumerate(answered, 1):
-                if isinstance(answer, Raised):
-                    raise answer.error
+            for count, (place, answer) in enumerate(self._answer(function, items), 1):
                 answers[place] = answer
                 if done is not None:
                     done(count)
         except KeyboardInterrupt as interruption:
-            self.interruption = interruption
-            self._end(at_once=True)
+            self._give_up(interruption)
         return answers
 
-    def _answer_beside(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
-        waiting = deque(enumerate(tasks))
-        while waiting or self._busy:
-            while waiting and len(self._busy) < self.jobs:
-                place, task = waiting.popleft()
+    def stream(
+        self,
+        function: Callable[[Item], Answer],
+        items: Iterable[Item],
+        tick: Callable[[], None] | None = None,
+    ) -> Iterator[tuple[Item, Answer | Lost]]:
+        """Call a function with items that may never end, each taken only when somebody is free for it.
+
+        Parameters
+        ----------
+        function, items
+            As of `map`.
+        tick : callable, optional
+            Called every second or so while others work.
+
+        Yields
+        ------
+        tuple
+            An item and its answer, in the order in which they end. After an interrupt, which is kept in
+            `interruption`, there is nothing more.
+        """
+        taken: dict[int, Item] = {}
+
+        def take() -> Iterator[Item]:
+            for place, item in enumerate(items):
+                taken[place] = item
+                yield item
+
+        try:
+            for place, answer in self._answer(function, take(), tick):
+                yield taken.pop(place), answer
+        except KeyboardInterrupt as interruption:
+            self._give_up(interruption)
+
+    def _answer(
+        self, function: Callable[[Any], Any], items: Iterable[Any], tick: Callable[[], None] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        tasks = (Task(function, item, self._seconds) for item in items)
+        answered = self._answer_beside(tasks, tick) if self.jobs > 1 else _answer_here(tasks)
+        for place, answer in answered:
+            if isinstance(answer, Raised):
+                raise answer.error
+            yield place, answer
+
+    def _give_up(self, interruption: KeyboardInterrupt) -> None:
+        self.interruption = interruption
+        self._end(at_once=True)
+
+    def _answer_beside(
+        self, tasks: Iterable[Task], tick: Callable[[], None] | None
+    ) -> Iterator[tuple[int, Any]]:
+        waiting = enumerate(tasks)
+        while True:
+            for place, task in itertools.islice(waiting, self.jobs - len(self._busy)):
                 worker = self._idle.pop() if self._idle else WorkerProcess()
                 self._busy[worker.link] = worker, place
                 worker.send(task)
+            if not self._busy:
+                return
             ready: list[Any] = wait(list(self._busy), _LOOK) or [
                 link for link, (worker, _) in self._busy.items() if not worker.is_alive
             ]
+            if tick is not None:
+                tick()
             for link in ready:
                 worker, place = self._busy.pop(link)
                 answer = worker.receive()
@@ -123,7 +171,7 @@ class Workers:
             worker.end(at_once=at_once)
 
 
-def _answer_here(tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+def _answer_here(tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
     for place, task in enumerate(tasks):
         with redirect_stdout(sys.stderr):  # what an adapter prints is no result
             answer = task.carry_out()

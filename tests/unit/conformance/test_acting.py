@@ -151,3 +151,21 @@ def test_a_driven_violation_is_kept(base: type[ActingMachine], law: str) -> None
     assert machine.found is not None
     assert machine.found.violation.law == law
     assert machine.runs == 1
+
+
+def test_a_walk_from_inside_can_be_made_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where none is made after each step; what it finds is the machine's."""
+    machine = make_machine(Allocating, "token-slots", CONFIG, audit=False)()
+    machine.do(Alloc(1))
+    assert not machine.examiner.audited
+    machine.look_inside()
+    assert machine.examiner.audited
+
+    def refuse() -> tuple[str, ...]:
+        raise InvariantViolation("A2", "seen from inside")
+
+    monkeypatch.setattr(machine.examiner.adapter, "audit", refuse)
+    with pytest.raises(InvariantViolation):
+        machine.look_inside()
+    assert type(machine).found is not None
+    assert machine.examiner.is_found_inside

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -140,3 +142,46 @@ def test_an_error_comes_through(jobs: int) -> None:
     """A bug is not swallowed."""
     with pytest.raises(ValueError, match="no such number"), Workers(jobs) as workers:
         workers.map(work, [1, -2])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_stream_takes_items_only_when_somebody_is_free(jobs: int) -> None:
+    """So it may have no end: who has enough stops taking answers."""
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in itertools.count():
+            taken.append(number)
+            yield number
+
+    ticks: list[None] = []
+    with Workers(jobs) as workers:
+        stream = workers.stream(work, items(), lambda: ticks.append(None))
+        answered = [next(stream) for _ in range(3)]
+        stream.close()
+    assert sorted(item for item, _ in answered) == sorted(answer[0] for _, answer in answered)  # type: ignore[index]
+    assert len(taken) <= 3 + jobs
+    assert bool(ticks) == (jobs > 1)
+
+
+def test_a_stream_ends_with_its_items_or_with_an_interrupt() -> None:
+    """What was answered before stays."""
+    with Workers(2) as workers:
+        answers = dict(workers.stream(work, [4, -1, 5]))
+    assert isinstance(answers.pop(-1), Lost)
+    assert [answer[0] for answer in answers.values() if not isinstance(answer, Lost)] == list(answers)
+    assert workers.interruption is None
+
+    def items() -> Iterator[int]:
+        yield 4
+        raise KeyboardInterrupt
+
+    with Workers(1) as workers:
+        assert [item for item, _ in workers.stream(work, items())] == [4]
+    assert workers.interruption is not None
+
+
+def test_an_error_of_a_stream_is_raised_where_it_is_read() -> None:
+    """As of `map`."""
+    with Workers(1) as workers, pytest.raises(ValueError, match="no such number"):
+        list(workers.stream(work, [-2]))

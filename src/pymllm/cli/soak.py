@@ -1,0 +1,212 @@
+"""``pymllm soak``: long campaigns from seeds. The play is in `pymllm.conformance.soak.campaign`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
+from pymllm.cli.program import complain, say
+from pymllm.cli.soak_plan import AUDIT, SoakOptions
+from pymllm.cli.values import CONFIG
+from pymllm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pymllm.conformance.soak.campaign import SoakReport
+
+__all__ = ["soak_command"]
+
+
+def _count(most: int) -> click.IntRange:
+    return click.IntRange(1, most)
+
+
+_strict_option = click.option(
+    "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
+)
+_page_option = click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the summary as Markdown, too.",
+)
+
+
+@click.group("soak", invoke_without_command=True, short_help="Play long campaigns from seeds, for hours.")
+@click.option(
+    "--adapter",
+    "adapters",
+    metavar="NAME",
+    multiple=True,
+    show_default="all of our own classes",
+    help="A name of `pymllm adapters`, or module:Class; may be repeated.",
+)
+@click.option(
+    "--config",
+    "configs",
+    type=CONFIG,
+    metavar="JSON",
+    multiple=True,
+    show_default="the adapter's, and larger ones",
+    help="Only this configuration of the one adapter; may be repeated.",
+)
+@click.option("--machine", metavar="NAME", help="Only this machine, such as PrefixMachine.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, 1_000_000),
+    metavar="M",
+    show_default="10",
+    help="No run begins later than this.",
+)
+@click.option(
+    "--operations",
+    type=_count(10**12),
+    metavar="N",
+    help="Operations to play, the same runs on every machine.",
+)
+@click.option(
+    "--longest", type=_count(1_000_000), metavar="N", show_default="50000", help="Most operations of one run."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    show_default="drawn",
+    help="Seed of every choice.",
+)
+@click.option(
+    "--run",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="SEED",
+    help="Play only the run with this seed, as a failure names it.",
+)
+@jobs_option
+@click.option(
+    "--audit",
+    type=AUDIT,
+    metavar="RATE",
+    show_default="1/64",
+    help="Walks from inside: every, 1/N operations, or off.",
+)
+@timeout_option
+@click.option("--stop-on-failure", is_flag=True, help="Begin no run after one that failed.")
+@_strict_option
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    show_default="runs/soak-SEED",
+    help="For the ledger, and programs that fail.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Go on with a campaign behind its last run.",
+)
+@json_option
+@_page_option
+@progress_option
+@click.pass_context
+def soak_command(
+    context: click.Context,
+    /,
+    strict: bool,
+    as_json: bool,
+    page: Path | None,
+    progress: str,
+    **options: Any,
+) -> int | None:
+    """Play long campaigns from seeds: pools that fill, age and drain for hours, every operation judged.
+
+    A campaign is a number of runs. In each, a machine plays on one configuration of one adapter, with some of
+    its acts switched off and others preferred, in phases. A run that ends is a line of the campaign's ledger,
+    from which it can go on. A failure is kept as a program, made small, and the campaign goes on.
+
+    Ends with 0 where nothing was found, with 1 where a law is broken, with 2 for bad input, and with 3 where
+    an adapter could not be asked. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or
+    143. docs/soak.md explains table, ledger and document.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    plan = SoakOptions(**options)
+    plan.check()
+    _refuse_missing_folder(page)
+    # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    report = _play(plan, progress)
+    _tell(report, strict, as_json, page)
+    if report.interruption is not None:
+        complain(f"go on with: pymllm soak --resume {report.folder}")
+        raise report.interruption
+    return report.verdict(strict=strict).exit_status
+
+
+@soak_command.command("merge", short_help="Put the ledgers of several campaigns together.")
+@click.argument("folders", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write one ledger with every run, each once.",
+)
+@_strict_option
+@json_option
+@_page_option
+def merge_command(
+    folders: tuple[Path, ...], output: Path | None, strict: bool, as_json: bool, page: Path | None
+) -> int:
+    """Put the ledgers of FOLDERs together, and tell what all campaigns came to.
+
+    A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
+    """
+    _refuse_missing_folder(page)
+    from pymllm.conformance.soak.merging import merge_campaigns
+
+    try:
+        report = merge_campaigns(folders, output)
+    except FileExistsError:
+        raise click.UsageError(f"--output {output}: there is a ledger already; choose another.") from None
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+    _tell(report, strict, as_json, page)
+    return report.verdict(strict=strict).exit_status
+
+
+def _play(options: SoakOptions, progress: str) -> SoakReport:
+    from pymllm.cli.soak_display import soak_display
+    from pymllm.conformance.soak.campaign import load_campaign, soak
+
+    try:
+        resumed = None if options.resume is None else load_campaign(options.resume)
+        plan, folder = options.settle(resumed[0].operations if resumed is not None else None)
+        with soak_display(progress) as show:
+            return soak(plan, folder, resumed, show)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+
+
+def _tell(report: SoakReport, strict: bool, as_json: bool, page: Path | None) -> None:
+    from pymllm.cli.soak_document import make_document
+    from pymllm.cli.soak_table import make_page, make_text
+
+    if page is not None:
+        page.write_text(make_page(report, strict=strict), encoding="utf-8")
+    if as_json:
+        say(json.dumps(make_document(report, strict=strict), indent=2))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    say(make_text(report, strict=strict, width=width))
+
+
+def _refuse_missing_folder(page: Path | None) -> None:
+    if page is not None and not page.absolute().parent.is_dir():
+        raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")

@@ -1,0 +1,353 @@
+"""A campaign: runs handed to processes, each written to the ledger when it ends, until it is enough.
+
+Runs go to processes of our own (`pymllm.conformance.workers`) and not to joblib, which an early design
+had: an adapter under test may hang or end its process, and a campaign of hours must outlive that.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.runner import versions
+from pymllm.conformance.smoke import SmokeFailure
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
+from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, read_ledger
+from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
+from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord, build_version
+from pymllm.conformance.soak.schedule import find_places_of, plan_runs
+from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.workers import Lost, Workers
+from pymllm.errors import UsageError
+from pymllm.oracle.history import Config, History, write_history
+from pymllm.oracle.verdicts import Verdict
+
+__all__ = ["PROGRAMS", "SoakPlan", "SoakReport", "load_campaign", "soak"]
+
+PROGRAMS = "programs"
+"""Folder beside a ledger with the programs that failed."""
+
+Onlooker = Callable[[Totals], None]
+"""Called now and then with what there is so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoakPlan:
+    """What to play, and for how long.
+
+    Parameters
+    ----------
+    adapters : tuple of AdapterEntry
+        In turn.
+    configs : tuple of dict
+        Only these configurations; empty for the adapters' own and those grown from them.
+    seed : int
+        Of all choices.
+    operations : int or None
+        Operations to play; the same runs on every machine.
+    seconds : float or None
+        After which no run begins.
+    longest : int
+        Most operations of one run.
+    audit : int
+        Operations between two walks from inside; 0 for none.
+    jobs : int
+        Processes.
+    timeout : float
+        Most seconds for one call of an adapter; 0 for no limit.
+    stops_on_failure : bool
+        Whether no run begins after one that broke a law.
+    machine : str or None
+        Only this machine, by its name.
+    run : int or None
+        Play the run with this seed, and nothing else, at the one place there is.
+    """
+
+    adapters: tuple[AdapterEntry, ...]
+    configs: tuple[Config, ...] = ()
+    seed: int = 0
+    operations: int | None = None
+    seconds: float | None = None
+    longest: int = 50_000
+    audit: int = 64
+    jobs: int = 1
+    timeout: float = 0.0
+    stops_on_failure: bool = False
+    machine: str | None = None
+    run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SoakReport:
+    """What a campaign came to.
+
+    Parameters
+    ----------
+    headers : tuple of CampaignHeader
+        One, or those of the campaigns that were put together.
+    totals : Totals
+        Over all runs.
+    drifts : tuple of Drift
+        Of the memory.
+    seconds : float
+        This took, wall-clock; 0 where ledgers were only read.
+    jobs : int
+        Processes.
+    folder : Path or None
+        Where ledger and programs are.
+    findings : dict
+        By adapter and law: the program made small by this campaign.
+    refused : tuple of SmokeFailure
+        Adapters that could not be played at all.
+    conflicts : tuple of Conflict
+        Runs that did not do the same twice.
+    interruption : KeyboardInterrupt or None
+        What ended it early.
+    """
+
+    headers: tuple[CampaignHeader, ...]
+    totals: Totals
+    drifts: tuple[Drift, ...]
+    seconds: float = 0.0
+    jobs: int = 1
+    folder: Path | None = None
+    findings: dict[tuple[str, str], Finding] | None = None
+    refused: tuple[SmokeFailure, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    interruption: KeyboardInterrupt | None = None
+
+    @property
+    def missing(self) -> dict[str, list[str]]:
+        """Situations at zero, by adapter."""
+        return {name: it.missing for name, it in self.totals.adapters.items() if it.missing}
+
+    @property
+    def growing(self) -> tuple[Drift, ...]:
+        """Measures of memory that grow."""
+        return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
+
+    def verdict(self, *, strict: bool = False) -> Verdict:
+        """Return the verdict; a strict one takes a situation at zero or memory that grows for broken."""
+        if self.totals.has_violations or self.conflicts or (strict and (self.missing or self.growing)):
+            return Verdict.VIOLATED
+        return Verdict.UNKNOWN if self.totals.has_problems or self.refused else Verdict.HOLDS
+
+
+def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
+    """Read a campaign that is to go on.
+
+    Raises
+    ------
+    UsageError
+        It was written by another version: what it would go on with are other programs.
+    TraceError, OSError
+        As of `read_ledger`.
+    """
+    header, *records = read_ledger(folder / FILE)
+    assert isinstance(header, CampaignHeader)  # a ledger begins with one
+    if header.version != build_version():
+        raise UsageError(f"{folder} is of version {header.version}, and this is {build_version()}")
+    return header, [record for record in records if isinstance(record, RunRecord)]
+
+
+def soak(
+    plan: SoakPlan,
+    folder: Path,
+    resumed: tuple[CampaignHeader, Sequence[RunRecord]] | None = None,
+    show: Onlooker | None = None,
+) -> SoakReport:
+    """Play a campaign.
+
+    Parameters
+    ----------
+    plan : SoakPlan
+        What to do. Of one that goes on, only time, processes and what ends it are looked at.
+    folder : Path
+        For the ledger and the programs that fail.
+    resumed : tuple, optional
+        As of `load_campaign`.
+    show : callable, optional
+        As `Onlooker`.
+
+    Raises
+    ------
+    UsageError
+        There is no such class as ``module:Class`` names, or nothing to play.
+    OSError
+        The ledger cannot be written.
+    KeyboardInterrupt
+        It came before anything was played.
+    """
+    start = time.monotonic()
+    with Workers(plan.jobs, plan.timeout) as workers:
+        refused: tuple[SmokeFailure, ...] = ()
+        if resumed is None:
+            header, refused = _begin(plan, workers)
+        else:
+            header = resumed[0]
+        campaign = _Campaign(plan, header, folder, show)
+        with Ledger(folder / FILE) as ledger:
+            if resumed is None:
+                ledger.add(header)
+            for record in resumed[1] if resumed is not None else ():
+                campaign.count(record)
+            campaign.play(workers, ledger, start)
+    if workers.interruption is not None and not campaign.totals.runs:
+        raise workers.interruption
+    return SoakReport(
+        (header,),
+        campaign.totals,
+        campaign.totals.memory.estimate(),
+        time.monotonic() - start,
+        plan.jobs,
+        folder,
+        campaign.findings,
+        refused,
+        (),
+        workers.interruption,
+    )
+
+
+def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[SmokeFailure, ...]]:
+    answers = workers.map(find_places_of, [(entry, plan.configs) for entry in plan.adapters])
+    if workers.interruption is not None:
+        raise workers.interruption
+    refused: list[SmokeFailure] = []
+    places: list[Place] = []
+    for entry, answer in zip(plan.adapters, answers, strict=True):
+        if isinstance(answer, Lost):
+            refused.append(SmokeFailure(entry.name, None, answer.message))
+        elif isinstance(answer, SmokeFailure):
+            if answer.is_missing and ":" in answer.name:
+                raise UsageError(f"adapter {answer.name}: {answer.message}")
+            refused.append(answer)
+        else:
+            places += [place for place in answer if plan.machine in (None, place.machine)]
+    if not places and not refused:
+        raise UsageError(f"no adapter asked for is driven by {plan.machine}")
+    if plan.run is not None and len(places) > 1:
+        names = ", ".join(dict.fromkeys(place.machine for place in places))
+        raise UsageError(f"{len(places)} places to play one run at: choose a --config and one of {names}")
+    header = CampaignHeader(
+        build_version(), versions(), plan.seed, plan.operations, plan.longest, plan.audit, tuple(places)
+    )
+    return header, tuple(refused)
+
+
+class _Campaign:
+    """The state of a campaign that is being played."""
+
+    def __init__(self, plan: SoakPlan, header: CampaignHeader, folder: Path, show: Onlooker | None) -> None:
+        self.totals = Totals([header])
+        self.findings: dict[tuple[str, str], Finding] = {}
+        self._plan = plan
+        self._header = header
+        self._folder = folder
+        self._show = show or (lambda totals: None)
+        self._done: set[int] = set()
+        self._is_over = False
+
+    def count(self, record: RunRecord) -> None:
+        """Take a run into the totals, and do not play it again."""
+        self._done.add(record.number)
+        self.totals.add(record)
+
+    def play(self, workers: Workers, ledger: Ledger, start: float) -> None:
+        """Play what is left; an interrupt ends it with whole lines."""
+        try:
+            for task, answer in workers.stream(play_run, self._tasks(start), self._tick):
+                played = (
+                    PlayedRun(_lost(task, answer), answer.history) if isinstance(answer, Lost) else answer
+                )
+                record = self._keep_programs(played)
+                ledger.add(record)
+                self.count(record)
+                self._is_over |= self._plan.stops_on_failure and record.failure is not None
+                self._tick()
+        except KeyboardInterrupt as interruption:  # between two answers
+            workers.interruption = interruption
+
+    def _tasks(self, start: float) -> Iterator[RunTask]:
+        for task in self._all_tasks():
+            is_late = self._plan.seconds is not None and time.monotonic() - start >= self._plan.seconds
+            if self._is_over or is_late:
+                return
+            if task.number not in self._done:
+                yield replace(task, known=self._known_laws(task.place.adapter))
+
+    def _all_tasks(self) -> Iterator[RunTask]:
+        header, run = self._header, self._plan.run
+        if not header.places:
+            return
+        if run is None:
+            yield from plan_runs(header)
+        else:
+            limit = header.operations or header.longest
+            yield RunTask(0, header.version, header.places[0], run, limit, header.audit)
+
+    def _known_laws(self, adapter: str) -> frozenset[str]:
+        return frozenset(law for name, law in self.findings if name == adapter)
+
+    def _tick(self) -> None:
+        self._show(self.totals)
+
+    def _keep_programs(self, played: PlayedRun) -> RunRecord:
+        """Write the programs of a failure; what cannot be written is left out."""
+        record, finding = played.record, played.finding
+        if record.failure is None or played.history is None:
+            return record
+        law = record.failure.law or "problem"
+        name = f"{_safe(record.adapter)}-{law}-{record.seed}"
+        note = f"{law}: {record.failure.message}"
+        file = self._write(f"{name}.jsonl", played.history, note)
+        short = None
+        if finding is not None:
+            self.findings[record.adapter, finding.law] = finding
+            short = self._write(f"{name}-short.jsonl", finding.history, str(finding.violation))
+        return replace(record, file=file, short=short)
+
+    def _write(self, name: str, history: History, note: str) -> str | None:
+        path = self._folder / PROGRAMS / name
+        header = replace(history.header, versions=self._header.versions, note=note)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_history(History(header, history.steps), path)
+        except OSError:
+            return None
+        return f"{PROGRAMS}/{name}"
+
+
+def _lost(task: RunTask, answer: Lost) -> RunRecord:
+    """Write down that the process of a run died or hung."""
+    place, history = task.place, answer.history
+    steps = history.steps if history is not None else []
+    failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
+    return RunRecord(
+        task.number,
+        task.version,
+        place.adapter,
+        place.kind,
+        place.config,
+        place.machine,
+        place.size,
+        task.seed,
+        task.limit,
+        0,
+        len(steps),
+        (),
+        {},
+        {},
+        {},
+        "",
+        failure,
+    )
+
+
+def _safe(name: str) -> str:
+    """Make a name that may be ``module:Class`` one of a file."""
+    return re.sub(r"[^\w.-]+", "-", name)

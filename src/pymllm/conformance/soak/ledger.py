@@ -1,0 +1,147 @@
+"""The file of a campaign: JSON lines that only grow, so that whatever ends a campaign leaves a whole ledger.
+
+Two ledgers in one file, one behind the other, are a ledger: headers stand where their runs begin, and a run
+that stands in it twice is counted once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from pymllm.conformance.soak.records import CampaignHeader, RunRecord, read_line, write_line
+from pymllm.errors import TraceError
+
+__all__ = ["FILE", "Conflict", "Ledger", "merge_ledgers", "read_ledger"]
+
+FILE = "ledger.jsonl"
+"""Name of a ledger in the folder of its campaign."""
+
+
+class Ledger:
+    """The ledger that a campaign writes.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file. What is there stays, but for a last line that was not finished.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = open(path, "ab")  # noqa: SIM115  # closed by __exit__
+        self._file.truncate(_whole(path))
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, record: CampaignHeader | RunRecord) -> None:
+        """Append a line, in one piece, and hand it to the system."""
+        os.write(self._file.fileno(), (write_line(record) + "\n").encode())
+
+
+def _whole(path: Path) -> int:
+    """Return the length of the lines that were finished, in bytes."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        while size:
+            start = max(0, size - 65_536)
+            file.seek(start)
+            at = file.read(size - start).rfind(b"\n")
+            if at >= 0:
+                return start + at + 1
+            size = start
+    return 0
+
+
+def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
+    """Read a ledger line by line; a last line that was not finished is left out.
+
+    Raises
+    ------
+    TraceError
+        A line is none of a ledger, or there is none at all: which, and why.
+    OSError
+        The file cannot be read.
+    """
+    is_empty = True
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                break
+            if not line.strip():
+                continue
+            try:
+                record = read_line(line)
+            except (ValueError, RecursionError) as error:
+                raise TraceError(str(path), number, str(error)) from None
+            if is_empty and isinstance(record, RunRecord):
+                raise TraceError(str(path), number, "a ledger begins with the header of its campaign")
+            is_empty = False
+            yield record
+    if is_empty:
+        raise TraceError(str(path), None, "empty; a ledger begins with the header of its campaign")
+
+
+class Conflict:
+    """Two lines of one run that played different things (X3)."""
+
+    def __init__(self, first: RunRecord, second: RunRecord) -> None:
+        self.first = first
+        self.second = second
+
+    def __str__(self) -> str:
+        run = f"seed {self.first.seed} of {self.first.adapter} {self.first.config}"
+        return f"{run}: played {self.first.played}, and again {self.second.played}"
+
+
+def merge_ledgers(paths: Iterable[Path]) -> tuple[list[CampaignHeader], list[RunRecord], list[Conflict]]:
+    """Put ledgers together.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        Of the files.
+
+    Returns
+    -------
+    headers : list of CampaignHeader
+        Each once, in the order found.
+    runs : list of RunRecord
+        Each once, by what it is (`RunRecord.key`); of two equal ones, that which was looked at more often.
+    conflicts : list of Conflict
+        Runs that were played twice and did not do the same.
+
+    Raises
+    ------
+    TraceError, OSError
+        As of `read_ledger`.
+    """
+    headers: dict[str, CampaignHeader] = {}
+    runs: dict[str, RunRecord] = {}
+    conflicts: list[Conflict] = []
+    for path in paths:
+        for record in read_ledger(path):
+            if isinstance(record, CampaignHeader):
+                headers.setdefault(write_line(record), record)
+                continue
+            before = runs.setdefault(record.key, record)
+            if before.played != record.played:
+                conflicts.append(Conflict(before, record))
+            elif sum(record.audited.values()) > sum(before.audited.values()):
+                runs[record.key] = record
+    return list(headers.values()), [runs[key] for key in sorted(runs)], conflicts

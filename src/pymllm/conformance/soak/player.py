@@ -1,0 +1,280 @@
+"""One run of a campaign: a machine, played from a seed until it has carried out enough operations."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+import random
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
+from pymllm.conformance.adapter_calls import close_adapter, describe_error
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.machines import MACHINES, load_machine
+from pymllm.conformance.soak.clocks import Clocks
+from pymllm.conformance.soak.failures import make_short
+from pymllm.conformance.soak.memory import look_at_memory
+from pymllm.conformance.soak.records import Failure, Place, RunRecord
+from pymllm.conformance.soak.sizes import reach_of
+from pymllm.conformance.soak.swarm import Swarm
+from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.history import History, Step
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import Outcome
+
+__all__ = ["PlayedRun", "RunTask", "play_run"]
+
+_IDLE_MOST = 8  # acts for each operation: a machine whose acts do nothing must come to an end
+_SAMPLE = 64  # one step in so many is part of the digest
+_LOOKS = (1, 4, 16, 64)  # acts between two looks at all nodes of a cache, drawn for each run
+_REPLAYS = 8  # one run in so many is played a second time (X3, X1, X4, X7)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTask:
+    """A run to play.
+
+    Parameters
+    ----------
+    number : int
+        Of the run in its campaign.
+    version : str
+        As of `pymllm.conformance.soak.records.build_version`.
+    place : Place
+        Where.
+    seed : int
+        Of everything that is drawn. The same seed with a higher limit begins with the same program.
+    limit : int
+        Operations after which no act begins.
+    audit : int
+        Operations between two walks from inside; 0 for none.
+    known : frozenset of str
+        Laws of which there is a small program already.
+    """
+
+    number: int
+    version: str
+    place: Place
+    seed: int
+    limit: int
+    audit: int
+    known: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedRun:
+    """What came of a run.
+
+    Parameters
+    ----------
+    record : RunRecord
+        Its line for the ledger.
+    history : History or None
+        The program, where it failed.
+    finding : Finding or None
+        The program made small, where it broke a law that was not known to be broken.
+    """
+
+    record: RunRecord
+    history: History | None = None
+    finding: Finding | None = None
+
+
+_CLASSES: dict[str, type[ActingMachine]] = {}
+"""Machine classes by place. Hypothesis keeps each that it has seen: one for every run would be a leak."""
+
+_Do = Callable[[ActingMachine, Operation], Outcome]
+
+_SPENT = 0
+"""Operations that this process has carried out in runs."""
+
+
+class _Run:
+    """A run that is being played."""
+
+    def __init__(self, task: RunTask, clocks: Clocks) -> None:
+        self.task = task
+        self.acts = 0
+        self.off: tuple[str, ...] = ()
+        self.source = random.Random(task.seed)
+        self.examiner: Examiner | None = None
+        self.machine_class = _class_of(task.place)
+        self._clocks = clocks
+        space: dict[str, Any] = {
+            "SEED": task.seed,
+            "AUDIT": task.audit == 1,
+            "INSPECT_EVERY": self.source.choice(_LOOKS),
+            "is_replayed": not self.source.randrange(_REPLAYS),
+            "clocks": clocks,
+            "found": None,
+        }
+        for name, value in space.items():
+            setattr(self.machine_class, name, value)
+
+    @property
+    def operations(self) -> int:
+        """Carried out so far."""
+        return len(self.examiner.history) if self.examiner is not None else 0
+
+    def play(self) -> None:
+        """Play to the end; raises whatever ends the run early."""
+        machine = self.machine_class()
+        self.examiner = machine.examiner
+        try:
+            self._act(machine)
+        except (InvariantViolation, AdapterError):
+            machine.teardown()
+            raise
+        except BaseException:  # interrupted, or a bug: nothing more is asked
+            with suppress(AdapterError):
+                close_adapter(machine.examiner.adapter)
+            raise
+        with self._clocks.part("again"):
+            machine.teardown()
+
+    def _act(self, machine: ActingMachine) -> None:
+        task, place = self.task, self.task.place
+        swarm = Swarm(machine, place.machine, self.source, reach_of(place.kind, place.config))
+        self.off = tuple(sorted(acts_of(type(machine)).keys() - set(swarm.acts)))
+        next_walk = task.audit if task.audit > 1 else math.inf
+        while self.operations < task.limit and self.acts < _IDLE_MOST * task.limit:
+            self.acts += 1
+            swarm.play(self.operations)
+            if self.operations >= next_walk:
+                next_walk = self.operations + task.audit
+                with self._clocks.part("walks"):
+                    machine.look_inside()
+
+
+def play_run(task: RunTask) -> PlayedRun:
+    """Play a run, and say what came of it, whatever that is.
+
+    Notes
+    -----
+    Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what
+    a run writes down stays until its end, and looking through all of it again and again finds nothing.
+    """
+    global _SPENT
+    is_first = _key_of(task.place) not in _CLASSES
+    played, found = _play(task)
+    _SPENT += played.record.operations
+    if found is not None and found.violation.law not in task.known:
+        played = replace(played, finding=make_short(found))
+    return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT, is_first=is_first)))
+
+
+def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
+    clocks = Clocks()
+    run = _Run(task, clocks)
+    failure = None
+    try:
+        with _without_collector():
+            run.play()
+    except InvariantViolation as violation:
+        failure = _failure_of(violation, run)
+    except Exception as error:
+        found = run.machine_class.found  # closing what broke a law may meet an error, too
+        failure = (
+            _failure_of(found.violation, run) if found else Failure(None, _describe(error), step=_last(run))
+        )
+    seconds, cpu, shares = clocks.stop()
+    place, examiner = task.place, run.examiner
+    evidence = examiner.judge.evidence if examiner is not None else Evidence()
+    steps = examiner.history.steps if examiner is not None else []
+    exercised, reached = dict(sorted(evidence.exercised.items())), dict(sorted(evidence.reached.items()))
+    record = RunRecord(
+        task.number,
+        task.version,
+        place.adapter,
+        place.kind,
+        place.config,
+        place.machine,
+        place.size,
+        task.seed,
+        task.limit,
+        run.acts,
+        run.operations,
+        run.off,
+        exercised,
+        reached,
+        _sizes_of(steps),
+        _digest([run.acts, run.operations, run.off, exercised, reached, run.source.random()], steps),
+        failure,
+        dict(sorted(examiner.audited.items())) if examiner is not None else {},
+        round(seconds, 6),
+        round(cpu, 6),
+        shares,
+    )
+    found, run.machine_class.found = run.machine_class.found, None  # it holds the whole program
+    history = examiner.history if examiner is not None and failure is not None else None
+    return PlayedRun(record, history), found
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def _key_of(place: Place) -> str:
+    return json.dumps([place.adapter, place.machine, place.config])
+
+
+def _class_of(place: Place) -> type[ActingMachine]:
+    key = _key_of(place)
+    if key not in _CLASSES:
+        entry = next(it for it in MACHINES[place.kind] if it.name == place.machine)
+        made = make_machine(load_machine(entry), place.adapter, place.config)
+        setattr(made, "do", _clocked(made.do))  # noqa: B010  # of a class made here
+        _CLASSES[key] = made
+    return _CLASSES[key]
+
+
+def _clocked(do: _Do) -> _Do:
+    def timed(machine: ActingMachine, operation: Operation) -> Outcome:
+        clocks: Clocks = machine.clocks  # type: ignore[attr-defined]  # set for each run
+        if not clocks.is_sample():
+            return do(machine, operation)
+        with clocks.operation(machine.examiner):
+            return do(machine, operation)
+
+    return timed
+
+
+def _failure_of(violation: InvariantViolation, run: _Run) -> Failure:
+    return Failure(violation.law, violation.message, violation.expected, violation.observed, _last(run))
+
+
+def _last(run: _Run) -> int:
+    """Return the number of the last step."""
+    return run.examiner.next_step - 1 if run.examiner is not None else 0
+
+
+def _describe(error: Exception) -> str:
+    return error.message if isinstance(error, AdapterError) else describe_error(error)
+
+
+def _sizes_of(steps: list[Step]) -> dict[str, int]:
+    outcome = steps[-1].outcome if steps else None
+    return dict(outcome.sizes) if outcome is not None else {}
+
+
+def _digest(counts: list[Any], steps: list[Step]) -> str:
+    """Condense what was counted, and a sample of the steps with the last one."""
+    sample = 0
+    for step in [*steps[::_SAMPLE], *steps[-1:]]:
+        sample = zlib.crc32(repr(step).encode(), sample)
+    return hashlib.sha256(json.dumps([*counts, sample]).encode()).hexdigest()[:16]

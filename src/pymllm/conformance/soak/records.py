@@ -1,0 +1,279 @@
+"""What a campaign writes down: a header, and one line for each run that ended.
+
+A line has two halves. What was *played* follows from version, adapter, configuration, machine, seed and
+length, wherever it is played; two lines of one `key` with other contents mean that something is not
+deterministic (X3). What was *measured* (time, memory, walks from inside, files) is different each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pymllm import __version__
+from pymllm.oracle.history import Config
+from pymllm.oracle.records import decode, encode, schema_of
+
+__all__ = [
+    "FORMAT",
+    "SCHEMA",
+    "CampaignHeader",
+    "Failure",
+    "Memory",
+    "Place",
+    "RunRecord",
+    "Shares",
+    "build_version",
+    "ledger_schema",
+    "read_line",
+    "write_line",
+]
+
+FORMAT = "pymllm-soak"
+SCHEMA = 1
+"""Version of the format; a reader refuses any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where runs are played: a machine on a configuration of an adapter that claims something.
+
+    ``size`` is one of `pymllm.conformance.soak.sizes.SIZES`.
+    """
+
+    adapter: str
+    kind: str
+    config: Config
+    machine: str
+    size: str = "tiny"
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignHeader:
+    """What a campaign is: with it, each of its runs can be told by its number.
+
+    Parameters
+    ----------
+    version : str
+        As of `build_version`.
+    versions : dict
+        Of the packages involved.
+    seed : int
+        Of every choice.
+    operations : int or None
+        After so many operations it ends; ``None`` where time decides.
+    longest : int
+        Most operations of one run, but for the act that it ends with.
+    audit : int
+        A walk from inside after so many operations; 0 for none.
+    places : tuple of Place
+        In the order of adapters, configurations, machines and sizes.
+    """
+
+    version: str
+    versions: dict[str, str]
+    seed: int
+    operations: int | None
+    longest: int
+    audit: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A broken law, or a problem with the adapter where ``law`` is ``None``.
+
+    Parameters
+    ----------
+    law : str or None
+        Its id.
+    message, expected, observed
+        Of the violation.
+    step : int
+        Of the run's program.
+    """
+
+    law: str | None
+    message: str
+    expected: str | None = None
+    observed: str | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """CPU seconds of a run by what took them, estimated from every `clocks.EVERY`-th operation.
+
+    Parameters
+    ----------
+    adapter : float
+        Carrying operations out.
+    judge : float
+        Judging them.
+    walks : float
+        Walking the implementation from inside.
+    again : float
+        The end of a run: emptying everything, and playing parts of the program a second time.
+    driver : float
+        The rest: choosing acts, deriving operations, writing them down.
+    """
+
+    adapter: float = 0.0
+    judge: float = 0.0
+    walks: float = 0.0
+    again: float = 0.0
+    driver: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A process between two runs, when everything of the last one is gone.
+
+    Parameters
+    ----------
+    process : str
+        Tells processes apart, also those of other machines.
+    operations : int
+        It has carried out so far.
+    rss, uss : int
+        Resident memory, and that which it shares with nobody, in bytes.
+    blocks : int
+        Blocks of memory that Python objects are in.
+    is_first : bool
+        Whether the run was the first of its process at its place, so that modules and classes came with it.
+    """
+
+    process: str = ""
+    operations: int = 0
+    rss: int = 0
+    uss: int = 0
+    blocks: int = 0
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run that ended.
+
+    Parameters
+    ----------
+    number : int
+        Of the run in its campaign.
+    version, adapter, kind, config, machine, size
+        As of `CampaignHeader` and `Place`.
+    seed, limit : int
+        Of the run: from these two everything in it follows.
+    acts, operations : int
+        Played; operations go beyond the limit by an act and the end.
+    off : tuple of str
+        Acts that were switched off.
+    exercised, reached : dict
+        Tests by law, and situations by how often they were met.
+    sizes : dict
+        What the adapter told at the end.
+    digest : str
+        Of everything above and of a sample of the outcomes.
+    failure : Failure or None
+        How it failed, if it did.
+    audited : dict
+        Walks by law; measured, as is all below.
+    seconds, cpu : float
+        Wall-clock and processor time.
+    shares : Shares
+        Of the processor time.
+    memory : Memory
+        After it.
+    file, short : str or None
+        The program as it was played, and made small; relative to the campaign's folder.
+    """
+
+    number: int
+    version: str
+    adapter: str
+    kind: str
+    config: Config
+    machine: str
+    size: str
+    seed: int
+    limit: int
+    acts: int
+    operations: int
+    off: tuple[str, ...]
+    exercised: dict[str, int]
+    reached: dict[str, int]
+    sizes: dict[str, int]
+    digest: str
+    failure: Failure | None = None
+    audited: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    cpu: float = 0.0
+    shares: Shares = field(default_factory=Shares)
+    memory: Memory = field(default_factory=Memory)
+    file: str | None = None
+    short: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Say which run it is, in all campaigns there are."""
+        config = json.dumps(self.config, sort_keys=True)
+        return "|".join((self.version, self.adapter, config, self.machine, str(self.seed), str(self.limit)))
+
+    @property
+    def played(self) -> tuple[str, Failure | None]:
+        """Return what must be the same whenever this run is played."""
+        return self.digest, self.failure
+
+
+@cache
+def build_version() -> str:
+    """Return this package's version with a digest of its source, so that no change passes unnoticed."""
+    folder = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{__version__}+{digest.hexdigest()[:12]}"
+
+
+def write_line(record: CampaignHeader | RunRecord) -> str:
+    """Return a line of a ledger, without its end."""
+    opening = {"format": FORMAT, "schema": SCHEMA} if isinstance(record, CampaignHeader) else {}
+    return json.dumps({**opening, **encode(record)})
+
+
+def read_line(line: str) -> CampaignHeader | RunRecord:
+    """Read a line of a ledger.
+
+    Raises
+    ------
+    ValueError
+        It is none; says why.
+    """
+    plain = json.loads(line)
+    if not isinstance(plain, dict):
+        raise ValueError("a line of a ledger is an object")
+    if "format" not in plain:
+        record: RunRecord = decode(RunRecord, plain, "run")
+        return record
+    if (plain["format"], plain.get("schema")) != (FORMAT, SCHEMA):
+        found = f"format {plain['format']!r}, schema {plain.get('schema')!r}"
+        raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
+    fields = {key: value for key, value in plain.items() if key not in ("format", "schema")}
+    header: CampaignHeader = decode(CampaignHeader, fields, "header")
+    return header
+
+
+def ledger_schema() -> dict[str, Any]:
+    """Describe one line of a ledger, header or run, as a JSON schema."""
+    header = schema_of(CampaignHeader)
+    header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
+    header["required"] = ["format", "schema", *header["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of the ledger of pymllm soak",
+        "oneOf": [header, schema_of(RunRecord)],
+    }

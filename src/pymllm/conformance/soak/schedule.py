@@ -1,0 +1,131 @@
+"""Which run of a campaign is which: everything follows from the header and the run's number."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pymllm.adapters.registry import AdapterEntry
+from pymllm.conformance.adapter_calls import build_adapter, closing
+from pymllm.conformance.machines import machines_for
+from pymllm.conformance.smoke import SmokeFailure, try_adapter
+from pymllm.conformance.soak.player import RunTask
+from pymllm.conformance.soak.records import CampaignHeader, Place
+from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for
+from pymllm.errors import AdapterError, PymllmError
+from pymllm.oracle.history import Config
+
+__all__ = ["find_places", "find_places_of", "make_task", "plan_runs"]
+
+_SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
+_SHORTEST = 2_000
+_SHORTEST_EVER = 500
+
+
+def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
+    """Return every machine on every configuration of an adapter, grown ones included.
+
+    Returns
+    -------
+    tuple of Place or SmokeFailure
+        Why there are none, where the adapter does not pass its smoke test. What cannot be built larger is
+        left as it is: the table of sizes is ours.
+    """
+    smoke = try_adapter(entry)
+    if isinstance(smoke, SmokeFailure):
+        return smoke
+    return tuple(
+        Place(entry.name, smoke.kind, config, machine.name, size, tuple(sorted(claims)))
+        for own, _ in smoke.configurations
+        for size in SIZES
+        if (config := grow(smoke.kind, own, size)) is not None
+        and (claims := _claims_of(entry, config)) is not None
+        for machine in machines_for(smoke.kind, claims)
+        if is_fit_for(machine, size)
+    )
+
+
+def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Place, ...] | SmokeFailure:
+    """Return every machine on each of some configurations of an adapter; all of `find_places` for none."""
+    entry, configs = asked
+    if not configs:
+        return find_places(entry)
+    places = []
+    for config in configs:
+        try:
+            adapter = build_adapter(entry.name, dict(config))
+            with closing(adapter):
+                kind, claims = adapter.kind, adapter.capabilities
+        except AdapterError as error:
+            return SmokeFailure(entry.name, None, error.message)
+        places += [
+            Place(entry.name, kind, dict(config), machine.name, "tiny", tuple(sorted(claims)))
+            for machine in machines_for(kind, claims)
+        ]
+    return tuple(places)
+
+
+def _claims_of(entry: AdapterEntry, config: Config) -> frozenset[str] | None:
+    try:
+        adapter = build_adapter(entry.place, dict(config))
+        with closing(adapter):
+            return adapter.capabilities
+    except PymllmError:
+        return None
+
+
+def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
+    """Yield the runs of a campaign, without end where it has no number of operations.
+
+    Notes
+    -----
+    Adapters take turns, and so do the places of an adapter within a size, in an order drawn from the seed:
+    a short campaign sees every adapter, a long one every place. Lengths are drawn so that short and long
+    runs are equally common.
+    """
+    turns = _Turns(header)
+    planned = number = 0
+    while header.operations is None or planned < header.operations:
+        task = make_task(header, number, turns.take(number))
+        planned += task.limit
+        number += 1
+        yield task
+
+
+def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
+    """Return a run of a campaign by its number and place."""
+    seed = int.from_bytes(hashlib.sha256(f"{header.seed}/{number}".encode()).digest()[:6])
+    source = random.Random(f"{seed}/length")
+    longest = max(header.longest // SIZES.get(place.size, 1), min(_SHORTEST_EVER, header.longest))
+    shortest = min(_SHORTEST, longest)
+    limit = int(shortest * (longest / shortest) ** source.random())
+    if header.operations is not None:
+        limit = min(limit, header.operations)
+    return RunTask(number, header.version, place, seed, limit, header.audit)
+
+
+class _Turns:
+    """Whose turn it is: one adapter after the other, each with a place of a size that is drawn."""
+
+    def __init__(self, header: CampaignHeader) -> None:
+        self._seed = header.seed
+        self._places: dict[str, dict[str, list[Place]]] = defaultdict(lambda: defaultdict(list))
+        for place in header.places:
+            self._places[place.adapter][place.size].append(place)
+        self._taken: dict[tuple[str, str], int] = defaultdict(int)
+        for adapter, sizes in self._places.items():
+            for size, places in sizes.items():
+                random.Random(f"{header.seed}/{adapter}/{size}").shuffle(places)
+
+    def take(self, number: int) -> Place:
+        """Take the place of the next run; numbers must be asked for in order."""
+        adapters = list(self._places)
+        adapter = adapters[number % len(adapters)]
+        sizes = self._places[adapter]
+        source = random.Random(f"{self._seed}/{number}/size")
+        (size,) = source.choices(list(sizes), [_SIZE_SHARES[size] for size in sizes])
+        taken = self._taken[adapter, size]
+        self._taken[adapter, size] += 1
+        return sizes[size][taken % len(sizes[size])]

@@ -1,0 +1,154 @@
+"""Which acts a run plays, and how often: some are switched off, weights are drawn, and phases shift them.
+
+Two runs of one machine so look at different corners. Without evictions a pool stays full; without
+refusals nothing hides behind them; where only windows go, tombstones pile up.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import random
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+from pymllm.conformance.acting import ActingMachine, acts_of
+from pymllm.conformance.soak.roles import Roles, roles_of
+
+__all__ = ["PHASES", "Swarm"]
+
+PHASES: dict[str, dict[str, float]] = {
+    "fill": {"fill": 6.0, "drain": 0.2, "use": 1.0, "wipe": 0.0},
+    "age": {"fill": 1.0, "drain": 0.5, "use": 3.0, "wipe": 0.1},
+    "drain": {"fill": 0.3, "drain": 6.0, "use": 1.0, "wipe": 0.4},
+    "churn": {"fill": 2.0, "drain": 2.0, "use": 1.0, "wipe": 1.0},
+}
+"""What each phase multiplies the weights of a role with. The first phase of a run fills."""
+
+_OFF_MOST = 0.6  # An act is switched off with a chance up to this, drawn for each run,
+_OFF_FILLING = 0.25  # and one that fills with this part of it.
+_WEIGHT_SPREAD = 2.0  # Weights are multiplied by a power of two between minus and plus this.
+_PHASE_SHORTEST, _PHASE_LONGEST = 200, 6_000  # operations
+_TRIES = 64  # draws of an act that makes no sense yet, until all that do are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """An act, ready to be drawn: each argument by its lowest value and how many there are."""
+
+    name: str
+    play: Callable[..., None]
+    needs: str | None
+    weight: float
+    role: str
+    arguments: tuple[tuple[str, int, int, bool], ...]
+
+
+class Swarm:
+    """Draws the acts of one run; the draws follow from the source alone.
+
+    Parameters
+    ----------
+    machine : ActingMachine
+        New: what it can do now, such as filling its pool without windows, it always can.
+    name : str
+        Of the class that its class was made of, for its `Roles`.
+    source : random.Random
+        Of every draw.
+    reach : int
+        How many times as far as in a tiny pool lengths may reach, at least 1.
+
+    Attributes
+    ----------
+    acts : tuple of str
+        Those that are on, in order of names.
+    phase : str
+        A key of `PHASES`.
+    """
+
+    def __init__(self, machine: ActingMachine, name: str, source: random.Random, reach: int) -> None:
+        self._machine = machine
+        self._source = source
+        self._random = source.random
+        self._reach_most = reach
+        acts = acts_of(type(machine))
+        roles = roles_of(name, frozenset(acts))
+        able = {name for name, act in acts.items() if _makes_sense(machine, act.act_needs)}
+        chosen = _choose(list(acts), able, roles, source)
+        self._acts = [_make_act(it, acts[it], roles, source) for it in chosen]
+        self.acts = tuple(act.name for act in self._acts)
+        self._phase_ends = 0
+        self.phase = ""
+        self._reach = 1
+        self._bounds: list[float] = []
+
+    def play(self, operations: int) -> None:
+        """Play one act, if any makes sense now.
+
+        Parameters
+        ----------
+        operations : int
+            Carried out so far: phases are as long as so many operations.
+        """
+        if operations >= self._phase_ends:
+            self._change_phase(operations)
+        act = self._draw()
+        if act is not None:
+            act.play(self._machine, **self._arguments(act))
+
+    def _change_phase(self, operations: int) -> None:
+        source = self._source
+        others = [name for name in PHASES if name != self.phase]
+        self.phase = source.choice(others) if self.phase else "fill"
+        length = _PHASE_SHORTEST * (_PHASE_LONGEST / _PHASE_SHORTEST) ** source.random()
+        self._phase_ends = operations + int(length)
+        # Long keys are drawn in whole phases, so that short ones have their time in large pools, too.
+        self._reach = int(self._reach_most ** source.random())
+        factors = PHASES[self.phase]
+        weights = [act.weight * factors[act.role] for act in self._acts]
+        if not any(weights):  # only what wipes is on
+            weights = [1.0] * len(weights)
+        self._bounds = list(itertools.accumulate(weights))
+
+    def _draw(self) -> _Act | None:
+        # Asking one act at a time is as good as choosing among those that make sense: what a need costs to
+        # look at, such as sorting all held pages, is paid for few acts and not for all.
+        for _ in range(_TRIES):
+            at = bisect.bisect(self._bounds, self._random() * self._bounds[-1], hi=len(self._acts) - 1)
+            if _makes_sense(self._machine, self._acts[at].needs):
+                return self._acts[at]
+        ready = [act for act in self._acts if _makes_sense(self._machine, act.needs)]
+        return ready[int(self._random() * len(ready))] if ready else None
+
+    def _arguments(self, act: _Act) -> dict[str, int]:
+        draw, reach = self._random, self._reach
+        return {
+            name: low + int(draw() * ((count - 1) * reach + 1 if is_length else count))
+            for name, low, count, is_length in act.arguments
+        }
+
+
+def _makes_sense(machine: ActingMachine, needs: str | None) -> bool:
+    return needs is None or bool(getattr(machine, needs))
+
+
+def _choose(names: list[str], able: Set[str], roles: Roles, source: random.Random) -> list[str]:
+    """Switch some acts off; what is vital, and one that fills and can do so at once, stay on."""
+    chance = source.random() * _OFF_MOST
+    kept = [name for name in names if source.random() >= chance * (_OFF_FILLING if name in roles.fill else 1)]
+    filling = sorted(roles.fill & able) or sorted(able)
+    return sorted({*kept, *(roles.vital & set(names)), source.choice(filling)})
+
+
+def _make_act(name: str, method: Any, roles: Roles, source: random.Random) -> _Act:
+    role = next((it for it in ("fill", "drain", "wipe") if name in getattr(roles, it)), "use")
+    lengths = roles.lengths.get(name, ())
+    return _Act(
+        name,
+        method,
+        method.act_needs,
+        method.act_weight * 2.0 ** source.uniform(-_WEIGHT_SPREAD, _WEIGHT_SPREAD),
+        role,
+        tuple((it, low, high - low + 1, it in lengths) for it, (low, high) in method.act_ranges.items()),
+    )

@@ -1,0 +1,192 @@
+"""What a campaign has come to so far, whatever its length, in memory that does not grow with it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pymllm.conformance.lifecycle_situations import expected_lives
+from pymllm.conformance.soak.drift import MemoryCourse
+from pymllm.conformance.soak.records import CampaignHeader, Place, RunRecord, Shares
+from pymllm.oracle.block_situations import expected_situations as of_blocks
+from pymllm.oracle.buffer_judge import expected_situations as of_buffers
+from pymllm.oracle.hash_judge import expected_situations as of_hashes
+from pymllm.oracle.history import Header
+from pymllm.oracle.laws import laws_of
+from pymllm.oracle.prefix_situations import expected_situations as of_prefixes
+from pymllm.oracle.request_situations import expected_situations as of_requests
+from pymllm.oracle.row_judge import expected_situations as of_rows
+from pymllm.oracle.slot_situations import expected_situations as of_slots
+from pymllm.oracle.state_judge import expected_situations as of_states
+
+__all__ = ["AdapterTotals", "FailureTotals", "Totals", "expected_at"]
+
+_EXPECTED = {
+    "slots": of_slots,
+    "rows": of_rows,
+    "buffers": of_buffers,
+    "states": of_states,
+    "hashes": of_hashes,
+    "prefix": of_prefixes,
+    "blocks": of_blocks,
+    "requests": of_requests,
+}
+_SHARES = ("adapter", "judge", "walks", "again", "driver")
+
+
+def expected_at(place: Place) -> frozenset[str]:
+    """Return the situations that a long run at a place must reach."""
+    header = Header(place.adapter, place.kind, place.config, place.capabilities)
+    expected = _EXPECTED[place.kind](header)
+    return expected | expected_lives(header) if place.machine == "LifecycleMachine" else expected
+
+
+@dataclass(slots=True)
+class FailureTotals:
+    """A law that runs of one adapter broke, or a problem with it.
+
+    Parameters
+    ----------
+    first : RunRecord
+        The run that met it first.
+    runs : int
+        How many met it.
+    """
+
+    first: RunRecord
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class AdapterTotals:
+    """What is known of one adapter.
+
+    Parameters
+    ----------
+    name, kind : str
+        Of the adapter.
+    places, expected
+        As of the campaign: how many, and the situations that they must reach.
+    laws : frozenset of str
+        That can be tested at some place.
+    """
+
+    name: str
+    kind: str
+    places: int = 0
+    expected: frozenset[str] = frozenset()
+    laws: frozenset[str] = frozenset()
+    played: set[str] = field(default_factory=set)
+    runs: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+    cpu_by: Counter[str] = field(default_factory=Counter)
+    exercised: Counter[str] = field(default_factory=Counter)
+    audited: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, FailureTotals] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """Situations that no run has reached, in order."""
+        return sorted(self.expected - set(self.reached))
+
+    @property
+    def untested(self) -> list[str]:
+        """Laws that no run has tested, in order."""
+        return sorted(self.laws - set(+self.exercised))
+
+    @property
+    def operations_per_second(self) -> float:
+        """Operations for each second of processor time, everything included; 0 where nothing ran."""
+        return self.operations / self.cpu if self.cpu else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What took the processor's time, as parts of 1."""
+        return {name: self.cpu_by[name] / self.cpu if self.cpu else 0.0 for name in _SHARES}
+
+    def add(self, record: RunRecord) -> None:
+        """Count a run."""
+        self.played.add(json.dumps([record.config, record.machine]))
+        self.runs += 1
+        self.operations += record.operations
+        self.seconds += record.seconds
+        self.cpu += record.cpu
+        self.cpu_by.update(_plain(record.shares))
+        self.exercised.update(record.exercised)
+        self.audited.update(record.audited)
+        self.reached.update(record.reached)
+        if record.failure is not None:
+            about = self.failures.setdefault(record.failure.law or "", FailureTotals(record))
+            about.runs += 1
+
+
+def _plain(shares: Shares) -> dict[str, float]:
+    return {name: getattr(shares, name) for name in _SHARES}
+
+
+class Totals:
+    """Sums over all runs of a campaign, or of several.
+
+    Attributes
+    ----------
+    adapters : dict
+        `AdapterTotals` by name.
+    memory : MemoryCourse
+        Of the processes that played.
+    """
+
+    def __init__(self, headers: Iterable[CampaignHeader] = ()) -> None:
+        self.adapters: dict[str, AdapterTotals] = {}
+        self.memory = MemoryCourse()
+        for header in headers:
+            self.expect(header)
+
+    def expect(self, header: CampaignHeader) -> None:
+        """Take note of where a campaign plays, and what it must reach there."""
+        for place in header.places:
+            known = self._of(place.adapter, place.kind)
+            known.places += 1
+            known.expected |= expected_at(place)
+            known.laws |= {
+                law.id
+                for law in laws_of(place.kind)
+                if law.applies_to(place.config, place.capabilities, place.kind)
+            }
+
+    def add(self, record: RunRecord) -> None:
+        """Count a run."""
+        self._of(record.adapter, record.kind).add(record)
+        self.memory.add(record.memory)
+
+    def _of(self, adapter: str, kind: str) -> AdapterTotals:
+        return self.adapters.setdefault(adapter, AdapterTotals(adapter, kind))
+
+    @property
+    def runs(self) -> int:
+        """Runs that ended."""
+        return sum(it.runs for it in self.adapters.values())
+
+    @property
+    def operations(self) -> int:
+        """Operations carried out in them."""
+        return sum(it.operations for it in self.adapters.values())
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time that they took."""
+        return sum(it.cpu for it in self.adapters.values())
+
+    @property
+    def has_violations(self) -> bool:
+        """Whether a law was broken."""
+        return any(law for it in self.adapters.values() for law in it.failures)
+
+    @property
+    def has_problems(self) -> bool:
+        """Whether an adapter could not be asked."""
+        return any("" in it.failures for it in self.adapters.values())

@@ -1,0 +1,167 @@
+"""``pymllm soak`` from the outside: a campaign in, a table, a ledger and a status out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
+
+from pymllm.cli import main
+from pymllm.cli.schema import make_schema
+from pymllm.conformance.soak import campaign
+from pymllm.conformance.soak.ledger import FILE
+
+SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
+
+
+def soak(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["soak", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_sound_adapter_ends_with_0_a_table_and_a_ledger(tmp_path: Path) -> None:
+    """With the seed to play it again, the shares of the time, and the drift."""
+    result = soak(*SHORT, "--output", tmp_path / "c")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "seed 3, 400 operations, audit 1/64" in result.stdout
+    assert "rows" in result.stdout
+    assert "too short to tell" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("holds: 40")
+    assert (tmp_path / "c" / FILE).read_text("utf-8").startswith('{"format": "pymllm-soak"')
+
+
+def test_lines_of_the_ledger_keep_to_their_schema(tmp_path: Path) -> None:
+    """Those of runs that failed, too."""
+    result = soak(*SHORT, "--adapter", "faulty-dirty-rows", "--output", tmp_path)
+    assert result.exit_code == 1
+    validator = Draft202012Validator(make_schema("ledger"))
+    for line in (tmp_path / FILE).read_text("utf-8").splitlines():
+        validator.validate(json.loads(line))
+
+
+def test_a_violation_ends_with_1_and_shows_how_to_see_it_again(tmp_path: Path) -> None:
+    """P2: the commands that are printed do what they promise."""
+    result = soak(*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--output", tmp_path / "c")
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("P2  VIOLATED by faulty-dirty-rows in ") for line in lines)
+    again = next(line for line in lines if line.startswith("    again"))
+    rerun = CliRunner().invoke(main, again.split()[2:], catch_exceptions=False)
+    assert rerun.exit_code == 1
+    assert "P2" in rerun.stdout
+    assert "        run_program(" in lines
+
+
+def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
+    """And names it."""
+    result = soak(*SHORT, "--operations", 20, "--strict", "--output", tmp_path)
+    assert result.exit_code == 1
+    assert "situations NEVER REACHED: " in result.stdout
+    assert "violated: " in result.stdout.splitlines()[-1]
+
+
+def test_the_document_keeps_to_its_schema_and_says_the_same(tmp_path: Path) -> None:
+    """With everything that the table has."""
+    result = soak(
+        *SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--json", "--output", tmp_path
+    )
+    document = json.loads(result.stdout)
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["verdict"], document["exit_status"], result.exit_code) == ("violated", 1, 1)
+    rows, faulty = document["adapters"]
+    assert (rows["name"], rows["failures"]) == ("rows", [])
+    assert faulty["failures"][0]["failure"]["law"] == "P2"
+    assert document["operations"] == rows["operations"] + faulty["operations"]
+
+
+def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
+    """A second campaign beside the first adds up with it; the page is the table."""
+    one, two, both = (tmp_path / name for name in ("one", "two", "both"))
+    assert soak(*SHORT, "--output", one).exit_code == 0
+    lines = (one / FILE).read_text("utf-8").splitlines(keepends=True)
+    (one / FILE).write_text("".join(lines[:-1]), encoding="utf-8")
+    resumed = soak("--resume", one, "--jobs", "1")
+    assert resumed.exit_code == 0
+    assert len((one / FILE).read_text("utf-8").splitlines()) == len(lines)
+    assert soak(*SHORT, "--seed", 4, "--output", two).exit_code == 0
+    merged = soak("merge", one, two, "--output", both, "--page", tmp_path / "page.md")
+    assert (merged.exit_code, merged.stderr) == (0, "")
+    page = (tmp_path / "page.md").read_text("utf-8")
+    assert page.startswith("# Soak\n\n```text\n")
+    assert merged.stdout.strip() in page
+    assert len((both / FILE).read_text("utf-8").splitlines()) == 2 * len(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--adapter", "nothing"], "no adapter 'nothing'"),
+        (["--audit", "often"], "is no rate"),
+        (["--adapter", "nowhere:Rows"], "cannot import nowhere"),
+        (["--adapter", "rows", "--machine", "SlotMachine"], "driven by SlotMachine"),
+        (["--page", "no/folder/x.md"], "there is no folder"),
+        (["--resume", "nothing-here"], "there is no ledger.jsonl"),
+        (["merge"], "Missing argument"),
+        (["merge", "nothing-here"], "does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_ends_with_2(
+    arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is played, and no folder made."""
+    monkeypatch.chdir(tmp_path)
+    result = soak(*arguments) if "merge" in arguments else soak(*arguments, "--jobs", "1")
+    assert result.exit_code == 2
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_be_read_or_written_are_bad_input(tmp_path: Path) -> None:
+    """One line says which."""
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / FILE).write_text("no ledger\n", encoding="utf-8")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments in (
+        [*SHORT, "--output", tmp_path / "file" / "c"],
+        ["--resume", tmp_path / "bad", "--jobs", "1"],
+        ["merge", tmp_path / "bad"],
+        ["merge", empty],
+    ):
+        result = soak(*arguments)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert soak(*SHORT, "--output", empty).exit_code == 0
+    assert "there is a ledger already" in soak("merge", empty, "--output", empty).stderr
+
+
+def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X3: its other runs were other programs."""
+    assert soak(*SHORT, "--output", tmp_path).exit_code == 0
+    monkeypatch.setattr(campaign, "build_version", lambda: "9+other")
+    result = soak("--resume", tmp_path, "--jobs", "1")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "9+other" in result.stderr
+
+
+def test_an_interrupt_tells_what_there_is_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """130, as every command."""
+    plays = iter([True, False])
+    play = campaign.play_run
+
+    def interrupted(task: object) -> object:
+        if not next(plays):
+            raise KeyboardInterrupt
+        return play(task)  # type: ignore[arg-type]  # a task
+
+    monkeypatch.setattr(campaign, "play_run", interrupted)
+    result = soak(*SHORT, "--output", tmp_path)
+    assert result.exit_code == 130
+    assert f"go on with: pymllm soak --resume {tmp_path}" in result.stderr
+    assert "in 1 runs" in result.stdout

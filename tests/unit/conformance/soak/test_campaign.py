@@ -1,0 +1,262 @@
+"""A whole campaign."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.registry import OWN, find_adapter
+from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.soak import campaign, ledger
+from pymllm.conformance.soak.campaign import PROGRAMS, SoakPlan, SoakReport, load_campaign, soak
+from pymllm.conformance.soak.drift import DriftVerdict
+from pymllm.conformance.soak.ledger import FILE, read_ledger
+from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares
+from pymllm.conformance.soak.totals import Totals
+from pymllm.conformance.workers import Lost
+from pymllm.errors import UsageError
+from pymllm.oracle.history import load_history
+from pymllm.oracle.verdicts import Verdict
+
+ROWS = (find_adapter("rows"), find_adapter("hashes"))
+PLAN = SoakPlan(ROWS, seed=3, operations=1_200, longest=200)
+
+
+def runs_of(folder: Path) -> list[RunRecord]:
+    """Those halves of the lines that follow from the seed, by number."""
+    records = [record for record in read_ledger(folder / FILE) if isinstance(record, RunRecord)]
+    bare = {"seconds": 0.0, "cpu": 0.0, "shares": Shares(), "memory": Memory()}
+    return sorted((replace(it, **bare) for it in records), key=lambda it: it.number)  # type: ignore[arg-type]
+
+
+def test_a_short_campaign_over_every_own_adapter_finds_nothing(tmp_path: Path) -> None:
+    """All laws: what comes of seconds on a change, and of nights on a release."""
+    report = soak(SoakPlan(OWN, seed=1, operations=4_800, longest=400), tmp_path)
+    assert report.verdict() is Verdict.HOLDS
+    assert report.totals.operations >= 4_800
+    assert {name for name, it in report.totals.adapters.items() if it.operations} == {it.name for it in OWN}
+    assert all(it.reached for name, it in report.totals.adapters.items() if name != "chunk")
+    assert report.missing  # so few operations cannot reach everything,
+    assert report.verdict(strict=True) is Verdict.VIOLATED  # and a strict campaign says so
+
+
+def test_the_same_seed_gives_the_same_ledger_in_any_number_of_processes(tmp_path: Path) -> None:
+    """X3: but for what is measured."""
+    soak(PLAN, tmp_path / "one")
+    soak(replace(PLAN, jobs=2), tmp_path / "two")
+    assert runs_of(tmp_path / "one") == runs_of(tmp_path / "two")
+    assert sum(it.operations for it in runs_of(tmp_path / "one")) >= 1_200
+
+
+def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    """And ends with the ledger that it would have had, whatever line it was torn out of."""
+    soak(PLAN, tmp_path / "whole")
+    lines = (tmp_path / "whole" / FILE).read_text("utf-8").splitlines(keepends=True)
+    for kept, torn in ((1, ""), (4, ""), (3, lines[3][:50])):
+        folder = tmp_path / f"{kept}{len(torn)}"
+        folder.mkdir()
+        (folder / FILE).write_text("".join(lines[:kept]) + torn, encoding="utf-8")
+        report = soak(PLAN, folder, load_campaign(folder))
+        assert runs_of(folder) == runs_of(tmp_path / "whole")
+        assert report.totals.runs == len(lines) - 1
+        assert report.headers == (next(iter(read_ledger(folder / FILE))),)
+
+
+def test_a_campaign_of_another_version_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X3: its other runs were other programs."""
+    soak(replace(PLAN, operations=10), tmp_path)
+    monkeypatch.setattr(campaign, "build_version", lambda: "9+other")
+    with pytest.raises(UsageError, match=r"and this is 9\+other"):
+        load_campaign(tmp_path)
+
+
+def test_a_faulty_adapter_is_caught_and_the_campaign_goes_on(tmp_path: Path) -> None:
+    """P2: the program is kept as it was played and made small, once for each law; both break it again."""
+    name = "faulty-dirty-rows"
+    report = soak(replace(PLAN, adapters=(find_adapter(name), *ROWS), operations=3_000), tmp_path)
+    assert report.verdict() is Verdict.VIOLATED
+    faulty = report.totals.adapters[name]
+    assert list(faulty.failures) == ["P2"]
+    assert faulty.failures["P2"].runs > 2
+    assert report.totals.adapters["rows"].runs > 3
+    assert len(report.findings or {}) == 1
+    record = faulty.failures["P2"].first
+    assert record.failure is not None
+    assert len(list((tmp_path / PROGRAMS).glob("*-short.jsonl"))) == 1
+    for file in (record.file, record.short):
+        history = load_history(tmp_path / str(file))
+        again = rerun_history(history, name)
+        assert again.violation is not None
+        assert again.violation.law == "P2"
+        assert history.header.note.startswith("P2")
+    # The coordinates are enough.
+    alone = SoakPlan(
+        (find_adapter(name),),
+        (record.config,),
+        machine=record.machine,
+        run=record.seed,
+        operations=record.limit,
+    )
+    (again,) = runs_of(soak(alone, tmp_path / "alone").folder or tmp_path)
+    assert (again.failure, again.digest) == (record.failure, record.digest)
+
+
+def test_a_campaign_may_stop_at_its_first_failure(tmp_path: Path) -> None:
+    """Then somebody looks at it."""
+    plan = replace(PLAN, adapters=(find_adapter("faulty-dirty-rows"),), stops_on_failure=True)
+    report = soak(plan, tmp_path)
+    assert len(report.totals.adapters["faulty-dirty-rows"].failures) == 1
+    assert report.totals.operations < 1_200
+    assert runs_of(tmp_path)[-1].failure is not None
+
+
+def test_a_leak_of_an_adapter_shows_and_fails_where_that_is_asked_for(tiny: str, tmp_path: Path) -> None:
+    """What an implementation keeps beyond its end grows with the operations; ours is flat."""
+    leaking, sound = (
+        soak(SoakPlan((find_adapter(name),), seed=2, operations=6_000, longest=200), tmp_path / name[-4:])
+        for name in (f"{tiny}:Leaks", "rows")
+    )
+    (blocks,) = (it for it in leaking.drifts if it.measure == "blocks")
+    assert blocks.verdict is DriftVerdict.GROWS
+    assert blocks.slope is not None
+    assert blocks.slope > 1_000_000
+    assert blocks in leaking.growing
+    assert leaking.verdict() is Verdict.HOLDS
+    assert leaking.verdict(strict=True) is Verdict.VIOLATED
+    (blocks,) = (it for it in sound.drifts if it.measure == "blocks")
+    assert blocks.verdict is DriftVerdict.FLAT
+
+
+def test_adapters_that_cannot_be_played_are_told(tiny: str, tmp_path: Path) -> None:
+    """The others are played all the same; unknown is not sound."""
+    plan = replace(PLAN, adapters=(find_adapter(f"{tiny}:NoConfigurations"), ROWS[0]), operations=200)
+    report = soak(plan, tmp_path / "a")
+    assert [it.name for it in report.refused] == [f"{tiny}:NoConfigurations"]
+    assert report.totals.runs
+    assert report.verdict() is Verdict.UNKNOWN
+    alone = soak(replace(plan, adapters=plan.adapters[:1]), tmp_path / "b")
+    assert (alone.totals.runs, alone.verdict()) == (0, Verdict.UNKNOWN)
+
+
+def test_an_adapter_whose_process_dies_before_it_plays_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that does not pass its smoke test."""
+    monkeypatch.setattr(campaign, "find_places_of", lambda asked: Lost("killed"))
+    report = soak(replace(PLAN, adapters=ROWS[:1]), tmp_path)
+    assert [(it.name, it.message) for it in report.refused] == [("rows", "killed")]
+    assert report.verdict() is Verdict.UNKNOWN
+
+
+def test_an_adapter_that_dies_or_hangs_takes_nothing_along(tiny: str, tmp_path: Path) -> None:
+    """Its runs are problems, with the program where that is known; the others have theirs."""
+    names = (f"{tiny}:DiesLate", f"{tiny}:Hangs")
+    adapters = (*map(find_adapter, names), ROWS[0])
+    plan = replace(PLAN, adapters=adapters, operations=450, longest=150, jobs=2, timeout=0.5)
+    report = soak(plan, tmp_path)
+    assert report.totals.adapters["rows"].operations > 100
+    died, hung = (report.totals.adapters[name].failures[""].first for name in names)
+    assert died.failure is not None
+    assert hung.failure is not None
+    assert "the process that ran it ended with status" in died.failure.message
+    assert hung.failure.message.startswith("hung in step")
+    assert hung.file is not None
+    assert report.verdict() is Verdict.UNKNOWN
+
+
+def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """And so is more than one place for one run, and a machine that drives nothing there."""
+    with pytest.raises(UsageError, match="nowhere"):
+        soak(replace(PLAN, adapters=(find_adapter("nowhere:Rows"),)), tmp_path)
+    with pytest.raises(UsageError, match="driven by SlotMachine"):
+        soak(replace(PLAN, machine="SlotMachine"), tmp_path)
+    with pytest.raises(UsageError, match="places to play one run"):
+        soak(replace(PLAN, run=4), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_time_ends_a_campaign_between_two_runs(tmp_path: Path) -> None:
+    """One that has none left plays nothing, and what is there is told."""
+    report = soak(replace(PLAN, operations=None, seconds=0.0), tmp_path)
+    assert report.totals.runs == 0
+    assert isinstance(next(iter(read_ledger(tmp_path / FILE))), CampaignHeader)
+
+
+def test_programs_that_cannot_be_written_are_left_out(tmp_path: Path) -> None:
+    """The line of the ledger matters more."""
+    (tmp_path / PROGRAMS).write_text("in the way", encoding="utf-8")
+    plan = replace(PLAN, adapters=(find_adapter("faulty-dirty-rows"),), stops_on_failure=True)
+    soak(plan, tmp_path)
+    last = runs_of(tmp_path)[-1]
+    assert last.failure is not None
+    assert (last.file, last.short) == (None, None)
+
+
+def test_onlookers_see_the_totals(tmp_path: Path) -> None:
+    """After each run."""
+    seen: list[int] = []
+    soak(replace(PLAN, operations=900), tmp_path, show=lambda totals: seen.append(totals.runs))
+    assert seen == list(range(1, len(seen) + 1))
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("moment", ["smoke", "first run", "ledger"])
+def test_an_interrupt_leaves_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Before anything was played it is the interrupt's; later the report has what there is."""
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    if moment == "smoke":
+        monkeypatch.setattr(campaign, "find_places_of", interrupt)
+    elif moment == "first run":
+        monkeypatch.setattr(campaign, "play_run", interrupt)
+    else:
+        shown = iter([None, None])
+        report = soak(PLAN, tmp_path, show=lambda totals: interrupt() if next(shown, 1) else None)
+        assert report.interruption is not None
+        assert report.totals.runs == len(runs_of(tmp_path)) == 3
+        return
+    with pytest.raises(KeyboardInterrupt):
+        soak(PLAN, tmp_path)
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_leaves_a_folder_that_can_go_on(tmp_path: Path, jobs: int) -> None:
+    """The program itself, interrupted from outside while it plays."""
+    options = ["--adapter", "rows", "--seed", "3", "--operations", "60000", "--longest", "400"]
+    command = [sys.executable, "-m", "pymllm", "soak", *options, "--jobs", str(jobs), "--output", "c"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    path = tmp_path / "c" / FILE
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not path.exists() or path.read_bytes().count(b"\n") < 4):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "pymllm soak --resume c" in err
+    assert "operations in" in out
+    before = runs_of(tmp_path / "c")
+    plan = replace(PLAN, adapters=ROWS[:1], operations=None, seconds=0.0)
+    report = soak(plan, tmp_path / "c", load_campaign(tmp_path / "c"))
+    assert report.totals.runs == len(before) >= 3
+    assert os.listdir(tmp_path / "c") == [ledger.FILE]
+
+
+def test_a_conflict_breaks_x3() -> None:
+    """Whatever else holds."""
+    report = SoakReport((), Totals(), (), conflicts=(object(),))  # type: ignore[arg-type]  # is only counted
+    assert report.verdict() is Verdict.VIOLATED

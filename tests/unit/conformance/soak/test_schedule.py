@@ -1,0 +1,87 @@
+"""Which run is which."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+from pymllm.adapters.registry import find_adapter
+from pymllm.conformance.smoke import SmokeFailure
+from pymllm.conformance.soak.records import CampaignHeader, Place
+from pymllm.conformance.soak.schedule import find_places, find_places_of, plan_runs
+
+PLACES = tuple(
+    Place(adapter, "rows", {"max_reqs": number}, "RowMachine", size)
+    for adapter in ("a", "b")
+    for number, size in ((1, "tiny"), (2, "tiny"), (4, "medium"))
+)
+HEADER = CampaignHeader("v", {}, 7, None, 50_000, 64, PLACES)
+
+
+def test_places_are_machines_on_configurations_of_all_sizes() -> None:
+    """An engine plays where it can be driven."""
+    places = find_places(find_adapter("radix"))
+    assert isinstance(places, tuple)
+    assert {(it.machine, it.size) for it in places} == {
+        ("PrefixMachine", "tiny"),
+        ("PrefixMachine", "medium"),
+        ("PrefixMachine", "large"),
+        ("LifecycleMachine", "tiny"),
+        ("LifecycleMachine", "medium"),
+    }
+    assert all(it.config["pool"] != "none" for it in places if it.machine == "LifecycleMachine")
+    assert "exact_lru" in places[0].capabilities
+
+
+def test_one_configuration_can_be_asked_for() -> None:
+    """It is played as it is."""
+    config = {"max_reqs": 9, "max_context_len": 3}
+    places = find_places_of((find_adapter("rows"), (config,)))
+    assert isinstance(places, tuple)
+    assert [(it.config, it.size) for it in places] == [(config, "tiny")]
+    assert find_places_of((find_adapter("rows"), ())) == find_places(find_adapter("rows"))
+
+
+def test_what_cannot_be_played_says_why(tiny: str) -> None:
+    """An adapter, a configuration of one; what only cannot be larger is played as it is."""
+    refused = find_places(find_adapter(f"{tiny}:NoConfigurations"))
+    assert isinstance(refused, SmokeFailure)
+    refused = find_places_of((find_adapter("rows"), ({},)))
+    assert isinstance(refused, SmokeFailure)
+    assert "cannot be built" in refused.message
+    small = find_places(find_adapter(f"{tiny}:OnlySmall"))
+    assert isinstance(small, tuple)
+    assert [it.size for it in small] == ["tiny", "tiny"]
+
+
+def test_runs_follow_from_the_seed_and_their_number() -> None:
+    """And so a campaign can go on where it was."""
+    first, again = (list(itertools.islice(plan_runs(HEADER), 50)) for _ in range(2))
+    assert first == again
+    assert [run.number for run in first] == list(range(50))
+    assert len({run.seed for run in first}) == 50
+    other = list(itertools.islice(plan_runs(replace(HEADER, seed=8)), 50))
+    assert not {run.seed for run in first} & {run.seed for run in other}
+
+
+def test_adapters_take_turns_and_so_do_their_places() -> None:
+    """A short campaign sees every adapter, and one that is not much longer every place."""
+    runs = list(itertools.islice(plan_runs(HEADER), 60))
+    assert [run.place.adapter for run in runs[:6]] == ["a", "b"] * 3
+    counts = Counter(run.place.adapter + str(run.place.config) for run in runs)
+    assert len(counts) == 6
+    assert min(counts.values()) >= 4
+
+
+def test_runs_are_long_and_short_and_end_with_the_operations_asked_for() -> None:
+    """In larger pools they are shorter; a campaign plays as much as it was asked for."""
+    runs = list(itertools.islice(plan_runs(HEADER), 200))
+    tiny = [run.limit for run in runs if run.place.size == "tiny"]
+    assert min(tiny) < 4_000 < 25_000 < max(tiny) <= 50_000
+    assert max(run.limit for run in runs if run.place.size == "medium") <= 50_000 // 3
+    planned = list(plan_runs(replace(HEADER, operations=100_000)))
+    assert sum(run.limit for run in planned) >= 100_000 > sum(run.limit for run in planned[:-1])
+    short = list(plan_runs(replace(HEADER, operations=300, longest=100)))
+    assert all(run.limit == 100 for run in short)
+    assert [run.limit for run in plan_runs(replace(HEADER, operations=30))] == [30]
