@@ -28,6 +28,11 @@ MALFORMED_ERRORS = (
 )
 """What an argument that no caller may pass may be refused with (X1)."""
 
+_METHODS = {
+    kind: {operation: f"_judge_{name_of(operation)}" for operation in operations}
+    for kind, operations in OPERATIONS_OF.items()
+}
+
 
 class PoolJudge:
     """Judges one step after the other; a subclass has one method per operation of its kind.
@@ -67,13 +72,13 @@ class PoolJudge:
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it in the model; see `pymllm.oracle.judge.Judge`."""
-        name = name_of(type(operation))
-        if type(operation) not in OPERATIONS_OF[self.KIND]:
-            raise ProgramError(f"{name} is no operation of kind {self.KIND}")
+        name = _METHODS[self.KIND].get(type(operation))
+        if name is None:
+            raise ProgramError(f"{name_of(type(operation))} is no operation of kind {self.KIND}")
         before = self.sizes()
         law = self.SIZES_LAW
         if not isinstance(outcome.result, Unsupported):
-            method: Callable[[int, Any, Outcome], str] = getattr(self, f"_judge_{name}")
+            method: Callable[[int, Any, Outcome], str] = getattr(self, name)
             law = method(step, operation, outcome)
         self._test_sizes(law, before, outcome.sizes)
 
