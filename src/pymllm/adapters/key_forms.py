@@ -85,6 +85,6 @@ def make_indices(numbers: Sequence[int], form: str) -> torch.Tensor:
 
 _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda flat: flat,
-    "strided": lambda flat: flat.repeat_interleave(2)[::2],
+    "strided": lambda flat: torch.stack((flat, flat), dim=1)[:, 0],
     "2d": lambda flat: flat.unsqueeze(0),
 }

@@ -274,10 +274,12 @@ class PrefixJudge(PoolJudge):
             look_at_states(self.books, self.model.states, shown, known)
         return "R7"
 
-    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
         """Test every size that is told; the law of a wrong one depends on its name and on what was done."""
         tested = set()
-        for name, expected in self.sizes().items():
+        for name, expected in now.items():
             blamed = self._law_of_size(law, name)
             if blamed not in self.books.laws or name not in found:
                 continue

@@ -224,8 +224,8 @@ def _never(value: Any) -> bool:
 def _checks_of(kind: Any) -> dict[type, Fit | None]:
     """Return, for each class that values of a type may have, what else to look at; ``None`` for nothing.
 
-    A value's class says which option of a union it can be, so that of fifteen optional fields most need one
-    look in a dict: a shown node took 9 us with a call for each option, and takes 2.
+    A value's class says which option of a union it can be: most fields need one look in a dict, and a shown
+    node takes a fifth of the time that calls for each option took.
     """
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         merged: dict[type, Fit | None] = {}

@@ -75,8 +75,10 @@ class SlotJudge(PoolJudge):
             pages = {"full_available_size": full, "swa_available_size": swa, **pages}
         return {name: count * self.page_size for name, count in pages.items()}
 
-    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
-        for name, expected in self.sizes().items():
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
+        for name, expected in now.items():
             if found.get(name, expected) != expected:
                 blamed = "A7" if law == "A2" and name == "swa_available_size" else law
                 self.evidence.refuse(blamed, name, expected, found[name])
