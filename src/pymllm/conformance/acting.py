@@ -195,7 +195,7 @@ class ActPlayer:
 
     def play(self) -> None:
         """Choose one of the acts that make sense now, by weight, draw its arguments, and play it."""
-        met = tuple(bool(getattr(self._machine, need)) for need in self._needs)
+        met = tuple([bool(getattr(self._machine, need)) for need in self._needs])
         if met not in self._ready:
             self._ready[met] = self._ready_where(dict(zip(self._needs, met, strict=True)))
         acts, cumulative = self._ready[met]

@@ -57,11 +57,11 @@ class GivenNumbers:
         tuple of Span
             As few as name exactly these numbers in this order.
         """
-        spans: list[Span] = []
+        runs: list[list[int]] = []
         for number in numbers:
             step, place = self._last.get(number, (0, number))
-            if spans and spans[-1].step == step and spans[-1].stop == place:
-                spans[-1] = Span(step, spans[-1].start, place + 1)
+            if runs and runs[-1][0] == step and runs[-1][2] == place:
+                runs[-1][2] = place + 1
             else:
-                spans.append(Span(step, place, place + 1))
-        return tuple(spans)
+                runs.append([step, place, place + 1])
+        return tuple(Span(*run) for run in runs)
