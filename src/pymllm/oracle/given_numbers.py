@@ -45,6 +45,10 @@ class GivenNumbers:
             found += given[span.start : span.stop]
         return found
 
+    def given_by(self, step: int) -> tuple[int, ...]:
+        """Return the numbers that a step gave, in order; a later step may have given them, too."""
+        return self._by_step.get(step, ())
+
     def origin(self, number: int) -> int:
         """Return the step that gave a number last, or 0 if none did."""
         return self._last.get(number, (0, number))[0]
