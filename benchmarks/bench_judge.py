@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 import torch
@@ -19,9 +20,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
-from pymllm.oracle.history import Config, History
-from pymllm.oracle.judge import make_judge
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import Outcome
+
+T = TypeVar("T")
 
 SEED = 7
 ACTS = 1_000
@@ -41,24 +46,47 @@ def cases() -> Iterator[object]:
                 yield pytest.param(entry.name, config, machine, id=f"{entry.name}-{place}-{machine.name}")
 
 
-class Walks:
-    """Has a machine look inside after every so many of its operations."""
+def with_walks(machine: type[ActingMachine], every: int) -> type[ActingMachine]:
+    """Make a machine that looks inside after every so many of its operations."""
 
-    def __init__(self, every: int) -> None:
-        self.every = every
-        self.made = 0
-
-    def over(self, machine: type[ActingMachine]) -> type[ActingMachine]:
-        walks, do = self, machine.do
-
-        def do_and_walk(self: ActingMachine, *operation: object) -> object:
-            outcome = do(self, *operation)  # type: ignore[arg-type]
-            if self.examiner.next_step % walks.every == 0:
-                self.examiner.look_inside()
-                walks.made += 1
+    class Walking(machine):  # type: ignore[misc,valid-type]
+        def do(self, operation: Operation) -> Outcome:
+            outcome: Outcome = super().do(operation)
+            if self.examiner.next_step % every == 0:
+                self._watched(self.examiner.look_inside)
             return outcome
 
-        return type(f"{machine.__name__}_walking", (machine,), {"do": do_and_walk})
+    return Walking
+
+
+class Clock:
+    """Adds up the CPU time of calls, made where they belong: by themselves they would find warm caches."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def over(self, call: Callable[..., T]) -> Callable[..., T]:
+        def timed(*arguments: object) -> T:
+            start = time.thread_time()
+            try:
+                return call(*arguments)
+            finally:
+                self.seconds += time.thread_time() - start
+
+        return timed
+
+
+def with_clocks(machine: type[ActingMachine], adapter: Clock, judge: Clock) -> type[ActingMachine]:
+    """Make a machine whose adapter and judge are timed."""
+
+    class Timed(machine):  # type: ignore[misc,valid-type]
+        def begin(self) -> None:
+            examiner = self.examiner
+            examiner.adapter.apply = adapter.over(examiner.adapter.apply)
+            examiner.judge.judge = judge.over(examiner.judge.judge)
+            super().begin()
+
+    return Timed
 
 
 @pytest.fixture(autouse=True)
@@ -86,56 +114,41 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def applying(history: History) -> float:
-    """Return the seconds in which a new adapter carries a program out again."""
-    adapter = make_adapter(history.header.adapter, dict(history.header.config))
-    return cpu_seconds(lambda: [adapter.apply(step.number, step.operation) for step in history.steps])
-
-
-def judging(history: History) -> float:
-    """Return the seconds in which a new judge judges a program again."""
-    judge = make_judge(history.header)
-    outcomes = [(step.number, step.operation, step.outcome) for step in history.steps]
-    return cpu_seconds(lambda: [judge.judge(*each) for each in outcomes if each[2] is not None])  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(("adapter", "config", "entry"), [*cases()])
 def test_judged_operations(
     benchmark: BenchmarkFixture, adapter: str, config: Config, entry: MachineEntry
 ) -> None:
     """Operations a second of one process, judged."""
-    timed = benchmark.enabled
+    timed, full = benchmark.enabled, ENGINE_ACTS if entry.needs else ACTS
+    acts, rounds = (full, ROUNDS) if timed else (full // 50, 1)
     machine = machine_of(entry, adapter, config)
-    full = ENGINE_ACTS if entry.needs else ACTS
-    acts, rounds = (full, ROUNDS) if timed else (full // 20, 1)
-    walks = Walks(WALK_EVERY)
-    walking = walks.over(machine_of(entry, adapter, config))
+    walking = with_walks(machine_of(entry, adapter, config), WALK_EVERY)
+    applying, judging = Clock(), Clock()
+    clocked = with_clocks(machine_of(entry, adapter, config), applying, judging)
+
+    def seconds(played: type[ActingMachine]) -> float:
+        return cpu_seconds(lambda: drive(played, SEED, acts))
+
     plain: list[float] = []
-    runs: list[ActingMachine] = []
+    benchmark.pedantic(lambda: plain.append(seconds(machine)), rounds=rounds, warmup_rounds=int(timed))
+    walked = min(seconds(walking) for _ in range(rounds))
+    whole = sum(seconds(clocked) for _ in range(rounds))
 
-    def play() -> None:
-        plain.append(cpu_seconds(lambda: runs.append(drive(machine, SEED, acts))))
-
-    benchmark.pedantic(play, rounds=rounds, warmup_rounds=1 if timed else 0)
-    walked = [cpu_seconds(lambda: drive(walking, SEED, acts)) for _ in range(rounds)]
-
-    assert machine.found is None
-    assert walking.found is None
-    history = runs[-1].examiner.history
-    assert all(run.examiner.judge.evidence.exercised for run in runs)
-    assert walks.made >= len(history.steps) // WALK_EVERY
+    examined: list[Examiner] = []
+    for played in (machine, walking, clocked):
+        played.on_end = examined.append
+        drive(played, SEED, acts)
+        assert played.found is None
+    assert all(it.judge.evidence.exercised for it in examined)
+    assert len({len(it.history) for it in examined}) == 1
+    assert examined[1].audited or len(examined[1].history) < 8 * WALK_EVERY
     if timed:
-        count = len(history.steps)
-        applied = min(applying(history) for _ in range(rounds))
-        judged = min(judging(history) for _ in range(rounds))
-        best = min(plain)
+        count = len(examined[0].history)
         benchmark.extra_info.update(
             operations=count,
-            per_second=round(count / best),
-            per_second_walking=round(count / min(walked)),
-            us=round(best / count * 1e6, 1),
-            adapter_us=round(applied / count * 1e6, 1),
-            judge_us=round(judged / count * 1e6, 1),
-            adapter_share=round(applied / best, 3),
-            judge_share=round(judged / best, 3),
+            us=round(min(plain) / count * 1e6, 1),
+            per_second=round(count / min(plain)),
+            per_second_walking=round(count / walked),
+            adapter_share=round(applying.seconds / whole, 3),
+            judge_share=round(judging.seconds / whole, 3),
         )
