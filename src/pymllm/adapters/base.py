@@ -39,6 +39,12 @@ CAPABILITIES: dict[str, str] = {
 }
 """What an adapter can claim; a law whose capability is missing is reported as not claimed."""
 
+_METHODS = {
+    kind: {operation: f"do_{name_of(operation)}" for operation in operations}
+    for kind, operations in OPERATIONS_OF.items()
+}
+_GIVES = (Slots, Matched)
+
 
 class Adapter(Protocol):
     """One implementation, built and ready, and what it claims."""
@@ -134,8 +140,8 @@ class BaseAdapter:
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Carry an operation out; whatever the implementation raises becomes a `Failed` result."""
-        method = getattr(self, f"do_{name_of(type(operation))}", None)
-        if method is None or type(operation) not in OPERATIONS_OF[self.kind]:
+        method = getattr(self, _METHODS[self.kind].get(type(operation), ""), None)
+        if method is None:
             return Outcome(Unsupported(name_of(type(operation))), (), self.sizes())
         self.effects = []
         result: Result
@@ -147,7 +153,7 @@ class BaseAdapter:
             result = Unsupported(str(reason))
         except Exception as error:
             result = Failed(type(error).__name__, str(error))
-        if isinstance(result, Slots | Matched):
+        if isinstance(result, _GIVES):
             self._given[step] = result.slots
         return Outcome(result, tuple(self.effects), self.sizes())
 

@@ -97,11 +97,11 @@ class ExactForward:
             read = np.where(np.arange(read.size).reshape(read.shape) < stop, read, 0)
         return tuple((read @ self._weights).tolist())
 
-    def read_live(self, state_idx: int) -> tuple[int, ...]:
-        """Read the live state in a row of the context's."""
-        return tuple(
-            number for _, states in self._kinds for number in _numbers(states[:, state_idx]).tolist()
-        )
+    def read_lives(self, rows: list[int]) -> list[tuple[int, ...]]:
+        """Read the live states in some rows of the context's; nothing of each where there are none."""
+        if not self._kinds or not rows:
+            return [()] * len(rows)
+        return read_rows(*(states[:, rows] for _, states in self._kinds))
 
     def offsets(self, batch: ForwardBatch) -> list[tuple[int, ...]]:
         """Read where states are extracted, for each request of a batch, from what the device is shown."""
@@ -168,7 +168,7 @@ def read_rows(*states: torch.Tensor) -> list[tuple[int, ...]]:
 
 
 def _numbers(state: torch.Tensor) -> Numbers:
-    numbers: Numbers = state.detach().cpu().to(torch.float64).numpy().astype(np.int64).reshape(-1)
+    numbers: Numbers = state.to("cpu", torch.float64).numpy().astype(np.int64).reshape(-1)
     return numbers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -299,7 +300,7 @@ class Requests(BaseAdapter):
             offsets,
             step.is_sampled,
             (),
-            self.forward.read_live(step.state_idx),
+            *self.forward.read_lives([step.state_idx]),
         )
 
     # -- looks, failures, misuse ---------------------------------------------------------------------------
@@ -309,7 +310,7 @@ class Requests(BaseAdapter):
         slots = self.context.mamba_slot_allocator
         states = [] if slots is None else read_rows(slots.conv_states, slots.ssm_states)
         return ContextView(
-            tuple(self._view(request) for request in self.context.requests),
+            tuple(self._views(dict(enumerate(self.context.requests)))),
             tuple(
                 ContextBlock(block, references, value, slot, states[slot] if slot >= 0 else ())
                 for block, (references, value, slot) in enumerate(
@@ -320,30 +321,37 @@ class Requests(BaseAdapter):
         )
 
     def _view(self, request: Prompted) -> RequestView:
-        context = self.context
-        row = next(at for at, each in enumerate(context.requests) if each is request)
-        blocks = tuple(block for block in context.request_to_kv_block_ids[row].tolist() if block >= 0)
-        return RequestView(
-            request.step,
-            row,
-            self._region(row),
-            blocks,
-            request.finished_chunk_token_count,
-            self.forward.read_kv(blocks),
-            self.forward.read_live(int(context.mamba_metadata.request_to_mamba_state_idx[row])),
-        )
+        row = next(at for at, each in enumerate(self.context.requests) if each is request)
+        (view,) = self._views({row: request})
+        return view
 
-    def _region(self, row: int) -> str:
-        dimensions = self.context.batch_dimensions
-        for region, count in (
-            ("paused", self.context.paused_request_count),
-            ("decode", dimensions.decode_req_count),
-            ("prefill", dimensions.prefill_req_count),
-        ):
-            if row < count:
-                return region
-            row -= count
-        return "waiting"
+    def _views(self, requests: Mapping[int, Prompted]) -> list[RequestView]:
+        """Show requests by their rows; what is read off the device is read for all of them at once."""
+        context, regions = self.context, self._regions()
+        table = context.request_to_kv_block_ids.tolist()
+        blocks = {row: tuple(block for block in table[row] if block >= 0) for row in requests}
+        kv = iter(self.forward.read_kv(tuple(itertools.chain(*blocks.values()))))
+        states = context.mamba_metadata.request_to_mamba_state_idx.tolist()
+        live = self.forward.read_lives([states[row] for row in requests])
+        return [
+            RequestView(
+                request.step,
+                row,
+                regions[row],
+                blocks[row],
+                request.finished_chunk_token_count,
+                tuple(itertools.islice(kv, len(blocks[row]))),
+                state,
+            )
+            for (row, request), state in zip(requests.items(), live, strict=True)
+        ]
+
+    def _regions(self) -> list[str]:
+        """Name the region of each row that has a request."""
+        dimensions, paused = self.context.batch_dimensions, self.context.paused_request_count
+        regions = ["paused"] * paused
+        regions += ["decode"] * dimensions.decode_req_count + ["prefill"] * dimensions.prefill_req_count
+        return regions + ["waiting"] * (len(self.context.requests) - len(regions))
 
     def _references(self) -> list[int]:
         counts: list[int] = self.context.kv_block_allocator.block_ref_counts.tolist()

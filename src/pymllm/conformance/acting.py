@@ -8,8 +8,10 @@ times faster from a seed.
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, compress
 from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from pymllm.oracle.history import Config, History
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import Outcome
 
-__all__ = ["ActingMachine", "FoundViolation", "act", "acts_of", "drive", "make_machine"]
+__all__ = ["ActPlayer", "ActingMachine", "FoundViolation", "act", "acts_of", "drive", "make_machine"]
 
 T = TypeVar("T")
 
@@ -48,6 +50,7 @@ def act(
         if needs is not None:
             made = precondition(lambda machine: bool(getattr(machine, needs)))(made)
         made.act_needs, made.act_ranges, made.act_weight = needs, ranges, weight
+        made.act_itself = method
         return made
 
     return mark
@@ -111,7 +114,6 @@ class ActingMachine(RuleBasedStateMachine):
 
     def do(self, operation: Operation) -> Outcome:
         """Carry out an operation and have it judged."""
-        type(self).steps_run += 1
         return self._watched(lambda: self.examiner.do(operation))
 
     def look_inside(self) -> None:
@@ -136,6 +138,8 @@ class ActingMachine(RuleBasedStateMachine):
                     self._watched(lambda: self.examiner.check_replay(self.make_adapter))
         finally:
             cls.runs += 1
+            # Not step by step: each attribute set on a class lets Python forget where its others are.
+            cls.steps_run += len(self.examiner.history)
             try:
                 close_adapter(self.examiner.adapter, self.examiner.history)
             finally:
@@ -176,6 +180,40 @@ def acts_of(machine_class: type[ActingMachine]) -> dict[str, Any]:
     return {name: method for name, method in methods.items() if hasattr(method, "act_ranges")}
 
 
+class ActPlayer:
+    """Plays a machine's acts from a seeded generator: the same seed gives the same program everywhere.
+
+    Parameters
+    ----------
+    machine : ActingMachine
+        Whose acts to play.
+    source : random.Random
+        Makes every choice.
+    """
+
+    def __init__(self, machine: ActingMachine, source: random.Random) -> None:
+        self._machine, self._source = machine, source
+        self._acts = list(acts_of(type(machine)).values())
+        self._needs = list(dict.fromkeys(method.act_needs for method in self._acts if method.act_needs))
+        self._ready: dict[tuple[bool, ...], tuple[list[Any], list[int]]] = {}
+
+    def play(self) -> None:
+        """Choose one of the acts that make sense now, by weight, draw its arguments, and play it."""
+        met = tuple([bool(getattr(self._machine, need)) for need in self._needs])
+        if met not in self._ready:
+            self._ready[met] = self._ready_where(dict(zip(self._needs, met, strict=True)))
+        acts, cumulative = self._ready[met]
+        source = self._source
+        chosen = acts[bisect(cumulative, source.random() * cumulative[-1], 0, len(acts) - 1)]
+        drawn = {name: source.randint(low, high) for name, (low, high) in chosen.act_ranges.items()}
+        chosen.act_itself(self._machine, **drawn)
+
+    def _ready_where(self, met: dict[str, bool]) -> tuple[list[Any], list[int]]:
+        """Return the acts that make sense where these needs are met, and their weights summed up."""
+        ready = list(compress(self._acts, (met.get(method.act_needs, True) for method in self._acts)))
+        return ready, list(accumulate(method.act_weight for method in ready))
+
+
 def drive(machine_class: type[ActingMachine], seed: int, steps: int) -> ActingMachine:
     """Play a machine's acts from a seeded generator and tear it down; the run is the same everywhere.
 
@@ -189,18 +227,11 @@ def drive(machine_class: type[ActingMachine], seed: int, steps: int) -> ActingMa
     InvariantViolation
         The program broke a law.
     """
-    source = random.Random(seed)
     machine = machine_class()
-    acts = acts_of(machine_class)
+    player = ActPlayer(machine, random.Random(seed))
     try:
         for _ in range(steps):
-            ready = [
-                method
-                for method in acts.values()
-                if not method.act_needs or getattr(machine, method.act_needs)
-            ]
-            (chosen,) = source.choices(ready, [method.act_weight for method in ready])
-            chosen(machine, **{name: source.randint(*bounds) for name, bounds in chosen.act_ranges.items()})
+            player.play()
     finally:
         machine.teardown()
     return machine

@@ -16,6 +16,8 @@ from pymllm.oracle.records import fits, name_of
 __all__ = ["find_wrong_answer"]
 
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
+_LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
+_RESULTS = frozenset(RESULTS)
 _fits_effects = fits(tuple[Effect, ...])
 _fits_sizes = fits(dict[str, int])
 
@@ -38,12 +40,12 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     if type(outcome) is not Outcome:
         return f"answered {outcome!r}, which is no Outcome"
     result = outcome.result
-    if type(result) not in RESULTS:
+    if type(result) not in _RESULTS:
         return f"answered {result!r}, which is no result"
     if not fits(cast(Hashable, type(result)))(result):
         return f"answered {result!r}; {name_of(type(result))} has a field of another type than documented"
-    legal = LEGAL_RESULTS.get(type(operation))
-    if legal is not None and not isinstance(result, (*legal, *_ALWAYS_LEGAL)):
+    if type(result) not in _LEGAL.get(type(operation), _RESULTS):
+        legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
     if not _fits_effects(outcome.effects):
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"

@@ -87,6 +87,16 @@ class SlotMachine(PoolMachine):
         return sorted(self.judge.full.held)
 
     @property
+    def has_held(self) -> bool:
+        """Whether callers have any page."""
+        return bool(self.judge.full.held)
+
+    @property
+    def has_alive(self) -> bool:
+        """Whether any page has a half."""
+        return self.judge.window is not None and bool(self.judge.window.half)
+
+    @property
     def alive(self) -> list[int]:
         """Full pages with a half, in order."""
         return self.judge.window.alive if self.judge.window is not None else []
@@ -109,7 +119,7 @@ class SlotMachine(PoolMachine):
         self.do(Alloc(self.judge.pool.free_count * self.page_size + extra))
         self._show_order(then)
 
-    @act("held", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=3)
+    @act("has_held", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=3)
     def free(self, start: int, count: int, naming: int, form: int) -> None:
         """Free some pages that are held, named in some way."""
         pages = pick(self.held, start, count)
@@ -141,13 +151,13 @@ class SlotMachine(PoolMachine):
         if not often:
             self.do(Clear())
 
-    @act("alive", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=2)
+    @act("has_alive", start=PICK, count=(1, 5), naming=(0, 4), form=(0, 7), weight=2)
     def free_swa(self, start: int, count: int, naming: int, form: int) -> None:
         """Free the halves of some pages that have them."""
         pages = pick(self.alive, start, count)
         self.do(FreeSWA(self._spans(pages, naming), self._forms[form % len(self._forms)]))
 
-    @act("alive", start=PICK, count=(1, 4), other=PICK, backwards=(0, 1), weight=2)
+    @act("has_alive", start=PICK, count=(1, 4), other=PICK, backwards=(0, 1), weight=2)
     def move_swa(self, start: int, count: int, other: int, backwards: int) -> None:
         """Move halves to pages that have none, page by page."""
         pairs = list(zip(pick(self.alive, start, count), self._gone(other, count), strict=False))

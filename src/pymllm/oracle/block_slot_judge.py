@@ -56,15 +56,17 @@ class BlockSlotJudge(KVBlockJudge):
         """Return the sizes of blocks and, where there are slots, ``free_count``."""
         return super().sizes() | ({} if self.slots is None else {"free_count": len(self.slots.free)})
 
-    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
         """Test every size; an operation that was not about it blames the law of whose it is."""
         if law:
             self.was_used = True
             self.untested[law] = None
-        for name, expected in self.sizes().items():
+        for name, expected in now.items():
             if found.get(name, expected) != expected:
                 self.evidence.refuse(_law_of_size(law, name), name, expected, found[name])
-        if law and found and self.sizes() != before:
+        if law and found and now != before:
             self.evidence.count(law)
 
     def slotted(self) -> BlockSlotModel:

@@ -45,6 +45,10 @@ class GivenNumbers:
             found += given[span.start : span.stop]
         return found
 
+    def given_by(self, step: int) -> tuple[int, ...]:
+        """Return the numbers that a step gave, in order; a later step may have given them, too."""
+        return self._by_step.get(step, ())
+
     def origin(self, number: int) -> int:
         """Return the step that gave a number last, or 0 if none did."""
         return self._last.get(number, (0, number))[0]
@@ -57,11 +61,11 @@ class GivenNumbers:
         tuple of Span
             As few as name exactly these numbers in this order.
         """
-        spans: list[Span] = []
+        runs: list[list[int]] = []
         for number in numbers:
             step, place = self._last.get(number, (0, number))
-            if spans and spans[-1].step == step and spans[-1].stop == place:
-                spans[-1] = Span(step, spans[-1].start, place + 1)
+            if runs and runs[-1][0] == step and runs[-1][2] == place:
+                runs[-1][2] = place + 1
             else:
-                spans.append(Span(step, place, place + 1))
-        return tuple(spans)
+                runs.append([step, place, place + 1])
+        return tuple(Span(*run) for run in runs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.outcomes import NodeView
-from pymllm.oracle.prefix_pages import Path, Space
+from pymllm.oracle.prefix_pages import Path, Space, ends_of_pages
 
 __all__ = ["SeenPage", "SeenTree", "read_nodes"]
 
@@ -39,12 +39,11 @@ def read_nodes(evidence: Evidence, nodes: Iterable[NodeView], page_size: int) ->
         end = _end_of(evidence, node, ends)
         ends[node.id], tree.ends[end] = end, node
         _check_shape(evidence, node, page_size)
-        start = len(end.tokens) - len(node.tokens)
-        for number in range(len(node.tokens) // page_size):
-            at = number * page_size
-            path = end.upto(start + at + page_size)
+        pages = len(node.tokens) // page_size
+        for number, path in enumerate(ends_of_pages(end, page_size)[-pages:]):
             if path in tree.pages:
                 evidence.refuse("R9", f"page {path}", "one node that spells it", "two")
+            at = number * page_size
             tree.pages[path] = SeenPage(node.slots[at : at + page_size], node, number)
     return tree
 

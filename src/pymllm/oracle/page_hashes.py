@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 from pymllm.oracle.prefix_pages import Path
@@ -9,8 +10,12 @@ from pymllm.oracle.prefix_pages import Path
 __all__ = ["hash_pages"]
 
 
+@functools.lru_cache(maxsize=128)
 def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
-    """Return the hash of each whole page of a path, as hex digits, each chained to the one before it."""
+    """Return the hash of each whole page of a path, as hex digits, each chained to the one before it.
+
+    Remembered, since every look asks for those of every node that has any.
+    """
     hashes = []
     prior = _seed(path.space.extra_key)
     for start in range(0, len(path.tokens) - page_size + 1, page_size):

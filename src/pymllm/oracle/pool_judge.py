@@ -28,6 +28,11 @@ MALFORMED_ERRORS = (
 )
 """What an argument that no caller may pass may be refused with (X1)."""
 
+_METHODS = {
+    kind: {operation: f"_judge_{name_of(operation)}" for operation in operations}
+    for kind, operations in OPERATIONS_OF.items()
+}
+
 
 class PoolJudge:
     """Judges one step after the other; a subclass has one method per operation of its kind.
@@ -63,19 +68,21 @@ class PoolJudge:
         self.config = header.config
         self.can_refuse = "refusals" in header.capabilities
         self.room_law = "X4" if "pool" in header.capabilities else self.SIZES_LAW
-        self._is_new = True
+        self._sizes: dict[str, int] | None = None
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it in the model; see `pymllm.oracle.judge.Judge`."""
-        name = name_of(type(operation))
-        if type(operation) not in OPERATIONS_OF[self.KIND]:
-            raise ProgramError(f"{name} is no operation of kind {self.KIND}")
-        before = self.sizes()
+        name = _METHODS[self.KIND].get(type(operation))
+        if name is None:
+            raise ProgramError(f"{name_of(type(operation))} is no operation of kind {self.KIND}")
+        before = self.sizes() if self._sizes is None else self._sizes
         law = self.SIZES_LAW
         if not isinstance(outcome.result, Unsupported):
-            method: Callable[[int, Any, Outcome], str] = getattr(self, f"_judge_{name}")
+            method: Callable[[int, Any, Outcome], str] = getattr(self, name)
             law = method(step, operation, outcome)
-        self._test_sizes(law, before, outcome.sizes)
+        now = self.sizes()
+        self._test_sizes(law, before, now, outcome.sizes)
+        self._sizes = now
 
     def check_end(self) -> None:
         """Judge what is left at the end: nothing, since what these hold is compared wherever it is read."""
@@ -149,14 +156,15 @@ class PoolJudge:
         self.evidence.meet("a malformed call is refused")
         return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
 
-    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
-        expected = self.sizes()
-        told = {name: size for name, size in found.items() if name in expected}
-        wanted = {name: expected[name] for name in told}
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
+        """Test the sizes that were found against those that the model knows now."""
+        told = {name: size for name, size in found.items() if name in now}
+        wanted = {name: now[name] for name in told}
         if told != wanted:
             # What a first operation did not change was wrong before it.
-            was_wrong = self._is_new and expected == before
+            was_wrong = self._sizes is None and now == before
             self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
-        self._is_new = False
-        if expected != before:
+        if now != before:
             self.evidence.count(law)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
@@ -274,11 +275,13 @@ class PrefixJudge(PoolJudge):
             look_at_states(self.books, self.model.states, shown, known)
         return "R7"
 
-    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
         """Test every size that is told; the law of a wrong one depends on its name and on what was done."""
         tested = set()
-        for name, expected in self.sizes().items():
-            blamed = self._law_of_size(law, name)
+        for name, expected in now.items():
+            blamed = _law_of_size(law, name, "A7" in self.books.laws)
             if blamed not in self.books.laws or name not in found:
                 continue
             if found[name] != expected:
@@ -287,18 +290,21 @@ class PrefixJudge(PoolJudge):
                 tested.add(blamed)
         self.evidence.count(*tested)
 
-    def _law_of_size(self, law: str, name: str) -> str:
-        if law in ("X1", "X2", "X4", "X7"):
-            return law
-        if name.endswith("available_size"):
-            return "A7" if name.startswith("swa") and "A7" in self.books.laws else "A2"
-        if name == "available_track_slots":
-            return "M7"
-        if name.startswith("mamba"):
-            return "M4" if law == "R6" else "M6"
-        if name.startswith("swa"):
-            return "S6"
-        return "R6" if law == "R6" else "R7"
+
+@functools.cache
+def _law_of_size(law: str, name: str, has_halves_law: bool) -> str:
+    """Return the law that a wrong size breaks, after an operation whose own law this is."""
+    if law in ("X1", "X2", "X4", "X7"):
+        return law
+    if name.endswith("available_size"):
+        return "A7" if name.startswith("swa") and has_halves_law else "A2"
+    if name == "available_track_slots":
+        return "M7"
+    if name.startswith("mamba"):
+        return "M4" if law == "R6" else "M6"
+    if name.startswith("swa"):
+        return "S6"
+    return "R6" if law == "R6" else "R7"
 
 
 def _rest(slots: Iterable[int], without: Iterable[int]) -> list[int]:

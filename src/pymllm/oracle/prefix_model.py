@@ -21,6 +21,7 @@ from pymllm.oracle.prefix_pages import (
     Page,
     Path,
     Space,
+    ends_of_pages,
     merge_runs,
     path_of_key,
 )
@@ -90,10 +91,9 @@ class PrefixModel:
         """Return a path cut down to whole pages (R1)."""
         return path.upto(len(path.tokens) // self.page_size * self.page_size)
 
-    def page_ends(self, path: Path) -> list[Path]:
+    def page_ends(self, path: Path) -> tuple[Path, ...]:
         """Return the prefix at the end of each whole page of a path, shortest first."""
-        size = self.page_size
-        return [path.upto(end) for end in range(size, len(path.tokens) + 1, size)]
+        return ends_of_pages(path, self.page_size)
 
     def parent(self, path: Path) -> Path:
         """Return the path one page shorter."""
@@ -137,13 +137,16 @@ class PrefixModel:
 
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache as a recount (R7, S6, M6)."""
-        names = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
-        count = dict.fromkeys(names, 0)
-        for page in self.pages.values():
-            count["total_size"] += self.page_size
-            count["protected_size" if page.locks else "evictable_size"] += self.page_size
-            if self.window is not None and page.alive:
-                count["swa_protected_size" if page.swa_locks else "swa_evictable_size"] += self.page_size
+        size, pages = self.page_size, self.pages.values()
+        alive = [page for page in pages if page.alive] if self.window is not None else []
+        held, covered = sum(page.locks > 0 for page in pages), sum(page.swa_locks > 0 for page in alive)
+        count = {
+            "evictable_size": (len(pages) - held) * size,
+            "protected_size": held * size,
+            "total_size": len(pages) * size,
+            "swa_evictable_size": (len(alive) - covered) * size,
+            "swa_protected_size": covered * size,
+        }
         return count if self.states is None else count | self.states.sizes(self.holds)
 
     # -- match ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -29,7 +29,12 @@ __all__ = [
 
 def name_of(kind: type) -> str:
     """Name a record class in plain data: ``FreeSWA`` is ``"free_swa"``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    return _snake_case(kind.__name__)
+
+
+@functools.cache
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -193,39 +198,81 @@ def _required_of(kind: Any) -> tuple[str, ...]:
 # -- looking -----------------------------------------------------------------------------------------------
 
 
+Fit = Callable[[Any], bool]
+
+
 @functools.cache
-def fits(kind: Hashable) -> Callable[[Any], bool]:
+def fits(kind: Hashable) -> Fit:
     """Return a function that tells whether a value is of a type, down to the last field, without a copy.
 
     Stricter than `decode`: a list is no tuple here, and a NumPy integer no int. Cost: one look at each field.
     """
+    checks = _checks_of(kind)
+
+    def fit(value: Any) -> bool:
+        check = checks.get(type(value), _never)
+        return check is None or check(value)
+
+    return fit
+
+
+def _never(value: Any) -> bool:
+    return False
+
+
+@functools.cache
+def _checks_of(kind: Any) -> dict[type, Fit | None]:
+    """Return, for each class that values of a type may have, what else to look at; ``None`` for nothing.
+
+    A value's class says which option of a union it can be: most fields need one look in a dict, and a shown
+    node takes a fifth of the time that calls for each option took.
+    """
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        merged: dict[type, Fit | None] = {}
+        for option in typing.get_args(kind):
+            checks = _checks_of(option)
+            merged |= checks | {made: _either(merged[made], checks[made]) for made in merged.keys() & checks}
+        return merged
     if dataclasses.is_dataclass(kind):
-        fields: list[tuple[str, Callable[[Any], bool]]] = [
-            (name, fits(hint)) for name, hint in _hints_of(kind).items()
-        ]
-        return lambda value: type(value) is kind and all(fit(getattr(value, name)) for name, fit in fields)
+        return {typing.cast(type, kind): _record_fits(kind)}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        options = [fits(option) for option in arguments]
-        return lambda value: any(fit(value) for fit in options)
-    if origin is tuple and arguments[-1] is Ellipsis:
-        if arguments[0] is int:
-            return lambda value: type(value) is tuple and {*map(type, value)} <= {int}
-        fit_item = fits(arguments[0])
-        return lambda value: type(value) is tuple and all(map(fit_item, value))
     if origin is tuple:
-        fit_items = [fits(argument) for argument in arguments]
-        return lambda value: (
-            type(value) is tuple
-            and len(value) == len(fit_items)
-            and all(fit(item) for fit, item in zip(fit_items, value, strict=True))
-        )
+        return {tuple: _items_fit(arguments[0]) if arguments[-1] is Ellipsis else _each_fits(arguments)}
     if origin is dict:
-        fit_value = fits(arguments[1])
-        return lambda value: (
-            type(value) is dict and all(type(key) is str and fit_value(it) for key, it in value.items())
-        )
-    return lambda value: _is_plain(value, kind)
+        fit_values = _items_fit(arguments[1])
+        return {dict: lambda value: {*map(type, value)} <= {str} and fit_values(value.values())}
+    return dict.fromkeys((int, float), None) if kind is float else {kind: None}
+
+
+def _either(one: Fit | None, two: Fit | None) -> Fit | None:
+    return None if one is None or two is None else lambda value: one(value) or two(value)
+
+
+def _record_fits(kind: Any) -> Fit:
+    fields = [(name, _checks_of(hint)) for name, hint in _hints_of(kind).items()]
+
+    def fit(record: Any) -> bool:
+        for name, checks in fields:
+            value = getattr(record, name)
+            check = checks.get(type(value), _never)
+            if check is not None and not check(value):
+                return False
+        return True
+
+    return fit
+
+
+def _items_fit(kind: Any) -> Callable[[Iterable[Any]], bool]:
+    checks, fit = _checks_of(kind), fits(kind)
+    plain = {made for made, check in checks.items() if check is None}
+    return lambda items: {*map(type, items)} <= plain or all(map(fit, items))
+
+
+def _each_fits(kinds: Sequence[Any]) -> Fit:
+    each = [fits(kind) for kind in kinds]
+    return lambda value: (
+        len(value) == len(each) and all(fit(item) for fit, item in zip(each, value, strict=True))
+    )
 
 
 # -- describing --------------------------------------------------------------------------------------------

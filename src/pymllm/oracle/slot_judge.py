@@ -75,8 +75,10 @@ class SlotJudge(PoolJudge):
             pages = {"full_available_size": full, "swa_available_size": swa, **pages}
         return {name: count * self.page_size for name, count in pages.items()}
 
-    def _test_sizes(self, law: str, before: dict[str, int], found: dict[str, int]) -> None:
-        for name, expected in self.sizes().items():
+    def _test_sizes(
+        self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
+    ) -> None:
+        for name, expected in now.items():
             if found.get(name, expected) != expected:
                 blamed = "A7" if law == "A2" and name == "swa_available_size" else law
                 self.evidence.refuse(blamed, name, expected, found[name])
@@ -123,11 +125,12 @@ class SlotJudge(PoolJudge):
         if "merges" not in self.claims or not pages:
             return
         law, count = self._order_law, len(pages)
-        turn = model.next_pages(count)
         if "sorted" in self.claims:
-            self.evidence.expect(law, f"pages of {what}", sorted(turn)[:count], pages)
-        elif len(turn) < model.free_count:
-            self.evidence.demand(law, {*pages} <= turn, what, f"pages of {sorted(turn)}", lambda: pages)
+            self.evidence.expect(law, f"pages of {what}", model.lowest(count), pages)
+        elif model.young and not model.needs_merge(count):
+            if not model.old.issuperset(pages):
+                self.evidence.refuse(law, what, f"pages of {sorted(model.old)}", pages)
+            self.evidence.count(law)
         else:
             return  # any free page would have been right
         if law != "A4":

@@ -77,7 +77,7 @@ def _wrong_with(model: PageModel, page_size: int, slot: int) -> Misuse | None:
 
 def misuse_of_halves(window: WindowModel, page_size: int, slots: Sequence[int]) -> list[Misuse]:
     """Return what is wrong with giving the SWA halves of these slots back (A5, A7)."""
-    gone = any(slot // page_size in window.full.held - window.half.keys() for slot in slots)
+    gone = any(page in window.full.held and page not in window.half for page in _pages(slots, page_size))
     return misuse_of_slots(window.full, page_size, slots) + [_HALF_GONE] * gone
 
 

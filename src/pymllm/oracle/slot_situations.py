@@ -150,17 +150,24 @@ def note_free(
     pages = {slot // page_size for slot in slots}
     evidence.meet("nothing is freed", not slots)
     steps = {given.origin(page * page_size) for page in pages}
-    others = full.held - pages
-    evidence.meet(
-        "part of an allocation is freed", any(given.origin(page * page_size) in steps for page in others)
-    )
+    is_part = any(_keeps_others(full, page_size, given, step, pages) for step in steps)
+    evidence.meet("part of an allocation is freed", is_part)
     if isinstance(pool, WindowModel):
-        evidence.meet("a free returns what is left of both", pages - pool.half.keys())
+        evidence.meet("a free returns what is left of both", any(page not in pool.half for page in pages))
     if page_size > 1 and slots:
         evidence.meet("one slot frees its page", len(slots) == len(pages))
         evidence.meet("slots of a page are named twice", len({*slots}) < len(slots))
         beyond = pages - {slot // page_size for slot in slots if _is_asked_for(given, page_size, slot)}
         evidence.meet("a slot beyond those asked for frees its page", beyond)
+
+
+def _keeps_others(full: PageModel, page_size: int, given: GivenNumbers, step: int, pages: Set[int]) -> bool:
+    """Tell whether a page that a step gave last is held besides these."""
+    firsts = given.given_by(step)[::page_size]
+    return any(
+        given.origin(slot) == step and (page := slot // page_size) in full.held and page not in pages
+        for slot in firsts
+    )
 
 
 def _is_asked_for(given: GivenNumbers, page_size: int, slot: int) -> bool:

@@ -41,7 +41,7 @@ def test_what_it_leaves_is_what_the_oracle_computes_by_itself() -> None:
     cold.extend(prefixes, TOKENS)
     blocks = batch.requests[0].blocks
     assert forward.read_kv(blocks, len(TOKENS)) == cold.kv_until(prefixes, TOKENS, len(TOKENS))
-    assert forward.read_live(0) == cold.state_at(prefixes, TOKENS, len(TOKENS))
+    assert forward.read_lives([0])[0] == cold.state_at(prefixes, TOKENS, len(TOKENS))
     slots = context.mamba_slot_allocator
     assert slots is not None
     outputs = read_rows(slots.intermediate_conv_out, slots.intermediate_ssm_out)

@@ -51,6 +51,13 @@ def test_indices_have_dtype_and_layout(dtype: str, layout: str) -> None:
     assert made.dim() == (2 if layout == " 2d" else 1)
 
 
+@pytest.mark.parametrize(("number", "form"), [(-1, "uint8"), (256, "uint8 2d"), (2**31, "int32 strided")])
+def test_a_number_that_does_not_fit_is_not_bent(number: int, form: str) -> None:
+    """Section 0: what is asked of an implementation is what the program says."""
+    with pytest.raises(RuntimeError, match=f"{number}"):
+        make_indices([1, number], form)
+
+
 @pytest.mark.parametrize("form", ["", "integer", "int64 3d", "Tensor"])
 def test_an_unknown_form_is_refused(form: str) -> None:
     """The message says which there are."""

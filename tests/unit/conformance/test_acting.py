@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.conformance.acting import ActingMachine, act, acts_of, drive, make_machine
+from pymllm.conformance.acting import ActingMachine, ActPlayer, act, acts_of, drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import History
@@ -89,6 +92,14 @@ def test_acts_are_played_by_weight_and_need(machine: type[ActingMachine]) -> Non
     allocations = sum(isinstance(operation, Alloc) for operation in operations)
     assert isinstance(operations[0], Alloc)
     assert 10 < allocations < 20
+
+
+def test_a_need_that_is_not_met_leaves_the_act_out_at_once(machine: type[ActingMachine]) -> None:
+    """What makes sense is asked before each act: nothing is given back twice."""
+    player = ActPlayer(machine(), random.Random(2))
+    played = [player.play() or len(player._machine.given) for _ in range(60)]  # type: ignore[func-returns-value,attr-defined]
+    assert played[0] == 1
+    assert {later - sooner for sooner, later in pairwise(played)} == {-1, 0, 1}
 
 
 def test_a_run_ends_is_judged_and_counted(machine: type[ActingMachine]) -> None:

@@ -210,3 +210,11 @@ def test_a_tuple_of_numbers_holds_nothing_else() -> None:
     fit = fits(tuple[int, ...])
     assert fit((1, 2))
     assert not any(map(fit, [(1, True), [1], (1, "2")]))
+
+
+def test_options_of_one_class_are_all_tried() -> None:
+    """A tuple may be either of two kinds, and a number of either."""
+    fit = fits(tuple[int, ...] | tuple[str, int] | None)
+    assert all(map(fit, [(1, 2), ("a", 1), (), None]))
+    assert not any(map(fit, [("a", "b"), (1, "a"), 1]))
+    assert all(map(fits(int | float), [1, 1.5]))

@@ -29,6 +29,21 @@ def test_freed_pages_wait_until_they_are_needed() -> None:
     assert (model.old, model.young, model.held) == (set(), set(), {1, 2, 3, 4})
 
 
+def test_the_lowest_pages_are_those_that_are_left() -> None:
+    """A4: whatever was taken out of turn, in between or at the front, until a merge brings lower ones."""
+    model = PageModel(8)
+    assert model.lowest(2) == [1, 2]
+    model.take([1, 4])
+    assert (model.lowest(1), model.lowest(3)) == ([2], [2, 3, 5])
+    model.take([2, 3])
+    model.give([1, 3])
+    assert model.lowest(4) == [5, 6, 7, 8]
+    model.merge()
+    assert model.lowest(4) == [1, 3, 5, 6]
+    model.clear()
+    assert model.lowest(3) == [1, 2, 3]
+
+
 def test_a_take_from_young_pages_is_followed() -> None:
     """A4 is claimed by some only: the model follows whatever was chosen."""
     model = PageModel(3)
