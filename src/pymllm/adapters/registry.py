@@ -12,7 +12,7 @@ from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
 
-__all__ = ["FAULTY", "OWN", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
+__all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ OWN: tuple[AdapterEntry, ...] = (
     AdapterEntry("requests", "pymllm.adapters.own_requests:Requests", "DynamicInferenceContext"),
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
+
+PEERS: tuple[AdapterEntry, ...] = (
+    AdapterEntry("sglang-radix", "pymllm.adapters.sglang_radix:SglangRadix", "sglang's RadixCache"),
+)
+"""Other people's, where their package is installed (``tox -e peers``); each is loaded when it is built."""
 
 _FAULTY = {
     "faulty_slots": {
@@ -186,10 +191,10 @@ def find_adapter(name: str) -> AdapterEntry:
     """
     if ":" in name:
         return AdapterEntry(name, name, "")
-    for entry in (*OWN, *FAULTY):
+    for entry in (*OWN, *PEERS, *FAULTY):
         if entry.name == name:
             return entry
-    known = ", ".join(entry.name for entry in OWN)
+    known = ", ".join(entry.name for entry in (*OWN, *PEERS))
     raise UsageError(f"no adapter {name!r}; there are {known}, faulty ones, or give module:Class")
 
 
