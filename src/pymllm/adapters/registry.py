@@ -54,6 +54,20 @@ OWN: tuple[AdapterEntry, ...] = (
 
 PEERS: tuple[AdapterEntry, ...] = (
     AdapterEntry("sglang-radix", "pymllm.adapters.sglang_radix:SglangRadix", "sglang's RadixCache"),
+    AdapterEntry(
+        "sglang-token", "pymllm.adapters.sglang_slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"
+    ),
+    AdapterEntry(
+        "sglang-paged",
+        "pymllm.adapters.sglang_slots:SglangPagedSlots",
+        "sglang's PagedTokenToKVPoolAllocator",
+    ),
+    AdapterEntry(
+        "sglang-swa-allocator",
+        "pymllm.adapters.sglang_slots:SglangSWASlots",
+        "sglang's SWATokenToKVPoolAllocator",
+    ),
+    AdapterEntry("sglang-rows", "pymllm.adapters.sglang_rows:SglangRows", "sglang's ReqToTokenPool"),
 )
 """Other people's, where their package is installed (``tox -e peers``); each is loaded when it is built."""
 

@@ -132,11 +132,12 @@ class SglangPool:
         have halves.
         """
         page_size = self.allocator.page_size
+        whole = -(-tokens // page_size) * page_size
         if self.has_halves and page_size > 1:
-            none, length = torch.tensor([0]), torch.tensor([tokens])
-            found = self.allocator.alloc_extend(none, none, length, length, torch.tensor([-1]), tokens)
+            none, length = torch.tensor([0]), torch.tensor([whole])
+            found = self.allocator.alloc_extend(none, none, length, length, torch.tensor([-1]), whole)
         else:
-            found = self.allocator.alloc(-(-tokens // page_size) * page_size)
+            found = self.allocator.alloc(whole)
         return None if found is None else tuple(found[:tokens].tolist())
 
     def free(self, slots: Sequence[int]) -> None:
