@@ -55,6 +55,10 @@ OWN: tuple[AdapterEntry, ...] = (
 PEERS: tuple[AdapterEntry, ...] = (
     AdapterEntry("sglang-radix", "pymllm.adapters.sglang_radix:SglangRadix", "sglang's RadixCache"),
     AdapterEntry(
+        "sglang-unified", "pymllm.adapters.sglang_unified:SglangUnified", "sglang's unified tree in Python"
+    ),
+    AdapterEntry("sglang-rust", "pymllm.adapters.sglang_unified:SglangRust", "sglang's unified tree in Rust"),
+    AdapterEntry(
         "sglang-token", "pymllm.adapters.sglang_slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"
     ),
     AdapterEntry(

@@ -295,7 +295,9 @@ class SglangTree(BaseAdapter, ABC):
         """Tell what a node looks like, whose parent has this number."""
 
     def do_inspect(self, step: int, operation: Inspect) -> Result:
-        """Show every node."""
+        """Show every node, where sglang has nodes to show."""
+        if "inspect" not in self.capabilities:
+            raise UnsupportedError("there are no nodes to look at")
         return Inspected(self.views())
 
     def views(self) -> tuple[NodeView, ...]:
@@ -310,7 +312,7 @@ class SglangTree(BaseAdapter, ABC):
         return self._numbers[node.id]
 
     def node_length(self, node: Any, key: Key) -> int | None:
-        """Return the length of the path that ends with a node; `ASTRAY` where that is no prefix of the key."""
+        """Return the length of the path that ends with a node; `ASTRAY` where it is no prefix of the key."""
         tokens: list[int] = []
         for part in reversed(list(self._climb(node))):
             tokens += part.key.token_ids
