@@ -57,7 +57,17 @@ PEERS: tuple[AdapterEntry, ...] = (
     AdapterEntry(
         "sglang-unified", "pymllm.adapters.sglang_unified:SglangUnified", "sglang's unified tree in Python"
     ),
+    AdapterEntry(
+        "sglang-unified-swa",
+        "pymllm.adapters.sglang_unified:SglangUnifiedSWA",
+        "sglang's unified tree in Python, with a sliding window",
+    ),
     AdapterEntry("sglang-rust", "pymllm.adapters.sglang_unified:SglangRust", "sglang's unified tree in Rust"),
+    AdapterEntry(
+        "sglang-rust-swa",
+        "pymllm.adapters.sglang_unified:SglangRustSWA",
+        "sglang's unified tree in Rust, with a sliding window",
+    ),
     AdapterEntry(
         "sglang-token", "pymllm.adapters.sglang_slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"
     ),

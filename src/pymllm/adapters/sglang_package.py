@@ -28,6 +28,7 @@ STAND_INS: dict[str, str] = {
     "tvm_ffi": "loads kernels of collective operations",
     "cuda": "maps device memory through the driver",
     "torchcodec": "decodes videos",
+    "sglang.srt.mem_cache.allocator.hisparse": "sparse KV between device and host, by kernels",
     "sglang.srt.layers.quantization": "formats of KV in device memory; no KV is stored here",
     "sglang.srt.observability.metrics_collector": "a server's metrics, which import its model configurations",
     "sglang.srt.managers.schedule_batch": "a server's requests; caches are called with keys here",

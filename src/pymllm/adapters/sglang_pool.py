@@ -98,9 +98,11 @@ class SglangPool:
         self.has_halves = hasattr(allocator, "full_to_swa_index_mapping")
         self._record = record
         self._depth = 0
-        for name, call in _CALLS.items():
-            if hasattr(allocator, name):
-                setattr(allocator, name, self._recorded(getattr(allocator, name), call))
+        # A cache frees some full halves behind the back of the allocator of both.
+        for part in (allocator, getattr(allocator, "full_attn_allocator", None)):
+            for name, call in _CALLS.items():
+                if hasattr(part, name):
+                    setattr(part, name, self._recorded(getattr(part, name), call))
 
     def _recorded(self, method: Callable[..., None], call: str) -> Callable[..., None]:
         def recorded(free_index: torch.Tensor, **keywords: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -128,8 +129,16 @@ class SglangTree(BaseAdapter, ABC):
         return frozenset(claimed)
 
     def effects_of_cache(self, effect: Effect) -> None:
-        """Write down what the cache gave back."""
+        """Write down what the cache gave back; the halves of slots that go, too, are part of those."""
         self.effects.append(effect)
+        freed = {slot for one in self.effects if one.call == "free" for slot in one.slots}
+        kept = [
+            replace(one, slots=tuple(slot for slot in one.slots if slot not in freed))
+            if one.call == "free_swa"
+            else one
+            for one in self.effects
+        ]
+        self.effects[:] = [one for one in kept if one.slots]
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the cache and of its pool."""
@@ -226,11 +235,9 @@ class SglangTree(BaseAdapter, ABC):
         base = load_sglang("mem_cache.base_prefix_cache")
         tokens, secondary = max(0, operation.tokens), max(0, operation.secondary)
         result = self.cache.evict(base.EvictParams(num_tokens=tokens, **self.secondary(secondary)))
-        return Evicted(
-            int(result.num_tokens_evicted),
-            int(result.swa_num_tokens_evicted),
-            int(result.mamba_num_evicted),
-        )
+        # Where no window is claimed, halves go with their slots and are not counted beside them.
+        swa = result.swa_num_tokens_evicted if self.config.get("window") is not None else 0
+        return Evicted(int(result.num_tokens_evicted), int(swa), int(result.mamba_num_evicted))
 
     def secondary(self, amount: int) -> dict[str, int]:
         """Return what to evict of the second kind of memory, by the name of the parameter."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 
+from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.sglang_package import load_sglang
-from pymllm.adapters.sglang_tree import SglangTree, read_namespace
-from pymllm.oracle.operations import Insert, Key
-from pymllm.oracle.outcomes import NodeView
+from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
+from pymllm.oracle.history import Config
+from pymllm.oracle.operations import FreeSWA, Insert, Key
+from pymllm.oracle.outcomes import NodeView, Result
 
-__all__ = ["SglangRust", "SglangUnified"]
+__all__ = ["SglangRust", "SglangRustSWA", "SglangUnified", "SglangUnifiedSWA"]
 
 
 class SglangUnified(SglangTree):
@@ -26,9 +28,13 @@ class SglangUnified(SglangTree):
 
     BACKEND: ClassVar[str] = "python"
     """Which tree, by sglang's name."""
+    PARTS: ClassVar[Sequence[str]] = ("FULL",)
+    """Which kinds of memory it caches, by sglang's names."""
 
     def make_cache(self, page_size: int) -> Any:
         """Build a cache over the pool; `ValueError` where sglang falls back to another tree."""
+        for module in ("mem_cache.allocator.hisparse", "mem_cache.allocator.unified_hybrid_swa"):
+            load_sglang(module)  # which a window asks for once it is called, and which import kernels
         cache = load_sglang("mem_cache.unified_radix_cache").UnifiedRadixCache(self.parameters(page_size))
         if cache._tree_core_backend != self.BACKEND:
             raise ValueError(f"sglang chose the {cache._tree_core_backend} tree, not the {self.BACKEND} one")
@@ -42,9 +48,14 @@ class SglangUnified(SglangTree):
             req_to_token_pool=None,
             token_to_kv_pool_allocator=self.pool.allocator,
             page_size=page_size,
-            tree_components=(parts.FULL,),
+            tree_components=tuple(parts[name] for name in self.PARTS),
             tree_core_backend=self.BACKEND,
+            **self.more_parameters(),
         )
+
+    def more_parameters(self) -> dict[str, Any]:
+        """Return the parameters that only some kinds of memory have."""
+        return {}
 
     def sizes_of_cache(self) -> dict[str, int]:
         """Return the sizes; those of all kinds of memory together are one tuple."""
@@ -108,3 +119,46 @@ class SglangRust(SglangUnified):
     def claim(self) -> frozenset[str]:
         """Claim no nodes."""
         return super().claim() - {"inspect"}
+
+
+class SglangUnifiedSWA(SglangUnified):
+    """The tree in Python with a sliding window beside full attention, over slots with SWA halves.
+
+    Parameters
+    ----------
+    name, config
+        As of `SglangTree`, and ``sliding_window``: sglang's window in tokens.
+
+    Notes
+    -----
+    Its rules for windows are others than ours: it keeps leaves that are tombstones, a hold covers whole nodes
+    up to its window, and an insert may leave a key that cannot be used. None of that is claimed: nobody gives
+    halves back early here or asks for windows to be evicted, so no node is ever a tombstone. What is
+    judged is all else that the window's books take part in: both halves of every slot, holds,
+    sizes and content. A new leaf is split where its window begins, so nodes are not shown.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, "sliding_window": window}
+        for config in sglang_configurations(pool="swa")
+        for window in (4, 6)
+    )
+    PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
+
+    def claim(self) -> frozenset[str]:
+        """Claim halves, and no nodes."""
+        return super().claim() - {"inspect"}
+
+    def more_parameters(self) -> dict[str, Any]:
+        """Return the window."""
+        return {"sliding_window_size": self.number("sliding_window")}
+
+    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+        """Refuse to give halves back early, after which there would be tombstones."""
+        raise UnsupportedError("halves are given back with their slots only")
+
+
+class SglangRustSWA(SglangUnifiedSWA):
+    """The same over its tree in Rust."""
+
+    BACKEND: ClassVar[str] = "rust"
