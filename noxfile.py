@@ -17,6 +17,7 @@ WORDS = (
     "faults",
     "mutation",
     "stress",
+    "peers",
     "bench",
 )
 LABELS = ("matrix", "nightly")

@@ -17,11 +17,11 @@ import importlib.util
 import logging
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["BARE_PACKAGES", "STAND_INS", "load_sglang", "sglang_version"]
+__all__ = ["BARE_PACKAGES", "STAND_INS", "also_claimed", "load_sglang", "sglang_version"]
 
 STAND_INS: dict[str, str] = {
     "triton": "compiles kernels, none of which is launched on a CPU",
@@ -78,6 +78,18 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__path__ = []
+
+
+def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
+    """Return the capabilities that a configuration adds: none that sglang promises, but what to compare it by.
+
+    Parameters
+    ----------
+    config : mapping
+        Its ``also`` names them, separated by blanks: a program with such a configuration shows what would
+        break if sglang were held to them. Nobody searches with one.
+    """
+    return frozenset(str(config.get("also", "")).split())
 
 
 def sglang_version() -> str:

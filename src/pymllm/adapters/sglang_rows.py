@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.adapters.sglang_package import load_sglang
+from pymllm.adapters.sglang_package import also_claimed, load_sglang
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
@@ -23,7 +23,7 @@ class SglangRows(BaseAdapter):
     Parameters
     ----------
     name, config
-        As of `BaseAdapter`. Keys: ``max_reqs``, ``max_context_len``.
+        As of `BaseAdapter`. Keys: ``max_reqs``, ``max_context_len``, and ``also`` (`also_claimed`).
 
     Notes
     -----
@@ -43,7 +43,7 @@ class SglangRows(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim that rows run out."""
-        return frozenset({"pool"})
+        return frozenset({"pool"}) | also_claimed(self.config)
 
     def sizes(self) -> dict[str, int]:
         """Return ``size`` and ``available_size``, in rows."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.sglang_package import also_claimed
 from pymllm.adapters.sglang_pool import SglangPool, make_allocator
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import Alloc, BeginGroup, Clear, EndGroup, Free, FreeSWA, Merge, ReadHalves
@@ -28,7 +29,7 @@ class SglangTokenSlots(BaseAdapter):
     Parameters
     ----------
     name, config
-        As of `BaseAdapter`. Keys: ``page_size``, ``pages`` and ``need_sort``.
+        As of `BaseAdapter`. Keys: ``page_size``, ``pages``, ``need_sort``, and ``also`` (`also_claimed`).
 
     Notes
     -----
@@ -55,7 +56,7 @@ class SglangTokenSlots(BaseAdapter):
     def claim(self) -> frozenset[str]:
         """Claim groups, and the order of what is handed out where it sorts."""
         order = {"merges", "sorted"} if self.config["need_sort"] else set()
-        return frozenset({"pool", "groups"} | order)
+        return frozenset({"pool", "groups"} | order) | also_claimed(self.config)
 
     def sizes(self) -> dict[str, int]:
         """Return what is available."""
@@ -107,7 +108,7 @@ class SglangSWASlots(SglangTokenSlots):
 
     def claim(self) -> frozenset[str]:
         """Claim halves; a merge is for each of the two pools below it."""
-        return frozenset({"pool", "groups", "swa"})
+        return frozenset({"pool", "groups", "swa"}) | also_claimed(self.config)
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Done:
         """Give halves back."""

@@ -19,7 +19,7 @@ import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import clobber
-from pymllm.adapters.sglang_package import load_sglang
+from pymllm.adapters.sglang_package import also_claimed, load_sglang
 from pymllm.adapters.sglang_pool import SglangPool, make_allocator
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Config
@@ -82,9 +82,9 @@ class SglangTree(BaseAdapter, ABC):
     ----------
     name, config
         As of `BaseAdapter`. Keys: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``token`` or
-        ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens. Two more hold it to what it does
-        not promise, to show where it differs, and are off by default: ``exact_lru``, the strict order of
-        recency, and ``own_keys``, that a caller may overwrite a key once a call has returned.
+        ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens. Others hold it to what it does not
+        promise, to show where it differs: ``also`` (`also_claimed`); ``own_keys``, that a caller may
+        overwrite a key once a call has returned; ``whole_reset``, that a reset gives slots back.
 
     Attributes
     ----------
@@ -124,9 +124,8 @@ class SglangTree(BaseAdapter, ABC):
     def claim(self) -> frozenset[str]:
         """Claim what sglang's caller relies on."""
         claimed = {"pool", "extra_key", "inspect", "engine"}
-        claimed |= {"exact_lru"} if self.config.get("exact_lru") else set()
         claimed |= {"swa"} if self.config.get("window") is not None else set()
-        return frozenset(claimed)
+        return frozenset(claimed) | also_claimed(self.config)
 
     def effects_of_cache(self, effect: Effect) -> None:
         """Write down what the cache gave back; the halves of slots that go, too, are part of those."""
@@ -249,7 +248,8 @@ class SglangTree(BaseAdapter, ABC):
         self._left.update(self._nodes, self._holds)
         self._nodes.update(dict.fromkeys(self._nodes))
         self.cache.reset()
-        self.pool.allocator.free(torch.tensor(held, dtype=torch.int64))
+        if not self.config.get("whole_reset"):
+            self.pool.allocator.free(torch.tensor(held, dtype=torch.int64))
         return Done()
 
     def cached_slots(self) -> list[int]:
