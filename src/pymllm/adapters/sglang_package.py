@@ -48,9 +48,11 @@ class _StandIn(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn(name, (), {})
+        return _stand_in(name)
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        if "stands_in" not in cls.__dict__:
+            return super().__call__(*arguments, **keywords)  # somebody's class, derived from one
         if len(arguments) == 1 and not keywords and callable(arguments[0]):
             return arguments[0]  # a decorator
         if not arguments:
@@ -58,11 +60,15 @@ class _StandIn(type):
         raise RuntimeError(f"{cls.__name__} is a stand-in: what it stands for needs a GPU")
 
 
+def _stand_in(name: str) -> _StandIn:
+    return _StandIn(name, (), {"stands_in": True})
+
+
 class _StandInModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn(name, (), {})
+        return _stand_in(name)
 
 
 class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -81,7 +87,7 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
-    """Return the capabilities that a configuration adds: none that sglang promises, but what to compare it by.
+    """Return the capabilities that a configuration adds: what sglang does not promise, to compare it by.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ class SglangTree(BaseAdapter, ABC):
 
     def do_reset(self, step: int, operation: Reset) -> Result:
         """Empty the cache, and free what it held: to sglang that is one act of the server."""
-        held = self.cached_slots()
+        held = sorted(self.cached_slots())  # the tree in Rust tells them in another order each time
         self._left.update(self._nodes, self._holds)
         self._nodes.update(dict.fromkeys(self._nodes))
         self.cache.reset()

@@ -77,7 +77,7 @@ def make_document(report: VerifyReport, files: SavedFiles) -> dict[str, Any]:
         )
         for law in _laws(report)
     ]
-    return {**document, "schema": SCHEMA, "version": VERSION, "matrix": encode(rows)}
+    return {**document, "schema": SCHEMA, "version": VERSION, "matrix": encode(tuple(rows))}
 
 
 def compare_schema() -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _shown(cell: LawResult | None) -> str:
         return ""
     if cell.verdict is Verdict.HOLDS:
         return f"holds {cell.exercised:,}"
-    return {Verdict.NOT_CLAIMED: "not claimed"}.get(cell.verdict, cell.verdict.value.upper())
+    return "not claimed" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
 
 
 def _cell(adapter: AdapterResult, law: Law) -> LawResult | None:

@@ -211,7 +211,7 @@ def test_situations_are_those_of_the_capabilities() -> None:
 
 
 def test_rows_that_are_not_zeroed_may_hold_anything_once_they_are_free() -> None:
-    """P2 is not claimed without its capability, and what a freed or cleared row holds is nobody's business."""
+    """P2 needs its capability, and what a freed or cleared row holds is nobody's business."""
     header = dataclasses.replace(HEADER, capabilities=("pool",))
     program: list[tuple[Operation, Result, int]] = [
         *GOOD[:3],
