@@ -18,6 +18,7 @@ WORDS = (
     "mutation",
     "stress",
     "peers",
+    "peers-older",
     "bench",
 )
 LABELS = ("matrix", "nightly")

@@ -69,6 +69,9 @@ PEERS: tuple[AdapterEntry, ...] = (
         "sglang's unified tree in Rust, with a sliding window",
     ),
     AdapterEntry(
+        "sglang-swa", "pymllm.adapters.sglang_swa:SglangSWA", "SWARadixCache of an older sglang (0.5.15)"
+    ),
+    AdapterEntry(
         "sglang-token", "pymllm.adapters.sglang_slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"
     ),
     AdapterEntry(

@@ -153,7 +153,8 @@ class SglangPool:
         rest = [slot for slot, half in zip(slots, halves, strict=True) if not half]
         with self._inside():
             self.allocator.free(torch.tensor(whole, dtype=torch.int64))
-            self.allocator.free_full(torch.tensor(rest, dtype=torch.int64))
+            if rest:  # older versions have no call for these
+                self.allocator.free_full(torch.tensor(rest, dtype=torch.int64))
 
     def free_swa(self, slots: Sequence[int]) -> None:
         """Give halves back."""
