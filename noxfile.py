@@ -18,6 +18,8 @@ WORDS = (
     "mutation",
     "stress",
     "soak",
+    "peers",
+    "peers-older",
     "bench",
 )
 LABELS = ("matrix", "nightly")

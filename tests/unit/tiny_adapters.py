@@ -36,7 +36,7 @@ class TinyRows(BaseAdapter):
         self.rows = [[0] * self.context for _ in range(rows + 1)]
 
     def claim(self) -> frozenset[str]:
-        return frozenset({"pool"})
+        return frozenset({"pool", "zeroed_rows"})
 
     def sizes(self) -> dict[str, int]:
         return {"size": len(self.rows) - 1, "available_size": len(self.free)}

@@ -29,6 +29,8 @@ CAPABILITIES: dict[str, str] = {
     "merges": "frees become available in the order of A4",
     "sorted": "hands out the lowest page first after a merge",
     "groups": "collects frees in groups",
+    "group_errors": "refuses a group inside a group, and an end without one",
+    "zeroed_rows": "zeroes a row of requests when it is freed, and every row when it is cleared",
     "faults": "lets a named call of the pool or a callback fail",
     "callbacks": "calls back once per evicted node",
     "call_order": "makes its pool calls in the number and order of X2",

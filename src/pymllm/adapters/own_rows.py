@@ -57,8 +57,8 @@ class Rows(OwnPool):
         )
 
     def claim(self) -> frozenset[str]:
-        """Return ``pool`` and ``refusals``."""
-        return frozenset({"pool", "refusals"})
+        """Return ``pool``, ``refusals`` and ``zeroed_rows``."""
+        return frozenset({"pool", "refusals", "zeroed_rows"})
 
     def sizes(self) -> dict[str, int]:
         """Return ``size`` and ``available_size``, in rows."""

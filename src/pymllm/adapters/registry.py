@@ -13,7 +13,7 @@ from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
 
-__all__ = ["FAULTY", "OWN", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
+__all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,42 @@ OWN: tuple[AdapterEntry, ...] = (
     AdapterEntry("requests", "pymllm.adapters.own_requests:Requests", "DynamicInferenceContext"),
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
+
+PEERS: tuple[AdapterEntry, ...] = (
+    AdapterEntry("sglang-radix", "pymllm.adapters.sglang_radix:SglangRadix", "sglang's RadixCache"),
+    AdapterEntry(
+        "sglang-unified", "pymllm.adapters.sglang_unified:SglangUnified", "sglang's unified tree in Python"
+    ),
+    AdapterEntry(
+        "sglang-unified-swa",
+        "pymllm.adapters.sglang_unified:SglangUnifiedSWA",
+        "sglang's unified tree in Python, with a sliding window",
+    ),
+    AdapterEntry("sglang-rust", "pymllm.adapters.sglang_unified:SglangRust", "sglang's unified tree in Rust"),
+    AdapterEntry(
+        "sglang-rust-swa",
+        "pymllm.adapters.sglang_unified:SglangRustSWA",
+        "sglang's unified tree in Rust, with a sliding window",
+    ),
+    AdapterEntry(
+        "sglang-swa", "pymllm.adapters.sglang_swa:SglangSWA", "SWARadixCache of an older sglang (0.5.15)"
+    ),
+    AdapterEntry(
+        "sglang-token", "pymllm.adapters.sglang_slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"
+    ),
+    AdapterEntry(
+        "sglang-paged",
+        "pymllm.adapters.sglang_slots:SglangPagedSlots",
+        "sglang's PagedTokenToKVPoolAllocator",
+    ),
+    AdapterEntry(
+        "sglang-swa-allocator",
+        "pymllm.adapters.sglang_slots:SglangSWASlots",
+        "sglang's SWATokenToKVPoolAllocator",
+    ),
+    AdapterEntry("sglang-rows", "pymllm.adapters.sglang_rows:SglangRows", "sglang's ReqToTokenPool"),
+)
+"""Other people's, where their package is installed (``tox -e peers``); each is loaded when it is built."""
 
 _FAULTY = {
     "faulty_slots": {
@@ -189,10 +225,10 @@ def find_adapter(name: str) -> AdapterEntry:
         split_command(name)
     if ":" in name:
         return AdapterEntry(name, name, "")
-    for entry in (*OWN, *FAULTY):
+    for entry in (*OWN, *PEERS, *FAULTY):
         if entry.name == name:
             return entry
-    known = ", ".join(entry.name for entry in OWN)
+    known = ", ".join(entry.name for entry in (*OWN, *PEERS))
     others = f"faulty ones, or give module:Class or {PREFIX}PROGRAM ARGS"
     raise UsageError(f"no adapter {name!r}; there are {known}, {others}")
 

@@ -7,6 +7,7 @@ workloads are loaded by the command that needs them, so that ``pymllm --help`` a
 from __future__ import annotations
 
 from pymllm.cli.adapters import adapters_command
+from pymllm.cli.compare import compare_command
 from pymllm.cli.faults import faults_command
 from pymllm.cli.judge import judge_command
 from pymllm.cli.program import main
@@ -21,6 +22,7 @@ __all__ = ["main"]
 for command in (
     verify_command,
     soak_command,
+    compare_command,
     rerun_command,
     judge_command,
     faults_command,

@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, make_adapter
+from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
 from pymllm.cli.options import json_option
 from pymllm.cli.program import say
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
+from pymllm.errors import AdapterError
+from pymllm.oracle.history import Config
 
 __all__ = ["adapters_command"]
 
@@ -28,7 +30,7 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
     NAME is a name of the list or module:Class; by default all are listed.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    entries = [find_adapter_or_refuse(name) for name in dict.fromkeys(names)] or [*OWN, *FAULTY]
+    entries = [find_adapter_or_refuse(name) for name in dict.fromkeys(names)] or [*OWN, *PEERS, *FAULTY]
     found = [_describe(entry) for entry in entries]
     say(
         json.dumps({"schema": "pymllm.adapters", "version": 1, "adapters": found}, indent=2)
@@ -39,17 +41,21 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
 
 def _describe(entry: AdapterEntry) -> dict[str, Any]:
     adapter_class = load_or_refuse(entry.name)
-    configurations = []
-    for config in adapter_class.CONFIGURATIONS:
-        adapter = make_adapter(entry.place, dict(config))
-        configurations.append({"config": dict(config), "capabilities": sorted(adapter.capabilities)})
-        adapter.close()
-    return {
-        "name": entry.name,
-        "kind": adapter_class.KIND,
-        "summary": entry.summary,
-        "configurations": configurations,
-    }
+    described: dict[str, Any] = {"name": entry.name, "kind": adapter_class.KIND, "summary": entry.summary}
+    try:
+        configurations = [_claims(entry, dict(config)) for config in adapter_class.CONFIGURATIONS]
+    except AdapterError as error:
+        if entry not in PEERS:
+            raise
+        # Whoever lists all of the registry has not asked for other people's packages.
+        return {**described, "configurations": [], "problem": error.message}
+    return {**described, "configurations": configurations}
+
+
+def _claims(entry: AdapterEntry, config: Config) -> dict[str, Any]:
+    adapter = make_adapter(entry.place, config)
+    adapter.close()
+    return {"config": config, "capabilities": sorted(adapter.capabilities)}
 
 
 def _lines(found: Sequence[dict[str, Any]], verbose: bool) -> list[str]:
@@ -59,9 +65,12 @@ def _lines(found: Sequence[dict[str, Any]], verbose: bool) -> list[str]:
     for adapter in found:
         count = len(adapter["configurations"])
         configurations = "1 configuration" if count == 1 else f"{count} configurations"
+        if "problem" in adapter:
+            configurations = "cannot be built"
         lines.append(
             f"{adapter['name']:{width}}  {adapter['kind']:7}  {configurations:18} {adapter['summary']}"
         )
+        lines += [f"    {adapter['problem']}"] if verbose and "problem" in adapter else []
         for it in adapter["configurations"] if verbose else ():
             config = ", ".join(f"{key} {value}" for key, value in it["config"].items())
             lines.append(

@@ -2,55 +2,46 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any
 
 import click
 
-from pymllm.adapters.process.messages import protocol_schema
-from pymllm.cli.judgement import judgement_schema
 from pymllm.cli.program import say
-from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "ledger", "protocol", "soak", "verify")
-"""What faults prints, a line of a history, what judge and rerun print, a line of a soak's ledger, a line of the
-process protocol, what soak and verify print."""
+SCHEMAS: dict[str, tuple[str, str]] = {
+    "compare": ("what compare prints", "pymllm.cli.compare_matrix:compare_schema"),
+    "faults": ("what faults prints", "pymllm.cli.faults_document:faults_schema"),
+    "history": ("a line of a program's file", "pymllm.oracle.history:history_schema"),
+    "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
+    "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
+    "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
+    "soak": ("what soak prints", "pymllm.cli.soak_document:soak_schema"),
+    "verify": ("what verify prints", "pymllm.cli.verify_document:verify_schema"),
+}
+"""By name: what is described, and the function that makes the schema, loaded only when it is asked for."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
     """Return a schema of `SCHEMAS`, made from the records that it describes."""
-    if name == "history":
-        return history_schema()
-    if name == "judgement":
-        return judgement_schema()
-    if name == "protocol":
-        return protocol_schema()
-    if name == "faults":
-        from pymllm.cli.faults_document import faults_schema
-
-        return faults_schema()
-    if name == "ledger":
-        from pymllm.conformance.soak.records import ledger_schema
-
-        return ledger_schema()
-    if name == "soak":
-        from pymllm.cli.soak_document import soak_schema
-
-        return soak_schema()
-    from pymllm.cli.verify_document import verify_schema
-
-    return verify_schema()
+    module, _, function = SCHEMAS[name][1].partition(":")
+    schema: dict[str, Any] = getattr(importlib.import_module(module), function)()
+    return schema
 
 
-@click.command("schema", short_help="Print a JSON schema.")
-@click.argument("name", type=click.Choice(SCHEMAS))
+def _list_schemas() -> str:
+    return "\b\n" + "\n".join(f"{name:<10} {described}" for name, (described, _) in SCHEMAS.items())
+
+
+@click.command(
+    "schema",
+    short_help="Print a JSON schema.",
+    help=f"Print the JSON schema of what a command prints with --json, or writes.\n\n{_list_schemas()}",
+)
+@click.argument("name", type=click.Choice(tuple(SCHEMAS)))
 def schema_command(name: str) -> None:
-    """Print the JSON schema of a document or file of this program.
-
-    history: one line of a program's file. ledger: one line of a soak's. protocol: one line that is said to
-    a --command, or by it. The others are what commands print with --json: faults, soak, verify, and
-    judgement for both judge and rerun.
-    """
+    """Print a schema."""
     say(json.dumps(make_schema(name), indent=2))

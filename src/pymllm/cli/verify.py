@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pymllm.cli.verify_files import SavedFiles
     from pymllm.conformance.results import VerifyReport
 
-__all__ = ["verify_command"]
+__all__ = ["refuse_unwritable_folder", "verify_command"]
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")
@@ -116,7 +116,7 @@ def verify_command(
     if check_protocol:
         return _check_protocols(plan, output, as_json or junit is not None)
     _refuse_missing_folder(junit)
-    _refuse_unwritable_folder(output)
+    refuse_unwritable_folder(output)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     from pymllm.cli.verify_files import save_programs
@@ -151,7 +151,7 @@ def _refuse_missing_folder(junit: Path | None) -> None:
         raise click.UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first.")
 
 
-def _refuse_unwritable_folder(output: Path) -> None:
+def refuse_unwritable_folder(output: Path) -> None:
     """Refuse a given folder that could not take a program after minutes of search; none is made yet."""
     if click.get_current_context().get_parameter_source("output") is ParameterSource.DEFAULT:
         return  # whoever searches in a read-only folder may not want files

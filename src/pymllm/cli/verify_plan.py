@@ -12,7 +12,7 @@ import click
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.adapter import PREFIX
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter
+from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter, load_adapter
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
@@ -99,7 +99,7 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
     try:
         entry = find_adapter(name)
     except UsageError as error:
-        nearest = _nearest(name, [entry.name for entry in (*OWN, *FAULTY)])
+        nearest = _nearest(name, [entry.name for entry in (*OWN, *PEERS, *FAULTY)])
         raise click.UsageError(f"{error}{nearest}") from None
     if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

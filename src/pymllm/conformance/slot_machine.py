@@ -64,6 +64,7 @@ class SlotMachine(PoolMachine):
         self.judge = judge
         self.page_size = judge.page_size
         self.grouped = "groups" in judge.claims
+        self.is_group_strict = "group_errors" in judge.claims
         self.windowed = judge.window is not None
         self.checked_window = self.can_refuse and self.windowed
         fits_byte = (judge.full.pages + 1) * self.page_size <= 256
@@ -80,6 +81,16 @@ class SlotMachine(PoolMachine):
                     self.do(FreeSWA(self._spans(self.judge.window.alive)))
             self.do(Free(self._spans(self.held)))
         super().end()
+
+    @property
+    def can_begin_group(self) -> bool:
+        """Whether a group can be opened, or would be refused."""
+        return self.grouped and (self.is_group_strict or not self.judge.full.group_open)
+
+    @property
+    def can_end_group(self) -> bool:
+        """Whether a group can be closed, or that would be refused."""
+        return self.grouped and (self.is_group_strict or self.judge.full.group_open)
 
     @property
     def held(self) -> list[int]:
@@ -135,12 +146,12 @@ class SlotMachine(PoolMachine):
         """Merge by request."""
         self.do(Merge())
 
-    @act("grouped")
+    @act("can_begin_group")
     def begin_group(self) -> None:
         """Open a group, or try to open a second one."""
         self.do(BeginGroup())
 
-    @act("grouped")
+    @act("can_end_group")
     def end_group(self) -> None:
         """Close the group, or try to close one that is not open."""
         self.do(EndGroup())

@@ -170,7 +170,7 @@ _SLOTS = (
 )
 _POOLS = (
     _law("P1", "rows 1 to max_reqs are handed out, row 0 is padding", "2", "sop", "rows"),
-    _law("P2", "a freed row is zero, and is freed once", "2", "sop", "rows"),
+    _law("P2", "a freed row is zero, and is freed once", "2", "sop", "rows", "zeroed_rows"),
     _law("P3", "a write changes the named rows, exactly", "2", "sop", "rows buffers"),
     _law("P4", "states have the documented layout and dtype", "2", "sop", "states"),
     _law("P5", "track slots have one owner; copies are bit-exact, resets exact", "2", "sop", "states"),

@@ -156,6 +156,7 @@ class NodeBook:
         """Test that a node was split where the last operations may have done it (R2, S7)."""
         if path not in self._may_split:
             self._same("R2", "nodes that end at", path, "none: nothing was used up to here", "one")
+        self.evidence.count(*{"R10"}.intersection(self._laws))
         upper = tree.ends[path]
         self.evidence.meet("a held path is split", self.model.locks(path))
         self.evidence.meet("a hashed node is split", upper.page_hashes is not None)

@@ -49,6 +49,7 @@ class RowJudge(PoolJudge):
             {(row, at): (0,) for row in range(self.max_reqs + 1) for at in range(self.context)},
         )
         self._was_dirty: set[int] = set()
+        self._zeroes = "zeroed_rows" in header.capabilities
         self._forget_rows()
 
     def _forget_rows(self) -> None:
@@ -59,6 +60,10 @@ class RowJudge(PoolJudge):
     def sizes(self) -> dict[str, int]:
         """Return ``size`` and ``available_size``, in rows."""
         return {"size": self.max_reqs, "available_size": len(self.free)}
+
+    @property
+    def _free_law(self) -> str:
+        return "P2" if self._zeroes else "P1"
 
     def refused(self, operation: Operation) -> None:
         """Follow a refused operation, which must not have touched the table."""
@@ -89,22 +94,25 @@ class RowJudge(PoolJudge):
         self.held.update(rows)
         self.evidence.meet("a used row is handed out again", self._was_dirty.intersection(rows))
         self._was_dirty.difference_update(rows)
-        self._table.suspect("P2")
+        self._table.suspect(self._free_law)
         return "P1"
 
     def _judge_free_row(self, step: int, operation: FreeRow, outcome: Outcome) -> str:
         row = self.one(operation.row)
         if row not in self.held:
             return self._judge_bad_free(row, operation, outcome)
-        self.answer(Done, "P2", f"free of row {row}", outcome)
+        self.answer(Done, self._free_law, f"free of row {row}", outcome)
         self.held.remove(row)
         self.free.add(row)
         if any(self._table.holds((row, at)) != ((0,),) for at in range(self.context)):
             self._was_dirty.add(row)
-        self._table.suspect("P2")
+        self._table.suspect(self._free_law)
         for at in range(self.context):
-            self._table.put("P2", (row, at), (0,))
-        return "P2"
+            if self._zeroes:
+                self._table.put("P2", (row, at), (0,))
+            else:
+                self._table.release((row, at))
+        return self._free_law
 
     def _judge_bad_free(self, row: int, operation: FreeRow, outcome: Outcome) -> str:
         if row == 0:
@@ -119,7 +127,12 @@ class RowJudge(PoolJudge):
     def _judge_clear(self, step: int, operation: Clear, outcome: Outcome) -> str:
         self.answer(Done, "X7", "clear", outcome)
         self.evidence.meet("a clear takes rows from their holders", self.held)
-        self._table.wipe("X7")
+        if self._zeroes:
+            self._table.wipe("X7")
+        else:
+            self._table.suspect("X7")
+            for cell in self._table.cells:
+                self._table.release(cell)
         self._forget_rows()
         return "X7"
 

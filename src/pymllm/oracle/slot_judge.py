@@ -214,6 +214,7 @@ class SlotJudge(PoolJudge):
 
     def _judge_begin_group(self, step: int, operation: BeginGroup, outcome: Outcome) -> str:
         if self._group_is_open():
+            self._require_group_errors("a group inside a group")
             self.evidence.expect_error("A6", "a group inside a group", outcome, "RuntimeError")
             self.evidence.meet("a group in a group is refused")
         else:
@@ -227,9 +228,14 @@ class SlotJudge(PoolJudge):
             self.evidence.meet("a group closes", self.full.pending)
             self.pool.end_group()
         else:
+            self._require_group_errors("an end without a group")
             self.evidence.expect_error("A6", "an end without a group", outcome, "RuntimeError")
             self.evidence.meet("an end without a group is refused")
         return "A6"
+
+    def _require_group_errors(self, what: str) -> None:
+        if "group_errors" not in self.claims:
+            raise ProgramError(f"{what} must be refused, and the adapter does not claim that it is")
 
     def _group_is_open(self) -> bool:
         if "groups" not in self.claims:

@@ -32,12 +32,11 @@ _MERGES = frozenset(
 _GROUPS = frozenset(
     {
         "a group closes",
-        "a group in a group is refused",
-        "an end without a group is refused",
         "an alloc fails with pages pending",
         "a clear closes a group",
     }
 )
+_GROUP_ERRORS = frozenset({"a group in a group is refused", "an end without a group is refused"})
 _REFUSALS = frozenset(
     {
         "a malformed call is refused",
@@ -87,6 +86,7 @@ def expected_situations(header: Header) -> frozenset[str]:
         (_ALWAYS, set(), True),
         (_MERGES, {"merges"}, True),
         (_GROUPS, {"groups"}, True),
+        (_GROUP_ERRORS, {"group_errors"}, True),
         (_REFUSALS, {"refusals"}, True),
         ({"a double free inside a group is refused"}, {"refusals", "groups"}, True),
         ({"a slot named twice is refused"}, {"refusals"}, not is_paged),

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.adapters.registry import (
+    FAULTY,
+    OWN,
+    PEERS,
+    AdapterEntry,
+    find_adapter,
+    load_adapter,
+    make_adapter,
+)
 from pymllm.errors import AdapterError, UsageError
 
 STRANGER = """
@@ -49,7 +57,7 @@ def test_every_entry_can_be_built_in_every_configuration(entry: AdapterEntry) ->
 
 def test_names_are_unique() -> None:
     """A name means one thing."""
-    names = [entry.name for entry in (*OWN, *FAULTY)]
+    names = [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
     assert len(set(names)) == len(names)
 
 

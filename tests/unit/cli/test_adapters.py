@@ -6,7 +6,7 @@ import json
 
 from click.testing import CliRunner, Result
 
-from pymllm.adapters.registry import FAULTY, OWN
+from pymllm.adapters.registry import FAULTY, OWN, PEERS
 from pymllm.cli import main
 
 
@@ -19,7 +19,7 @@ def test_all_of_the_registry_are_listed() -> None:
     result = adapters()
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [entry.name for entry in (*OWN, *FAULTY)]
+    assert [line.split()[0] for line in lines] == [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
     (rows,) = (line.split() for line in lines if line.startswith("rows "))
     assert rows == ["rows", "rows", "2", "configurations", "ReqToTokenPool"]
 
@@ -27,7 +27,7 @@ def test_all_of_the_registry_are_listed() -> None:
 def test_verbose_says_what_each_configuration_claims(tiny: str) -> None:
     """And what the words mean that were used."""
     result = adapters("-v", "hashes", f"{tiny}:TinyRows")
-    assert "    max_reqs 3, max_context_len 4: pool\n" in result.stdout
+    assert "    max_reqs 3, max_context_len 4: pool, zeroed_rows\n" in result.stdout
     assert "\npool: has a slot pool of its own to allocate from" in result.stdout
     assert "swa:" not in result.stdout
 
@@ -43,7 +43,7 @@ def test_the_document_has_the_same(tiny: str) -> None:
     assert (found["name"], found["kind"]) == (f"{tiny}:TinyRows", "rows")
     assert found["configurations"][1] == {
         "config": {"max_reqs": 2, "max_context_len": 3},
-        "capabilities": ["pool"],
+        "capabilities": ["pool", "zeroed_rows"],
     }
 
 

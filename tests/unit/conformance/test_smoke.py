@@ -26,8 +26,8 @@ def test_a_sane_adapter_passes(tiny: str) -> None:
         f"{tiny}:TinyRows",
         "rows",
         (
-            ({"max_reqs": 3, "max_context_len": 4}, frozenset({"pool"})),
-            ({"max_reqs": 2, "max_context_len": 3}, frozenset({"pool"})),
+            ({"max_reqs": 3, "max_context_len": 4}, frozenset({"pool", "zeroed_rows"})),
+            ({"max_reqs": 2, "max_context_len": 3}, frozenset({"pool", "zeroed_rows"})),
         ),
     )
 

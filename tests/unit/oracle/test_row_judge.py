@@ -22,7 +22,7 @@ from pymllm.oracle.operations import (
 from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table
 from pymllm.oracle.row_judge import expected_situations
 
-HEADER = Header("x", "rows", {"max_reqs": 2, "max_context_len": 3}, ("pool", "refusals"))
+HEADER = Header("x", "rows", {"max_reqs": 2, "max_context_len": 3}, ("pool", "refusals", "zeroed_rows"))
 FIRST, SECOND, PADDING = Span(1, 0, 1), Span(1, 1, 2), Span(0, 0, 1)
 ZERO = (0, 0, 0)
 OWNERSHIP = Failed("OwnershipError")
@@ -208,3 +208,24 @@ def test_situations_are_those_of_the_capabilities() -> None:
     assert expected_situations(without) < expected_situations(HEADER)
     evidence, _ = judge_steps(HEADER, steps_of(GOOD))
     assert "a row is freed twice" in set(evidence.reached) <= expected_situations(HEADER)
+
+
+def test_rows_that_are_not_zeroed_may_hold_anything_once_they_are_free() -> None:
+    """P2 needs its capability, and what a freed or cleared row holds is nobody's business."""
+    header = dataclasses.replace(HEADER, capabilities=("pool",))
+    program: list[tuple[Operation, Result, int]] = [
+        *GOOD[:3],
+        (FreeRow(FIRST), Done(), 1),
+        (ReadRows(), Table((ZERO, (5, 9, 0), ZERO)), 1),
+        (AllocRows(1), Slots((1,)), 0),
+        (WriteRow(Span(6, 0, 1), 0, 1, (4,)), Done(), 0),
+        (ReadRows(), Table((ZERO, (4, 9, 0), ZERO)), 0),
+        (Clear(), Done(), 2),
+        (ReadRows(), Table(((1, 2, 3), (4, 9, 0), (7, 0, 0))), 2),
+    ]
+    evidence, found = judge_steps(header, steps_of(program))
+    assert found is None
+    assert "P2" not in evidence.exercised
+    written = [*program[:7], (ReadRows(), Table((ZERO, (3, 9, 0), ZERO)), 0)]
+    assert judge(steps_of(written), header) == "P3"
+    assert judge(steps_of([*GOOD[:3], (FreeRow(FIRST), Failed("KeyError"), 1)]), header) == "P1"

@@ -27,7 +27,7 @@ from pymllm.oracle.operations import Key as PrefixKey
 from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
 from pymllm.oracle.slot_judge import SlotJudge
 
-EVERYTHING = "pool merges sorted groups refusals"
+EVERYTHING = "pool merges sorted groups group_errors refusals"
 NOT_OWNED = Failed("OwnershipError")
 TWICE_OPEN = Failed("RuntimeError")
 
@@ -87,8 +87,8 @@ TOOK_ALL = (Alloc(4), slots(1, 2, 3, 4), 0)
 TOO_MUCH = (Alloc(9), NoRoom(), 3)
 GAVE_1 = (Free((Span(1, 0, 1),)), Done(), 4)
 OPENED = (BeginGroup(), Done(), 3)
-UNSORTED = "pool merges groups refusals"
-UNORDERED = "pool groups refusals"
+UNSORTED = "pool merges groups group_errors refusals"
+UNORDERED = "pool groups group_errors refusals"
 
 TOKEN_CASES = {
     "padding is handed out": Case("A1", (), TOOK_1, slots(0)),
@@ -353,6 +353,7 @@ def test_what_is_not_supported_is_passed_over() -> None:
         ("pool", Malformed("free", "None")),
         ("pool", BeginGroup()),
         ("pool", EndGroup()),
+        ("pool groups", EndGroup()),
     ],
 )
 def test_an_operation_without_meaning_is_the_programs_fault(claims: str, operation: Operation) -> None:
@@ -378,3 +379,11 @@ def test_a_header_that_says_too_little_is_refused(made: Header, reason: str) -> 
     """The judge knows the configuration from the header alone."""
     with pytest.raises(ProgramError, match=reason):
         SlotJudge(made)
+
+
+def test_a_group_in_a_group_has_no_meaning_where_none_is_refused() -> None:
+    """A6: whose groups are undefined when misused is not asked to misuse them."""
+    judge = SlotJudge(header("pool groups"))
+    judge.judge(1, BeginGroup(), outcome(judge, Done(), 4))
+    with pytest.raises(ProgramError, match="a group inside a group must be refused"):
+        judge.judge(2, BeginGroup(), outcome(judge, Done(), 4))

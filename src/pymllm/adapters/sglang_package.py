@@ -1,0 +1,177 @@
+"""Importing the cache modules of sglang where there is no GPU, and none of what only a GPU needs.
+
+sglang is not installed with the package; `constraints/peers.txt` has what its caches import. A model server
+imports more: kernels that are compiled for a GPU, quantised formats, metrics. While its cache modules are
+loaded, names stand in for those (`STAND_INS`), and packages whose own ``__init__`` pulls the rest in are
+entered without it (`BARE_PACKAGES`). A stand-in can be imported, inherited from and used as a decorator;
+whatever would compute with one raises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["BARE_PACKAGES", "STAND_INS", "also_claimed", "load_sglang", "sglang_version"]
+
+STAND_INS: dict[str, str] = {
+    "triton": "compiles kernels, none of which is launched on a CPU",
+    "tvm_ffi": "loads kernels of collective operations",
+    "cuda": "maps device memory through the driver",
+    "torchcodec": "decodes videos",
+    "torchvision": "decodes images",
+    "transformers": "loads models and their configurations",
+    "IPython": "draws in notebooks",
+    "sglang.srt.server_args": "a server's options, which older versions import here",
+    "sglang.srt.mem_cache.allocator.hisparse": "sparse KV between device and host, by kernels",
+    "sglang.srt.layers.quantization": "formats of KV in device memory; no KV is stored here",
+    "sglang.srt.observability.metrics_collector": "a server's metrics, which import its model configurations",
+    "sglang.srt.managers.schedule_batch": "a server's requests; caches are called with keys here",
+}
+"""What is replaced while a module is imported, and what it is for."""
+
+BARE_PACKAGES: dict[str, str] = {
+    "sglang": "its __init__ imports the client language and transformers",
+    "sglang.srt.configs": "its __init__ imports a module per model, and transformers",
+}
+"""Packages that are entered without their ``__init__``."""
+
+
+class _StandIn(type):
+    """A name that somebody imports and nobody uses here."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _stand_in(name)
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        if "stands_in" not in cls.__dict__:
+            return super().__call__(*arguments, **keywords)  # somebody's class, derived from one
+        if len(arguments) == 1 and not keywords and callable(arguments[0]):
+            return arguments[0]  # a decorator
+        if not arguments:
+            return cls  # a decorator's factory
+        raise RuntimeError(f"{cls.__name__} is a stand-in: what it stands for needs a GPU")
+
+
+def _stand_in(name: str) -> _StandIn:
+    return _StandIn(name, (), {"stands_in": True})
+
+
+class _StandInModule(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _stand_in(name)
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if any(fullname == name or fullname.startswith(f"{name}.") for name in STAND_INS):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _StandInModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__path__ = []
+
+
+def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
+    """Return the capabilities that a configuration adds: what sglang does not promise, to compare it by.
+
+    Parameters
+    ----------
+    config : mapping
+        Its ``also`` names them, separated by blanks: a program with such a configuration shows what would
+        break if sglang were held to them. Nobody searches with one.
+    """
+    return frozenset(str(config.get("also", "")).split())
+
+
+def sglang_version() -> str:
+    """Return the version of sglang that is installed.
+
+    Raises
+    ------
+    ImportError
+        There is none.
+    """
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError("sglang is not installed; tox -e peers installs it") from None
+
+
+def load_sglang(module: str) -> Any:
+    """Import a module of sglang's ``srt`` package.
+
+    Parameters
+    ----------
+    module : str
+        Such as ``"mem_cache.radix_cache"``.
+
+    Raises
+    ------
+    ImportError
+        sglang is not installed, or this version of it has no such module.
+
+    Notes
+    -----
+    torch loads what it knows of triton before, so that it never meets a stand-in; what stands in for other
+    packages than sglang's own is gone again afterwards.
+    """
+    name = f"sglang.srt.{module}"
+    if name in sys.modules:
+        return sys.modules[name]
+    version = sglang_version()
+    importlib.import_module("torch._inductor.runtime.hints")
+    with _standing_in():
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise ImportError(f"sglang {version} has no module {name}") from None
+
+
+@contextmanager
+def _standing_in() -> Iterator[None]:
+    finder = _StandInFinder()
+    for name in BARE_PACKAGES:
+        if name not in sys.modules:
+            sys.modules[name] = _bare_package(name)
+    sys.meta_path.insert(0, finder)
+    # Each missing kernel library is worth a warning to a server, and none here.
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        sys.meta_path.remove(finder)
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, _StandInModule) and not name.startswith("sglang."):
+                del sys.modules[name]
+
+
+def _bare_package(name: str) -> types.ModuleType:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError(f"{name} is no package")
+    package = types.ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations)
+    package.__spec__ = spec
+    return package

@@ -1,0 +1,56 @@
+"""``pymllm compare``: several implementations under one search, and a matrix of laws by implementation."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pymllm.cli.program import say
+from pymllm.cli.verify import refuse_unwritable_folder, verify_command
+from pymllm.cli.verify_plan import VerifyOptions
+
+__all__ = ["compare_command"]
+
+_FEWEST = 2
+_OF_VERIFY = ("laws", "profile", "seed", "examples", "jobs", "timeout", "output", "as_json", "progress")
+"""Options that mean here what they mean to ``pymllm verify``."""
+
+
+@click.command("compare", short_help="Put several implementations under the same search.")
+@click.argument("names", metavar="NAME NAME...", nargs=-1)
+def compare_command(
+    names: tuple[str, ...], output: Path, as_json: bool, progress: str, **options: Any
+) -> int:
+    """Search several implementations from the same seed, and lay out which law holds of which.
+
+    NAME is a name of `pymllm adapters` or module:Class. A cell says how often the law was tested and held,
+    that it is violated, unknown or not claimed; it is empty where the law is about another kind of thing.
+    The smallest program for each violation is written to a file, for `pymllm rerun` on any of them.
+
+    Ends like `pymllm verify`: with 1 where a law is violated, with 3 where something is unknown. With
+    --examples N all of them play N programs per machine and configuration, however fast they are.
+    """
+    if len(set(names)) < _FEWEST:
+        raise click.UsageError(f"compares {_FEWEST} implementations or more, got {len(set(names))}.")
+    plan = VerifyOptions(adapters=names, **options)
+    plan.check()
+    refuse_unwritable_folder(output)
+    # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    from pymllm.cli.compare_matrix import make_document, make_text
+    from pymllm.cli.verify_files import save_programs
+    from pymllm.cli.verify_run import run_options
+
+    report = run_options(plan, progress)
+    files = save_programs(report, output)
+    say(json.dumps(make_document(report, files), indent=2) if as_json else make_text(report, files))
+    if report.interruption is not None:
+        raise report.interruption
+    return report.verdict.exit_status
+
+
+compare_command.params += [option for option in verify_command.params if option.name in _OF_VERIFY]

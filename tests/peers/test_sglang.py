@@ -1,0 +1,69 @@
+"""sglang's caches and pools under a short search: nothing that is claimed for them is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pymllm.adapters.registry import PEERS, AdapterEntry, load_adapter, make_adapter
+from pymllm.cli import main
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.machines import load_machine, machines_for
+from pymllm.conformance.smoke import smoke_test
+from pymllm.errors import AdapterError, InvariantViolation
+
+KNOWN = {"sglang-token": {"X4"}, "sglang-paged": {"X4"}}
+"""Laws with a page in docs/findings that a search without anything special breaks."""
+
+
+@pytest.fixture(autouse=True)
+def is_in_this_version(request: pytest.FixtureRequest) -> None:
+    """Skip what this version of sglang does not have: tox -e peers has a new one, peers-older an old one."""
+    entry = request.node.callspec.params["entry"] if hasattr(request.node, "callspec") else PEERS[0]
+    try:
+        make_adapter(entry.name).close()
+    except AdapterError as error:
+        if "has no module" not in error.message:
+            raise
+        pytest.skip(error.message)
+
+
+@pytest.mark.parametrize("entry", PEERS, ids=lambda entry: entry.name)
+def test_an_adapter_is_sane(entry: AdapterEntry) -> None:
+    """Before its implementation is judged."""
+    assert smoke_test(entry).kind == load_adapter(entry).KIND
+
+
+@pytest.mark.parametrize("entry", PEERS, ids=lambda entry: entry.name)
+def test_what_is_claimed_holds(entry: AdapterEntry) -> None:
+    """Every machine that can drive it, on every configuration."""
+    adapter = load_adapter(entry)
+    laws: set[str] = set()
+    broken: dict[str, str] = {}
+    for config in adapter.CONFIGURATIONS:
+        claims = make_adapter(entry.name, dict(config)).capabilities
+        for place in machines_for(adapter.KIND, claims):
+            machine = make_machine(load_machine(place), entry.name, dict(config))
+            for seed in range(4):
+                try:
+                    laws.update(drive(machine, seed, 60).examiner.judge.evidence.exercised)
+                except InvariantViolation as violation:
+                    broken.setdefault(violation.law, str(violation))
+    assert broken.keys() <= KNOWN.get(entry.name, set()), broken
+    assert len(laws) >= 3
+
+
+def test_implementations_are_compared(tmp_path: Path) -> None:
+    """Ours and four of sglang's in one matrix; the same programs, so that one row can be read across."""
+    names = ["radix", "sglang-radix", "sglang-unified", "sglang-rust", "sglang-rust-swa"]
+    options = ["--profile", "dev", "--examples", "2", "--jobs", "1", "--output", str(tmp_path), "--json"]
+    result = CliRunner().invoke(main, ["compare", *names, *options], catch_exceptions=False)
+    document = json.loads(result.stdout)
+    (row,) = [row for row in document["matrix"] if row["id"] == "R4"]
+    assert [(cell["adapter"], cell["verdict"]) for cell in row["cells"]] == [
+        (name, "holds") for name in names
+    ]
+    assert document["verdict"] != "violated"

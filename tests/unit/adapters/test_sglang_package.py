@@ -1,0 +1,111 @@
+"""Importing sglang's cache modules without its dependencies: what stands in, and what is left behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters import sglang_package
+from pymllm.adapters.sglang_package import also_claimed, load_sglang, sglang_version
+
+FILES = {
+    "sglang/__init__.py": "raise ImportError('its own __init__ must not run')",
+    "sglang/srt/configs/__init__.py": "raise ImportError('nor this one')",
+    "sglang/srt/configs/sizes.py": "PAGE = 16",
+    "sglang/srt/managers/__init__.py": "",
+    "sglang/srt/mem_cache/__init__.py": "",
+    "sglang/srt/mem_cache/tree.py": """
+import triton
+import triton.language as tl
+from cuda.bindings import driver
+from sglang.srt.configs.sizes import PAGE
+from sglang.srt.managers.schedule_batch import Req
+
+FLAG = driver.CUmemFlags.CU_MEM_MINIMUM
+
+@triton.jit
+def kernel():
+    return PAGE
+
+@triton.jit(do_not_specialize=["n"])
+def other():
+    return tl
+
+class Request(Req):
+    pass
+""",
+    "sglang/srt/mem_cache/broken.py": "import nowhere_to_be_found",
+    "sglang-0.0.1.dist-info/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 0.0.1\n",
+}
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of this name with modules that import what only a GPU needs."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    real = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "sglang"}
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+        del sys.modules[name]
+    sys.modules.update(real)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_kernels_are_functions_that_nobody_compiles() -> None:
+    """Decorated or made by a factory, inherited from or looked up: an import succeeds."""
+    tree = load_sglang("mem_cache.tree")
+    assert sglang_version() == "0.0.1"
+    assert tree.kernel() == 16
+    assert isinstance(tree.Request(), tree.Request)
+    assert load_sglang("mem_cache.tree") is tree
+
+
+@pytest.mark.usefixtures("made_up")
+def test_what_would_compute_with_a_stand_in_raises() -> None:
+    """No result is ever made up."""
+    tree = load_sglang("mem_cache.tree")
+    with pytest.raises(RuntimeError, match="arange is a stand-in"):
+        tree.tl.arange(0, 4)
+    with pytest.raises(TypeError):
+        tree.kernel[(1,)]()
+
+
+@pytest.mark.usefixtures("made_up")
+def test_nothing_stands_in_for_others_afterwards() -> None:
+    """torch and everybody else find no triton where there is none."""
+    before = set(sys.meta_path)
+    load_sglang("mem_cache.tree")
+    assert set(sys.meta_path) == before
+    assert not {"triton", "triton.language", "cuda", "cuda.bindings"} & set(sys.modules)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_module_that_a_version_lacks_is_named_with_the_version() -> None:
+    """Older and newer versions have other modules; what a module itself lacks is told as it is."""
+    with pytest.raises(ImportError, match=r"sglang 0\.0\.1 has no module sglang\.srt\.mem_cache\.forest"):
+        load_sglang("mem_cache.forest")
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
+        load_sglang("mem_cache.broken")
+
+
+def test_without_sglang_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and no traceback into somebody else's package."""
+
+    def missing(name: str) -> str:
+        raise sglang_package.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(sglang_package.importlib.metadata, "version", missing)
+    with pytest.raises(ImportError, match="sglang is not installed; tox -e peers installs it"):
+        load_sglang("mem_cache.no_such_module")
+
+
+def test_a_configuration_may_claim_more_for_one_program() -> None:
+    """``also`` is a list of words."""
+    assert also_claimed({"also": "exact_lru  merges"}) == {"exact_lru", "merges"}
+    assert also_claimed({"page_size": 1}) == frozenset()

@@ -1,0 +1,58 @@
+"""The adapters of sglang's unified tree: in Python and in Rust, alone and beside a window."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from pymllm.adapters.registry import make_adapter
+from pymllm.adapters.sglang_unified import SglangRust, SglangRustSWA, SglangUnified, SglangUnifiedSWA
+from pymllm.oracle.operations import Alloc, Evict, FreeSWA, Insert, Inspect, Key, Match, Span
+from pymllm.oracle.outcomes import Effect, Evicted, Inspected, Matched, Unsupported
+
+needs_sglang = pytest.mark.skipif(
+    importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
+)
+NAMES = {
+    "sglang-unified": SglangUnified,
+    "sglang-rust": SglangRust,
+    "sglang-unified-swa": SglangUnifiedSWA,
+    "sglang-rust-swa": SglangRustSWA,
+}
+
+
+def test_the_trees_are_told_apart() -> None:
+    """By sglang's own names, and each kind of memory by its."""
+    assert [it.BACKEND for it in NAMES.values()] == ["python", "rust", "python", "rust"]
+    assert [it.PARTS for it in NAMES.values()] == [("FULL",)] * 2 + [("FULL", "SWA")] * 2
+    assert {config["sliding_window"] for config in SglangRustSWA.CONFIGURATIONS} == {4, 6}
+
+
+@needs_sglang
+@pytest.mark.parametrize("name", NAMES)
+def test_it_matches_and_evicts_over_its_own_pool(name: str) -> None:
+    """R2, R5: slots with halves go as one, whichever of the two goes first."""
+    adapter = make_adapter(name, dict(NAMES[name].CONFIGURATIONS[0]))
+    adapter.apply(1, Alloc(3))
+    adapter.apply(2, Insert(Key((1, 2, 3)), (Span(1, 0, 3),)))
+    assert adapter.apply(3, Match(Key((1, 2)))).result == Matched((1, 2), 2, 2)
+    evicted = adapter.apply(4, Evict(99))
+    assert evicted.result == Evicted(3)
+    assert sorted(slot for effect in evicted.effects for slot in effect.slots) == [1, 2, 3]
+    assert all(isinstance(effect, Effect) and effect.call == "free" for effect in evicted.effects)
+    assert evicted.sizes["available_size"] == min(24, evicted.sizes.get("swa_available_size", 24))
+
+
+@needs_sglang
+def test_only_the_tree_in_python_shows_nodes() -> None:
+    """And only where no leaf is split for its window."""
+    shown = {name: make_adapter(name).apply(1, Inspect()).result for name in NAMES}
+    assert shown.pop("sglang-unified") == Inspected(())
+    assert all(isinstance(result, Unsupported) for result in shown.values())
+
+
+@needs_sglang
+def test_halves_are_not_given_back_early() -> None:
+    """There would be tombstones, of which nothing is claimed."""
+    assert isinstance(make_adapter("sglang-rust-swa").apply(1, FreeSWA(())).result, Unsupported)
