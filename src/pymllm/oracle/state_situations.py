@@ -1,60 +1,13 @@
-"""Situations that a search through hybrid caches must reach, and how they are noticed."""
+"""How the situations of states in prefix caches are noticed."""
 
 from __future__ import annotations
 
-from pymllm.oracle.history import Header
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Found, Path
 from pymllm.oracle.prefix_victims import Taken
 from pymllm.oracle.state_ends import StateEnds
 
-__all__ = ["expected_state_situations", "note_state_eviction", "note_state_insert", "note_state_match"]
-
-_ALWAYS = frozenset(
-    {
-        "KV is found without a state",
-        "a state arrives at its place",
-        "a state arrives under a hold",
-        "track slots run out",
-        "track slots run out between match and insert",
-        "a node keeps its KV without its state",
-        "a state goes while its KV is held",
-        "phase 2 removes a leaf",
-        "every state is locked and an eviction is asked for",
-        "a reset with states held",
-    }
-)
-_SEVERAL = frozenset(
-    {
-        "a match ends at an earlier state",
-        "a state above does not count",
-        "an eviction spares a locked state",
-        "an insert finds a state there already",
-        "several states lie on one path",
-        "a state is left for an older one",
-    }
-)
-_INSPECTED = frozenset(
-    {"a stateless parent goes with its last child", "a split of a held node leaves its state"}
-)
-_FAULTY = frozenset({"the state pool refuses an eviction", "the state pool refuses a reset"})
-
-
-def expected_state_situations(header: Header) -> frozenset[str]:
-    """Return what a long run of a configuration with these capabilities must have met, of states."""
-    claims, track_slots = frozenset(header.capabilities), header.config.get("track_slots")
-    if "mamba" not in claims:
-        return frozenset()
-    several = isinstance(track_slots, int) and track_slots > 1
-    groups: tuple[tuple[bool, frozenset[str]], ...] = (
-        (True, _ALWAYS),
-        (several, _SEVERAL),
-        ("inspect" in claims, _INSPECTED),
-        ("refusals" in claims, frozenset({"a state without a whole key is refused"})),
-        ("faults" in claims, _FAULTY),
-        (several and "faults" in claims, frozenset({"the state pool refuses an eviction half-way"})),
-    )
-    return frozenset().union(*(names for applies, names in groups if applies))
+__all__ = ["note_state_eviction", "note_state_insert", "note_state_match"]
 
 
 def note_state_match(books: PrefixBooks, found: Found) -> None:

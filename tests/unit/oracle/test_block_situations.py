@@ -1,4 +1,4 @@
-"""What a long run over blocks must reach, and how the less obvious is noticed."""
+"""When the less obvious situations of blocks count as met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from pymllm.oracle.block_model import BlockModel
 from pymllm.oracle.block_situations import (
-    expected_situations,
     note_alloc_slots,
     note_drop,
     note_evict_slots,
@@ -18,9 +17,6 @@ from pymllm.oracle.block_situations import (
 )
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
-
-CLAIMS = ("callbacks", "faults", "mamba", "refusals")
 
 
 def met(note: Callable[[Evidence], None]) -> set[str]:
@@ -38,20 +34,6 @@ def model() -> BlockModel:
     made.take([1, 2])
     made.register([0, 1, 2], [11, 22, 33], None)
     return made
-
-
-def test_more_is_expected_of_who_can_do_more() -> None:
-    """Each capability and setting adds its own, and takes nothing away."""
-    config: dict[str, int | str | bool | None] = {"policy": "lru", "slots": 3}
-    everything = expected_situations(Header("x", "blocks", config, CLAIMS))
-    for fewer in (CLAIMS[1:], CLAIMS[:1], CLAIMS[:2]):
-        assert expected_situations(Header("x", "blocks", config, fewer)) <= everything
-    assert "a held descendant is deregistered" not in everything
-    one_slot = expected_situations(Header("x", "blocks", {**config, "slots": 1}, CLAIMS))
-    assert everything - one_slot >= {"the older of several slots goes"}
-    off = expected_situations(Header("x", "blocks", {**config, "caching": False}, CLAIMS))
-    assert "too few slots can be evicted" in off
-    assert "a hash is taken" not in off
 
 
 def test_victims_say_why_they_go(model: BlockModel) -> None:
