@@ -9,12 +9,13 @@ import click
 
 from pymllm.cli.judgement import judgement_schema
 from pymllm.cli.program import say
+from pymllm.cli.situations_document import situations_schema
 from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "verify")
-"""What faults prints, a line of a history, what judge and rerun print, what verify prints."""
+SCHEMAS = ("faults", "history", "judgement", "situations", "verify")
+"""What faults prints, a line of a history, what judge and rerun print, what situations and verify print."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
@@ -27,6 +28,8 @@ def make_schema(name: str) -> dict[str, Any]:
         from pymllm.cli.faults_document import faults_schema
 
         return faults_schema()
+    if name == "situations":
+        return situations_schema()
     from pymllm.cli.verify_document import verify_schema
 
     return verify_schema()
@@ -37,7 +40,7 @@ def make_schema(name: str) -> dict[str, Any]:
 def schema_command(name: str) -> None:
     """Print the JSON schema of a document or file of this program.
 
-    history: one line of a program's file. The others are what commands print with --json: faults, verify,
-    and judgement for both judge and rerun.
+    history: one line of a program's file. The others are what commands print with --json: faults,
+    situations, verify, and judgement for both judge and rerun.
     """
     say(json.dumps(make_schema(name), indent=2))

@@ -25,4 +25,4 @@ def test_an_unknown_name_is_one_line_and_status_2() -> None:
     """X1: what there is is named."""
     result = CliRunner().invoke(main, ["schema", "trace"])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "'history', 'judgement', 'verify'" in result.stderr
+    assert "'history', 'judgement', 'situations', 'verify'" in result.stderr
