@@ -95,9 +95,15 @@ class LifecycleNotes:
     def _note_abort(self, live: LiveRequest) -> None:
         stage = self._source.aborting
         self._meet(_ABORTS[stage])
+        self._meet("a request is aborted while another holds part of its prefix", self._is_shared(live))
         if stage in _ABORTS_WITH_STATES:
             self._meet(_ABORTS_WITH_STATES[stage], self._holds_state(live))
         self._source.aborting = None
+
+    def _is_shared(self, live: LiveRequest) -> bool:
+        if not (live.row and live.held_length):
+            return False
+        return self._model.locks(self._held(live).upto(self._model.page_size)) > 1
 
     def _holds_state(self, live: LiveRequest) -> bool:
         states = self._model.states
@@ -107,6 +113,7 @@ class LifecycleNotes:
         return self._cache.path_of_key(live.key(live.held_length))
 
     def _note_retraction(self, live: LiveRequest) -> None:
+        self._meet("a request is retracted twice", live.request_id in self._retracted)
         self._retracted.add(live.request_id)
         where = "between two chunks" if live.length < live.prompt_length else "in decode"
         self._meet(f"a request is retracted {where}")
@@ -123,6 +130,8 @@ class LifecycleNotes:
         kept_from = "behind a dead window" if self._model.states is None else "beyond the last state"
         self._meet(f"cached tokens lie {kept_from}", lost)
         held = prompt.upto(live.held_length)
+        again = held.tokens and live.request_id in self._retracted
+        self._meet("a retracted request finds cached what it had", again)
         self._meet("two requests hold one prefix", held.tokens and self._model.locks(held) > 1)
         self._meet("a request resumes from a state", self._holds_state(live))
         self._partings.add(prompt.upto(live.branching_length))

@@ -24,10 +24,13 @@ def note_victims(evidence: Evidence, blocks: BlockModel, victims: Sequence[int])
     evictable, stamps, leaves = blocks.evictable(), blocks.stamps, blocks.leaves()
     older = [block for block in evictable if victims[0] in leaves and stamps[block] < stamps[victims[0]]]
     parents = [blocks.parent_of.get(block) for block in victims]
+    above = [blocks.parent_of.get(parent) for parent in parents if parent in victims]
     met = {
         "a cached block is evicted": True,
         "an older parent waits for its child": any(blocks.children(block) for block in older),
         "a chain goes from its end": any(parent in victims for parent in parents),
+        "a chain of three goes from its end": any(block in victims for block in above),
+        "an allocation takes free blocks and cached ones": blocks.free,
         "equally old blocks wait for eviction": len({stamps[leaf] for leaf in leaves}) < len(leaves),
         "a cached block is spared for its held child": set(blocks.cached) - evictable,
     }
@@ -45,6 +48,8 @@ def note_release(evidence: Evidence, blocks: BlockModel, released: Sequence[int]
         "a shared block stays with its other holder": len(idle) < len(counts),
         "a block without a hash becomes free": any(block not in blocks.hash_of for block in idle),
         "a block goes with its descendants": not blocks.is_lru and below,
+        "three generations go at once": not blocks.is_lru
+        and any(blocks.parent_of.get(block) in below for block in below),
         "a held descendant is deregistered": not blocks.is_lru and below.difference(idle),
     }
     for situation, truth in met.items():

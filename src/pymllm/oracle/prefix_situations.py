@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
+
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_pages import Found, Path
+from pymllm.oracle.prefix_pages import Found, InsertPlan, Path
 from pymllm.oracle.prefix_victims import Taken
 
-__all__ = ["note_eviction", "note_match"]
+__all__ = ["note_eviction", "note_insert", "note_match"]
 
 
 def note_match(books: PrefixBooks, key: Path, found: Found, is_in_another_space: bool) -> None:
@@ -20,14 +23,66 @@ def note_match(books: PrefixBooks, key: Path, found: Found, is_in_another_space:
     }
     for situation, truth in met.items():
         books.evidence.meet(situation, truth)
+    if books.page_size > 1:
+        books.evidence.meet(
+            "a key leaves a cached page in its middle", _parts_inside(books, key, found.stored)
+        )
+    if books.window is not None:
+        _note_alive(books, found)
 
 
-def note_eviction(books: PrefixBooks, taken: Taken, tokens: int) -> None:
+def _parts_inside(books: PrefixBooks, key: Path, stored: int) -> bool:
+    """Tell whether a cached page begins like the key's next one and ends otherwise."""
+    begun, end = key.upto(stored + 1), stored + books.page_size
+    if len(begun.tokens) == stored:
+        return False
+    return any(len(path.tokens) == end and begun.covers(path) for path in books.model.pages)
+
+
+def _note_alive(books: PrefixBooks, found: Found) -> None:
+    """Say which tombstones a match has left behind (S1)."""
+    alive = [books.model.pages[end].alive for end in books.model.page_ends(found.path)]
+    tail = sum(1 for _ in takewhile(bool, reversed(alive)))
+    assert books.window is not None
+    books.evidence.meet("a match passes a tombstone", tail < len(alive))
+    is_just_enough = tail < len(alive) and (tail - 1) * books.page_size < books.window
+    books.evidence.meet("a match has its window alive and no page more", is_just_enough)
+
+
+def note_insert(books: PrefixBooks, plan: InsertPlan, protected: int, evicted: int) -> None:
+    """Say what an insert met in the tree that is about to be committed to the model."""
+    model, parting = books.model, plan.path.upto(plan.prefix_len)
+    is_new_below = bool(plan.new and plan.prefix_len)
+    is_leaf = is_new_below and not _has_child(books, parting)
+    dead = [end for end in model.stored(plan.path) if not model.pages[end].alive] if books.window else []
+    starts = [len(end.tokens) - books.page_size for end in dead]
+    revived = len(plan.replaced) + len(plan.moved)
+    met = {
+        "a leaf gains a child": is_leaf,
+        "a held leaf gains a child": is_leaf and model.locks(parting),
+        "an insert leaves a node in its middle": plan.prefix_len and books.nodes.cut(parting) is False,
+        "an insert adopts two ranges": len(plan.adopted) > 1,
+        "held and other tombstones are revived at once": plan.moved and plan.replaced,
+        "a stretch of tombstones is revived in part": 0 < revived < len(dead),
+        "a tombstone before prev_prefix_len stays dead": any(start < protected for start in starts),
+        "a tombstone before swa_evicted_seqlen stays dead": any(start < evicted for start in starts),
+    }
+    for situation, truth in met.items():
+        books.evidence.meet(situation, truth and not plan.refused)
+
+
+def _has_child(books: PrefixBooks, parent: Path) -> bool:
+    end = len(parent.tokens) + books.page_size
+    return any(len(path.tokens) == end and parent.covers(path) for path in books.model.pages)
+
+
+def note_eviction(books: PrefixBooks, taken: Taken, tokens: int, secondary: int) -> None:
     """Say what an eviction met that is about to be committed to the model, and which choices tested laws."""
     model, removed = books.model, set(taken.removed)
     locked = any(page.locks for page in model.pages.values())
     stay = [page for path, page in model.pages.items() if path not in removed]
     evictable = model.sizes()["evictable_size"]
+    last = max((model.pages[path].access for path in removed), default=0)
     met = {
         "everything is locked and an eviction is asked for": tokens > 0 and locked and not evictable,
         "an eviction takes a parent after its last child": any(
@@ -35,6 +90,11 @@ def note_eviction(books: PrefixBooks, taken: Taken, tokens: int) -> None:
         ),
         "an eviction takes more than was asked for": taken.full > max(tokens, 0) > 0,
         "an eviction spares what is held": removed and locked,
+        "an eviction asks for nothing": tokens <= 0 and secondary <= 0,
+        "an eviction empties the cache": removed and not stay,
+        "a held page is older than what is evicted": any(page.locks and page.access < last for page in stay),
+        "a leaf goes and its held parent stays": locked
+        and any((page := model.pages.get(model.parent(path))) is not None and page.locks for path in removed),
         "a window is tombstoned": taken.tombstoned,
         "a locked page is tombstoned": any(model.locks(path) for path in taken.tombstoned),
         "a tombstone goes with its last child": any(not model.pages[path].alive for path in removed),
@@ -42,9 +102,54 @@ def note_eviction(books: PrefixBooks, taken: Taken, tokens: int) -> None:
     }
     for situation, truth in met.items():
         books.evidence.meet(situation, truth)
+    if removed:
+        _note_levels(books, taken)
+    if books.window is not None:
+        _note_windows(books, taken, secondary)
+    if tokens > 0 and secondary > 0 and removed:
+        _note_phases(books, taken, secondary)
     books.count("R6", tokens > 0 and locked)
     books.count("R8", removed and any(not page.locks for page in stay))
     books.count("R9", removed and stay)
     books.count("S2", taken.tombstoned and books.has_halves)
     books.count("S4", met["a tombstone goes with its last child"])
     books.count("S6", taken.tombstoned and any(page.swa_locks for page in stay))
+
+
+def _note_levels(books: PrefixBooks, taken: Taken) -> None:
+    """Say whether nodes went that stand one above the other, chosen or left over (R5, S4, M5)."""
+    ends = [path for path in taken.removed if books.nodes.cut(path)]
+    books.evidence.meet("an eviction climbs through three nodes", _is_three_high(ends))
+    left = [path for path in ends if path in taken.cascaded]
+    books.evidence.meet("a cascade goes through three levels", _is_three_high(left))
+
+
+def _is_three_high(ends: Sequence[Path]) -> bool:
+    """Tell whether one of these, of which nothing above is missing, has two of them above it."""
+    return len(ends) > 2 and any(sum(end.covers(path) for end in ends) > 2 for path in ends)
+
+
+def _note_windows(books: PrefixBooks, taken: Taken, secondary: int) -> None:
+    """Say what an eviction met where there are windows (S3)."""
+    model, sizes = books.model, books.model.sizes()
+    is_held = secondary > 0 and not sizes["swa_evictable_size"] and sizes["swa_protected_size"]
+    books.evidence.meet("every window is held and an eviction of windows is asked for", is_held)
+    if not taken.tombstoned:
+        return
+    gone = taken.tombstoned.union(taken.removed)
+    together = any(
+        page.alive
+        and path not in gone
+        and (above := model.parent(path)) in taken.tombstoned
+        and model.pages[above].access == page.access
+        for path, page in model.pages.items()
+    )
+    books.evidence.meet("a window goes before that of a page used together with it", together)
+
+
+def _note_phases(books: PrefixBooks, taken: Taken, secondary: int) -> None:
+    """Say what phase 1 has left to phase 2, of windows or of states (S3, M5)."""
+    alone = taken.tombstoned or taken.states.difference(taken.removed)
+    gone = taken.swa if books.window is not None else len(taken.states)
+    books.evidence.meet("phase 1 frees enough for phase 2", not alone and gone >= secondary)
+    books.evidence.meet("phase 2 takes what phase 1 has left", alone)

@@ -59,6 +59,8 @@ BLOCK_SITUATIONS = (
         ("a cached block is evicted", "C1 C4", "B125 B131"),
         ("an older parent waits for its child", "C1", "B119"),
         ("a chain goes from its end", "C1", "B119"),
+        ("a chain of three goes from its end", "C1", "B119"),
+        ("an allocation takes free blocks and cached ones", "C1", "B82"),
         ("equally old blocks wait for eviction", "C1", "B53"),
         ("a cached block is taken up again", "C1", "B28"),
         ("a cached block is spared for its held child", "C1", "B119"),
@@ -69,6 +71,7 @@ BLOCK_SITUATIONS = (
     *make_situations(
         "blocks",
         ("a block goes with its descendants", "C1 C3"),
+        ("three generations go at once", "C1 C3"),
         ("a held descendant is deregistered", "C1 C3"),
         when=(_CACHING, _REF_ZERO),
     ),

@@ -48,6 +48,7 @@ ENGINE_SITUATIONS = (
         ("an admission fails for want of a row", "E3"),
         ("a request can never fit", "E4"),
         ("a retracted request is admitted again", "E1 E3", "B68 B110"),
+        ("a request is retracted twice", "E3", "B26 B110"),
         ("a request that just fits finishes", "E4", "B64"),
         ("the engine comes to rest", "E3", "B100"),
         ("the cache is emptied at rest", "X7 E3", "B79"),
@@ -55,6 +56,8 @@ ENGINE_SITUATIONS = (
     *_lives(
         ("a full hit leaves a token to compute", "E4", "B115"),
         ("two requests hold one prefix", "E2 R6", "B17 B20"),
+        ("a request is aborted while another holds part of its prefix", "E2 R6", "B20"),
+        ("a retracted request finds cached what it had", "E1 E2", "B68"),
         ("duplicates are given back", "R4 E2", "B101"),
         ("an eviction makes room", "R5 E4", "B52"),
         ("an eviction makes room for a prompt just admitted", "X6 E4", "B121 B164"),

@@ -18,6 +18,7 @@ SLOT_SITUATIONS = (
         ("nothing is asked for", "A3"),
         ("nothing is freed", "A5"),
         ("part of an allocation is freed", "A2 A5", "B97 B98"),
+        ("the last page in somebody's hands is freed", "A2", "B100"),
         ("a clear takes everything from its holders", "X7"),
     ),
     *make_situations(
@@ -31,6 +32,8 @@ SLOT_SITUATIONS = (
     *make_situations(
         "slots",
         ("a group closes", "A2 A6"),
+        ("a group collects pages of several calls", "A2 A6", "B97"),
+        ("pages are handed out while a group is open", "A2 A6", "B94"),
         ("a group in a group is refused", "A6", "B94"),
         ("an end without a group is refused", "A6", "B94"),
         ("an alloc fails with pages pending", "A2 X4"),
@@ -55,6 +58,7 @@ SLOT_SITUATIONS = (
     *make_situations("slots", ("a slot named twice is refused", "A5"), needs="refusals", when=(_SINGLE,)),
     *make_situations(
         "slots",
+        ("an allocation ends inside a page", "A3", "B95 B98"),
         ("one slot frees its page", "A5", "B98"),
         ("slots of a page are named twice", "A5", "B97"),
         ("a slot beyond those asked for frees its page", "A3 A5", "B98"),

@@ -25,6 +25,7 @@ def note_alloc(evidence: Evidence, pool: PageModel | WindowModel, wanted: int) -
     """
     full = pool.full if isinstance(pool, WindowModel) else pool
     evidence.meet("nothing is asked for", not wanted)
+    evidence.meet("pages are handed out while a group is open", full.group_open and wanted)
     if wanted and full.young:
         merges = full.needs_merge(wanted)
         evidence.meet("need merges" if merges else "freed pages wait while older ones suffice")
@@ -61,6 +62,8 @@ def note_free(
     full = pool.full if isinstance(pool, WindowModel) else pool
     pages = {slot // page_size for slot in slots}
     evidence.meet("nothing is freed", not slots)
+    evidence.meet("the last page in somebody's hands is freed", pages and full.held == pages)
+    evidence.meet("a group collects pages of several calls", pages and full.pending)
     steps = {given.origin(page * page_size) for page in pages}
     others = full.held - pages
     evidence.meet(

@@ -104,6 +104,8 @@ def test_retraction_and_return_are_told_apart(machine: Any, notes: LifecycleNote
         "a request is retracted in decode",
         "a retracted request is admitted again",
     }
+    notes(Event.RETRACTED, live(0, length=9))
+    assert "a request is retracted twice" in reached(machine)
 
 
 def test_finishing_differs_by_where_it_happens(machine: Any, notes: LifecycleNotes) -> None:
@@ -128,6 +130,34 @@ def test_admission_tells_what_was_found(machine: Any, notes: LifecycleNotes) -> 
     machine.ask(4, 0, 5, 0, 9, 0)
     machine.step(3)
     assert {"a full hit leaves a token to compute", "two requests hold one prefix"} <= reached(machine)
+
+
+def test_who_leaves_and_what_others_share_with_it_is_told(machine: Any, notes: LifecycleNotes) -> None:
+    """E2: the first page is held by both; one without a row holds nothing."""
+    for _ in range(2):
+        machine.ask(4, 0, 5, 0, 9, 0)
+    machine.step(2)
+    one, _ = machine.engine.decoding.requests
+    name = "a request is aborted while another holds part of its prefix"
+    notes(Event.ABORTED, live(7))
+    assert name not in reached(machine)
+    notes(Event.ABORTED, one)
+    assert name in reached(machine)
+
+
+def test_what_a_retracted_request_finds_is_told(machine: Any, notes: LifecycleNotes) -> None:
+    """E1: it comes back to what it had; who was never retracted finds what others had."""
+    machine.ask(4, 0, 5, 0, 9, 0)
+    machine.step(2)
+    (holder,) = machine.engine.decoding.requests
+    notes(Event.ABORTED, holder)
+    assert "a request is aborted while another holds part of its prefix" not in reached(machine)
+    name = "a retracted request finds cached what it had"
+    notes(Event.ADMITTED, holder)
+    assert name not in reached(machine)
+    notes(Event.RETRACTED, holder)
+    notes(Event.ADMITTED, holder)
+    assert name in reached(machine)
 
 
 def test_dead_window_is_seen_at_the_admission_that_suffers(machine: Any, notes: LifecycleNotes) -> None:

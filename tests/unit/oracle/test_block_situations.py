@@ -18,6 +18,8 @@ from pymllm.oracle.block_situations import (
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.evidence import Evidence
 
+BESIDE_FREE = "an allocation takes free blocks and cached ones"
+
 
 def met(note: Callable[[Evidence], None]) -> set[str]:
     evidence = Evidence()
@@ -39,16 +41,23 @@ def model() -> BlockModel:
 def test_victims_say_why_they_go(model: BlockModel) -> None:
     """C1: the chain goes from its end, though its beginning is older."""
     model.release([0, 1, 2])
-    expected = {"a cached block is evicted", "an older parent waits for its child"}
+    expected = {"a cached block is evicted", "an older parent waits for its child", BESIDE_FREE}
     assert met(lambda evidence: note_victims(evidence, model, [2])) == expected
     chain = met(lambda evidence: note_victims(evidence, model, [2, 1]))
     assert chain == expected | {"a chain goes from its end"}
+    whole = met(lambda evidence: note_victims(evidence, model, [2, 1, 0]))
+    assert whole == chain | {"a chain of three goes from its end"}
+    model.take([3, 4, 5])
+    assert met(lambda evidence: note_victims(evidence, model, [2])) == expected - {BESIDE_FREE}
 
 
 def test_a_victim_that_is_none_is_only_noted_as_evicted(model: BlockModel) -> None:
     """C1: the judge refuses it; nothing else is known of it."""
     model.release([0, 1, 2])
-    assert met(lambda evidence: note_victims(evidence, model, [0])) == {"a cached block is evicted"}
+    assert met(lambda evidence: note_victims(evidence, model, [0])) == {
+        "a cached block is evicted",
+        BESIDE_FREE,
+    }
 
 
 def test_equally_old_leaves_and_held_children_are_noted(model: BlockModel) -> None:
@@ -58,6 +67,7 @@ def test_equally_old_leaves_and_held_children_are_noted(model: BlockModel) -> No
     model.release([0, 1, 3, 4])
     assert met(lambda evidence: note_victims(evidence, model, [3])) == {
         "a cached block is evicted",
+        BESIDE_FREE,
         "equally old blocks wait for eviction",
         "a cached block is spared for its held child",
     }
@@ -75,6 +85,7 @@ def test_a_release_says_what_becomes_of_its_blocks(model: BlockModel) -> None:
     model.is_lru = False
     assert met(lambda evidence: note_release(evidence, model, [0])) == {
         "a block goes with its descendants",
+        "three generations go at once",
         "a held descendant is deregistered",
     }
 

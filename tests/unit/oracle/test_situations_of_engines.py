@@ -23,7 +23,7 @@ def test_what_a_run_must_meet_depends_on_the_cache() -> None:
     full, windowed = header("radix", window=None), header("radix-window")
     without_halves, chunk = header("radix-window", pool="token"), header("chunk", retains=False)
     every_exit = lives(chunk) & lives(full)
-    assert len(every_exit) == 16
+    assert len(every_exit) == 17
     assert lives(chunk) - every_exit == {"the cache takes nothing of what was computed"}
     assert "two requests hold one prefix" in lives(full)
     dead, returned = "cached tokens lie behind a dead window", "halves behind a window are returned"
@@ -53,3 +53,10 @@ def test_what_hybrids_must_meet_depends_on_their_track_slots() -> None:
         "a snapshot is left out for want of a track slot",
         "an eviction makes room for a snapshot",
     }
+
+
+def test_what_cannot_be_compared_is_not_expected() -> None:
+    """M7: a configuration that does not say how many track slots there are."""
+    known = lives(Header("x", "prefix", {"pool": "token"}, ("engine", "mamba")))
+    assert "a request resumes from a state" in known
+    assert "an eviction makes room for a snapshot" not in known

@@ -24,6 +24,9 @@ def test_what_an_allocation_reaches() -> None:
     model.give([1])
     assert noted_alloc(model, 1) == {"freed pages wait while older ones suffice"}
     assert noted_alloc(model, 2) == {"need merges", "the pool is exhausted"}
+    model.begin_group()
+    assert noted_alloc(model, 0) == {"nothing is asked for"}
+    assert "pages are handed out while a group is open" in noted_alloc(model, 1)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,8 @@ def test_what_a_free_reaches() -> None:
     part = "part of an allocation is freed"
     assert noted_free(model, []) == {"nothing is freed"}
     assert noted_free(model, [12, 13]) == set()
+    last = "the last page in somebody's hands is freed"
+    assert noted_free(model, [4, 8, 12]) == {"one slot frees its page", last}
     assert noted_free(model, [4, 5]) == {part}
     assert noted_free(model, [4, 9, 8]) == set()
     assert noted_free(model, [5]) == {part, "one slot frees its page"}
@@ -58,6 +63,20 @@ def test_what_a_free_reaches() -> None:
     assert noted_free(model, [8, 9, 10, 11]) == {part}
     assert noted_free(model, [10, 11]) == {part, "a slot beyond those asked for frees its page"}
     assert noted_free(model, [4], page_size=1) == set()
+
+
+def test_a_free_in_a_group_and_the_last_one_are_noticed() -> None:
+    """A2, A6: pages of an earlier call wait in the group; nothing else is in anybody's hands."""
+    model = PageModel(3)
+    model.take([1, 2, 3])
+    model.begin_group()
+    collected = "a group collects pages of several calls"
+    assert collected not in noted_free(model, [4])
+    model.give([1])
+    assert collected in noted_free(model, [8])
+    assert collected not in noted_free(model, [])
+    model.give([2])
+    assert "the last page in somebody's hands is freed" in noted_free(model, [12])
 
 
 def test_a_free_of_what_is_left_of_both() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from told_program import HYBRID, ToldProgram
 
-from pymllm.oracle.operations import Evict, Inspect, Lock
+from pymllm.oracle.operations import Evict, Inspect, Key, Lock, Match, Reset, Unlock
 from pymllm.oracle.situations import situations_of
 
 
@@ -24,6 +24,7 @@ def test_what_states_meet_is_noticed() -> None:
     of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
     met = {name: count for name, count in evidence.reached.items() if name in of_states}
     assert met == {
+        "a hold is taken where there is no state": 1,
         "a state arrives at its place": 3,
         "a state arrives under a hold": 1,
         "a state above does not count": 2,
@@ -45,3 +46,27 @@ def test_a_parent_that_has_no_state_goes_with_its_child() -> None:
     evidence, law = told.judged()
     assert law is None
     assert evidence.reached["a stateless parent goes with its last child"] == 1
+
+
+def test_what_was_there_before_a_state_is_noticed() -> None:
+    """M1, M2, M4: several holds, a state that was evicted, and one that a match passes."""
+    told = ToldProgram("mamba", **HYBRID)
+    node = told.put(7)
+    first, second = told(Lock(node)), told(Lock(node))
+    told.put_state(7)
+    told(Unlock(first))
+    told(Unlock(second))
+    told.put_state(7, 7)
+    told(Match(Key((7, 7))))
+    told(Evict(0, 1))  # the match has made the upper one the older
+    told.put_state(7)
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a state arrives under several holds"] == 1
+    assert evidence.reached["a match passes a state"] == 1
+    assert evidence.reached["a state comes back to where one was evicted"] == 1
+    told(Evict(0, 1))
+    told(Reset())
+    told.put_state(7)
+    evidence, _ = told.judged()
+    assert evidence.reached["a state comes back to where one was evicted"] == 1
