@@ -24,7 +24,7 @@ def note_victims(evidence: Evidence, blocks: BlockModel, victims: Sequence[int])
     evictable, stamps, leaves = blocks.evictable(), blocks.stamps, blocks.leaves()
     older = [block for block in evictable if victims[0] in leaves and stamps[block] < stamps[victims[0]]]
     parents = [blocks.parent_of.get(block) for block in victims]
-    above = [blocks.parent_of.get(parent) for parent in parents if parent in victims]
+    above = [blocks.parent_of.get(parent) for parent in parents if parent is not None and parent in victims]
     met = {
         "a cached block is evicted": True,
         "an older parent waits for its child": any(blocks.children(block) for block in older),
@@ -34,8 +34,7 @@ def note_victims(evidence: Evidence, blocks: BlockModel, victims: Sequence[int])
         "equally old blocks wait for eviction": len({stamps[leaf] for leaf in leaves}) < len(leaves),
         "a cached block is spared for its held child": set(blocks.cached) - evictable,
     }
-    for situation, truth in met.items():
-        evidence.meet(situation, truth)
+    evidence.meet_each(met)
 
 
 def note_release(evidence: Evidence, blocks: BlockModel, released: Sequence[int]) -> None:
@@ -52,8 +51,7 @@ def note_release(evidence: Evidence, blocks: BlockModel, released: Sequence[int]
         and any(blocks.parent_of.get(block) in below for block in below),
         "a held descendant is deregistered": not blocks.is_lru and below.difference(idle),
     }
-    for situation, truth in met.items():
-        evidence.meet(situation, truth)
+    evidence.meet_each(met)
 
 
 def note_register(evidence: Evidence, blocks: BlockModel, made: Sequence[Registration]) -> None:
@@ -71,8 +69,7 @@ def note_register(evidence: Evidence, blocks: BlockModel, made: Sequence[Registr
         "a parent is not registered although its hash is another's": "usurped" in reasons,
         "a registered block is registered again": "known" in reasons,
     }
-    for situation, truth in met.items():
-        evidence.meet(situation, truth)
+    evidence.meet_each(met)
 
 
 def note_alloc_slots(
@@ -87,8 +84,7 @@ def note_alloc_slots(
         "an older slot is spared for its block is in the batch": missing
         and any(block in wanted for block in slots.victims()[:missing]),
     }
-    for situation, truth in met.items():
-        evidence.meet(situation, truth)
+    evidence.meet_each(met)
     if missing:
         _note_order(evidence, slots, blocks, victims, missing)
 

@@ -94,8 +94,8 @@ class HoldJudge:
             self._check_token(hold, token)
             self._meet(hold)
         states = books.model.states
-        stateless = states is not None and handle.path.tokens and handle.path not in states
-        books.evidence.meet("a hold is taken where there is no state", stateless)
+        if states is not None and handle.path.tokens and handle.path not in states:
+            books.evidence.meet("a hold is taken where there is no state")
         self._handles[step], self._given[step] = handle, token
         if handle.path.tokens:
             self.tokens[step] = token
@@ -166,13 +166,15 @@ class HoldJudge:
         return "R6"
 
     def _meet_release(self, number: int, holds: int) -> None:
-        evidence, nodes = self.books.evidence, self.books.nodes
-        evidence.meet("one of two holds at a node is released", holds > 1)
-        evidence.meet("a hold is released after its path was split", number in nodes.split_below)
-        is_revived = number in self._revived
-        evidence.meet("a hold is released after a tombstone on its path was revived", is_revived)
-        nodes.split_below.discard(number)
-        self._revived.discard(number)
+        evidence, split = self.books.evidence, self.books.nodes.split_below
+        if holds > 1:
+            evidence.meet("one of two holds at a node is released")
+        if number in split:
+            evidence.meet("a hold is released after its path was split")
+            split.discard(number)
+        if number in self._revived:
+            evidence.meet("a hold is released after a tombstone on its path was revived")
+            self._revived.discard(number)
 
     def _token(self, operation: Unlock) -> Token:
         if operation.token == 0:

@@ -73,8 +73,7 @@ class InsertJudge:
         if self.states is not None:
             self.states.judge_insert(operation, key, result, seen)
         self._compare_effects(plan, slots, seen)
-        self._meet(plan, key, slots)
-        note_insert(books, plan, *bounds)
+        self._meet(plan, key, slots, bounds)
         self._commit(step, plan)
         return "R7"
 
@@ -221,11 +220,15 @@ class InsertJudge:
 
     # -- situations ----------------------------------------------------------------------------------------
 
-    def _meet(self, plan: InsertPlan, key: Path, slots: Sequence[int]) -> None:
+    def _dead(self, path: Path) -> list[Path]:
+        pages = self.books.model.pages
+        return [end for end in self.books.model.stored(path) if not pages[end].alive]
+
+    def _meet(self, plan: InsertPlan, key: Path, slots: Sequence[int], bounds: tuple[int, int]) -> None:
         books, evidence, whole = self.books, self.books.evidence, len(plan.path.tokens)
         cached = books.model.slots(plan.path.upto(plan.prefix_len))
         own = sum(slot == given for slot, given in zip(cached, slots, strict=False))
-        dead = [end for end in books.model.stored(plan.path) if not books.model.pages[end].alive]
+        dead = [] if books.window is None else self._dead(plan.path)
         stay = [end for end in dead if end not in plan.replaced and end not in plan.moved]
         same = [end for end in stay if books.model.pages[end].slots == _page_of(end, slots, books.page_size)]
         met = {
@@ -242,8 +245,8 @@ class InsertJudge:
             "a held tombstone stays dead": not plan.refused and any(books.model.locks(end) for end in stay),
             "a dead page gets its own slots back": not plan.refused and same,
         }
-        for situation, truth in met.items():
-            evidence.meet(situation, truth)
+        evidence.meet_each(met)
+        note_insert(books, plan, dead, *bounds)
 
 
 def _page_of(end: Path, slots: Sequence[int], size: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_pages import Found, InsertPlan, Path
+from pymllm.oracle.prefix_pages import Found, InsertPlan, Page, Path
 from pymllm.oracle.prefix_victims import Taken
 
 __all__ = ["note_eviction", "note_insert", "note_match"]
@@ -21,8 +21,7 @@ def note_match(books: PrefixBooks, key: Path, found: Found, is_in_another_space:
         "a match ends inside a node": books.nodes.cut(found.path) is False,
         "equal tokens are cached in another space only": is_in_another_space,
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
     if books.page_size > 1:
         books.evidence.meet(
             "a key leaves a cached page in its middle", _parts_inside(books, key, found.stored)
@@ -49,12 +48,27 @@ def _note_alive(books: PrefixBooks, found: Found) -> None:
     books.evidence.meet("a match has its window alive and no page more", is_just_enough)
 
 
-def note_insert(books: PrefixBooks, plan: InsertPlan, protected: int, evicted: int) -> None:
-    """Say what an insert met in the tree that is about to be committed to the model."""
+def note_insert(
+    books: PrefixBooks, plan: InsertPlan, dead: Sequence[Path], protected: int, evicted: int
+) -> None:
+    """Say what an insert met in the tree that is about to be committed to the model.
+
+    Parameters
+    ----------
+    books : PrefixBooks
+        Before the insert.
+    plan : InsertPlan
+        What it does.
+    dead : sequence of Path
+        Tombstones on its path.
+    protected, evicted : int
+        ``prev_prefix_len`` and ``swa_evicted_seqlen``.
+    """
+    if plan.refused:
+        return
     model, parting = books.model, plan.path.upto(plan.prefix_len)
     is_new_below = bool(plan.new and plan.prefix_len)
     is_leaf = is_new_below and not _has_child(books, parting)
-    dead = [end for end in model.stored(plan.path) if not model.pages[end].alive] if books.window else []
     starts = [len(end.tokens) - books.page_size for end in dead]
     revived = len(plan.replaced) + len(plan.moved)
     met = {
@@ -62,13 +76,11 @@ def note_insert(books: PrefixBooks, plan: InsertPlan, protected: int, evicted: i
         "a held leaf gains a child": is_leaf and model.locks(parting),
         "an insert leaves a node in its middle": plan.prefix_len and books.nodes.cut(parting) is False,
         "an insert adopts two ranges": len(plan.adopted) > 1,
-        "held and other tombstones are revived at once": plan.moved and plan.replaced,
         "a stretch of tombstones is revived in part": 0 < revived < len(dead),
         "a tombstone before prev_prefix_len stays dead": any(start < protected for start in starts),
         "a tombstone before swa_evicted_seqlen stays dead": any(start < evicted for start in starts),
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth and not plan.refused)
+    books.evidence.meet_each(met)
 
 
 def _has_child(books: PrefixBooks, parent: Path) -> bool:
@@ -82,7 +94,6 @@ def note_eviction(books: PrefixBooks, taken: Taken, tokens: int, secondary: int)
     locked = any(page.locks for page in model.pages.values())
     stay = [page for path, page in model.pages.items() if path not in removed]
     evictable = model.sizes()["evictable_size"]
-    last = max((model.pages[path].access for path in removed), default=0)
     met = {
         "everything is locked and an eviction is asked for": tokens > 0 and locked and not evictable,
         "an eviction takes a parent after its last child": any(
@@ -92,18 +103,16 @@ def note_eviction(books: PrefixBooks, taken: Taken, tokens: int, secondary: int)
         "an eviction spares what is held": removed and locked,
         "an eviction asks for nothing": tokens <= 0 and secondary <= 0,
         "an eviction empties the cache": removed and not stay,
-        "a held page is older than what is evicted": any(page.locks and page.access < last for page in stay),
-        "a leaf goes and its held parent stays": locked
-        and any((page := model.pages.get(model.parent(path))) is not None and page.locks for path in removed),
         "a window is tombstoned": taken.tombstoned,
         "a locked page is tombstoned": any(model.locks(path) for path in taken.tombstoned),
         "a tombstone goes with its last child": any(not model.pages[path].alive for path in removed),
         "phase 2 removes a leaf": removed and tokens <= 0,
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
     if removed:
         _note_levels(books, taken)
+        if locked:
+            _note_held(books, taken, stay)
     if books.window is not None:
         _note_windows(books, taken, secondary)
     if tokens > 0 and secondary > 0 and removed:
@@ -114,6 +123,16 @@ def note_eviction(books: PrefixBooks, taken: Taken, tokens: int, secondary: int)
     books.count("S2", taken.tombstoned and books.has_halves)
     books.count("S4", met["a tombstone goes with its last child"])
     books.count("S6", taken.tombstoned and any(page.swa_locks for page in stay))
+
+
+def _note_held(books: PrefixBooks, taken: Taken, stay: Sequence[Page]) -> None:
+    """Say what holds have kept from an eviction that took something (R6)."""
+    pages, parent = books.model.pages, books.model.parent
+    last = max(pages[path].access for path in taken.removed)
+    older = any(page.locks and page.access < last for page in stay)
+    books.evidence.meet("a held page is older than what is evicted", older)
+    above = any((page := pages.get(parent(path))) is not None and page.locks for path in taken.removed)
+    books.evidence.meet("a leaf goes and its held parent stays", above)
 
 
 def _note_levels(books: PrefixBooks, taken: Taken) -> None:

@@ -205,7 +205,6 @@ _OF_WINDOWS = (
         "prefix",
         ("a tombstone is revived under a hold", "S7 R6", "B19 B34 B35"),
         ("a hold is released after a tombstone on its path was revived", "S6 S7", "B19"),
-        ("held and other tombstones are revived at once", "S7", "B34 B35"),
         when=(_RETAINS, _WINDOW, _HALVES),
     ),
     *make_situations(

@@ -24,8 +24,10 @@ def note_alloc(evidence: Evidence, pool: PageModel | WindowModel, wanted: int) -
         Pages that it takes.
     """
     full = pool.full if isinstance(pool, WindowModel) else pool
-    evidence.meet("nothing is asked for", not wanted)
-    evidence.meet("pages are handed out while a group is open", full.group_open and wanted)
+    if not wanted:
+        evidence.meet("nothing is asked for")
+    if full.group_open and wanted:
+        evidence.meet("pages are handed out while a group is open")
     if wanted and full.young:
         merges = full.needs_merge(wanted)
         evidence.meet("need merges" if merges else "freed pages wait while older ones suffice")
@@ -61,9 +63,12 @@ def note_free(
     """
     full = pool.full if isinstance(pool, WindowModel) else pool
     pages = {slot // page_size for slot in slots}
-    evidence.meet("nothing is freed", not slots)
-    evidence.meet("the last page in somebody's hands is freed", pages and full.held == pages)
-    evidence.meet("a group collects pages of several calls", pages and full.pending)
+    if not slots:
+        evidence.meet("nothing is freed")
+    if pages and full.held == pages:
+        evidence.meet("the last page in somebody's hands is freed")
+    if pages and full.pending:
+        evidence.meet("a group collects pages of several calls")
     steps = {given.origin(page * page_size) for page in pages}
     others = full.held - pages
     evidence.meet(

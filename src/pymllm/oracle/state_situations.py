@@ -33,8 +33,7 @@ def note_state_insert(books: PrefixBooks, ends: StateEnds, path: Path) -> None:
         "a state above does not count": is_new and above,
         "several states lie on one path": is_new and len(above) > 1,
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
 
 
 def note_state_eviction(books: PrefixBooks, ends: StateEnds, taken: Taken, wanted: int) -> None:
@@ -51,8 +50,7 @@ def note_state_eviction(books: PrefixBooks, ends: StateEnds, taken: Taken, wante
         "an eviction spares a locked state": taken.states and locked,
         "a state is left for an older one": wanted > 0 and taken.states and len(stay) > len(locked),
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
     ends.evicted = (ends.evicted | alone).difference(taken.removed)
     books.count("M4", met["an eviction spares a locked state"] or met["a state goes while its KV is held"])
     books.count("R8", met["a state is left for an older one"])
