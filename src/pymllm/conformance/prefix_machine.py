@@ -9,7 +9,7 @@ from pymllm.conformance.acting import act
 from pymllm.conformance.prefix_acts import NTH, PAGES, PICK, RARE, STYLE, TOKENS, amount, looked_at, picked
 from pymllm.conformance.state_acts import StateActs
 from pymllm.oracle.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
-from pymllm.oracle.prefix_model import path_of_key
+from pymllm.oracle.prefix_model import Path, path_of_key
 
 __all__ = ["PrefixMachine"]
 
@@ -142,9 +142,17 @@ class PrefixMachine(StateActs):
         needs="can_fail_pool", weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, call=(0, 1)
     )
     def insert_refused_by_pool(self, pages: int, turn: int, other: int, style: int, call: int) -> None:
-        """Let the pool refuse one of an insert's calls (X2)."""
-        key = self.draw_key(pages, turn, other, style)
+        """Let the pool refuse one of an insert's calls (X2); halves move where a tombstone is held."""
+        held = [hold.path for hold in self.model.holds.values() if self._has_dead(hold.path)]
+        if call and held:
+            path = picked(held, pages + turn)
+            key = Key(path.tokens, path.space.extra_key)
+        else:
+            key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, refused=("free", "move_swa")[call])
+
+    def _has_dead(self, path: Path) -> bool:
+        return not all(self.model.pages[end].alive for end in self.model.page_ends(path))
 
     @looked_at(needs="can_fail_pool", rare=RARE)
     def reset_refused_by_pool(self, rare: int) -> None:
