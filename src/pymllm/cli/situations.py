@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pymllm.cli.options import json_option
 from pymllm.cli.program import say
 from pymllm.cli.situations_document import make_document
 from pymllm.cli.situations_page import make_page
@@ -18,7 +19,7 @@ __all__ = ["situations_command"]
 
 @click.command("situations", short_help="List the states that a search must reach.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only those of one kind of implementation.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a list.")
+@json_option
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
