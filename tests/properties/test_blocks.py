@@ -9,8 +9,8 @@ from pairwise import missing_pairs
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.block_machine import BlockMachine
-from pymllm.oracle.block_situations import expected_situations
 from pymllm.oracle.history import Config
+from pymllm.oracle.situations import expected_situations
 
 MACHINES = [make_machine(BlockMachine, "blocks", dict(config)) for config in Blocks.CONFIGURATIONS]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)

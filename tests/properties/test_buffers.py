@@ -8,8 +8,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.buffer_machine import BufferMachine
-from pymllm.oracle.buffer_judge import expected_situations
 from pymllm.oracle.history import Config
+from pymllm.oracle.situations import expected_situations
 
 MACHINES = [make_machine(BufferMachine, "kv-buffers", dict(config)) for config in KVBuffers.CONFIGURATIONS]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)

@@ -9,9 +9,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.lifecycle_situations import expected_lives
 from pymllm.oracle.history import Config
 from pymllm.oracle.laws import laws_of
+from pymllm.oracle.situations import expected_situations
 
 CONFIGURATIONS = [
     (adapter, config)
@@ -31,7 +31,7 @@ every_configuration = pytest.mark.parametrize(
 def unmet(machine: ActingMachine, reached: set[str]) -> frozenset[str]:
     """Add what a machine has met, and name what is still missing."""
     reached.update(machine.examiner.judge.evidence.reached)
-    return expected_lives(machine.examiner.history.header) - reached
+    return expected_situations(machine.examiner.history.header, of_engine=True) - reached
 
 
 @every_configuration

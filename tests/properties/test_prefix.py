@@ -17,7 +17,7 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.oracle.history import Config
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.prefix_situations import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 CLASSES = {"radix": Radix, "radix-window": WindowedRadix, "mamba": Mamba, "chunk": Chunk}
 CONFIGURATIONS = [(name, config) for name, kind in CLASSES.items() for config in kind.CONFIGURATIONS]
@@ -48,7 +48,7 @@ def test_short_runs_meet_every_situation() -> None:
     met: Counter[str] = Counter()
     expected: set[str] = set()
     for seed, (adapter, config) in enumerate(CONFIGURATIONS):
-        examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=200).examiner
+        examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=300).examiner
         met += examiner.judge.evidence.reached
         expected |= expected_situations(examiner.history.header)
     assert expected - set(met) == set()

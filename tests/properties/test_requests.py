@@ -20,7 +20,7 @@ from pymllm.oracle.operations import Fault, Operation
 from pymllm.oracle.outcomes import RequestView
 from pymllm.oracle.request_judge import RequestJudge
 from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
-from pymllm.oracle.request_situations import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]
 MACHINES = [make_machine(RequestMachine, "requests", config) for config in CONFIGURATIONS]

@@ -9,7 +9,7 @@ from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.oracle.history import Config
-from pymllm.oracle.row_judge import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 MACHINES = [make_machine(RowMachine, "rows", dict(config)) for config in Rows.CONFIGURATIONS]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)

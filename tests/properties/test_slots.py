@@ -9,7 +9,7 @@ from pymllm.adapters.own_slots import SWASlots, TokenSlots
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.slot_machine import SlotMachine
 from pymllm.mem_cache import host_store
-from pymllm.oracle.slot_situations import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 MACHINES = [
     make_machine(SlotMachine, name, config)

@@ -9,7 +9,7 @@ from pymllm.adapters.own_states import GDNStates
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.state_machine import StateMachine
 from pymllm.oracle.history import Config
-from pymllm.oracle.state_judge import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 MACHINES = [make_machine(StateMachine, "gdn-states", dict(config)) for config in GDNStates.CONFIGURATIONS]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)

@@ -14,6 +14,7 @@ from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
 from pymllm.cli.rerun import rerun_command
 from pymllm.cli.schema import schema_command
+from pymllm.cli.situations import situations_command
 from pymllm.cli.soak import soak_command
 from pymllm.cli.verify import verify_command
 
@@ -27,6 +28,7 @@ for command in (
     judge_command,
     faults_command,
     adapters_command,
+    situations_command,
     schema_command,
     replay_command,
 ):

@@ -67,6 +67,7 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
 )
 @jobs_option
 @timeout_option
+@click.option("--strict", is_flag=True, help="Fail where a situation was never reached, too.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -107,8 +108,9 @@ def verify_command(
 
     Ends with 0 where every law that applies was tested and holds, with 1 where one is violated, with 2
     for bad input, and with 3 where something is unknown: a law that no program tested, or an adapter that
-    could not be examined. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or 143.
-    docs/verify.md explains table and document.
+    could not be examined. With --strict, situations that no program reached are looked for once more, and
+    it ends with 1 where one of them still was not. After Ctrl-C or SIGTERM it tells what is known by then
+    and ends with 130 or 143. docs/verify.md explains table and document.
     """
     options["adapters"] = names_of(options["adapters"], commands)
     plan = VerifyOptions(**options)
@@ -133,7 +135,7 @@ def verify_command(
         _complain_of(report)
     if report.interruption is not None:
         raise report.interruption
-    return report.verdict.exit_status
+    return report.exit_status
 
 
 def _check_protocols(plan: VerifyOptions, output: Path, is_document_asked: bool) -> int:
@@ -193,3 +195,6 @@ def _complain_of(report: VerifyReport) -> None:
             complain(f"{finding.law} is violated by {adapter.name}: {finding.violation.message}")
         for problem in adapter.problems:
             complain(f"{adapter.name} could not be examined to the end: {problem.message}")
+    for row in report.situations if report.is_strict else ():
+        if row.unmet:
+            complain(f"{row.machine} never reached: {row.name} ({', '.join(row.unmet)})")

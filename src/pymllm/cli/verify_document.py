@@ -45,7 +45,10 @@ class InvariantRow:
 
 @dataclass(frozen=True, slots=True)
 class MachineRow:
-    """What a machine did over all configurations of an adapter; situations by how often they were met."""
+    """What a machine did over all configurations of an adapter.
+
+    Situations by how often they were met; unmet are those that it should have met and never did.
+    """
 
     name: str
     configurations: int
@@ -54,6 +57,17 @@ class MachineRow:
     seconds: float
     steps_per_second: float
     situations: dict[str, int]
+    unmet: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SituationRow:
+    """How often a machine met a situation, and the adapters with which it should have and never did."""
+
+    name: str
+    machine: str
+    times: int
+    unmet: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +130,10 @@ class Document:
     verdict: str
     exit_status: int
     interrupted: bool
+    strict: bool
     laws: tuple[LawRow, ...]
     invariants: tuple[InvariantRow, ...]
+    situations: tuple[SituationRow, ...]
     adapters: tuple[AdapterRow, ...]
 
 
@@ -147,10 +163,12 @@ def make_document(report: VerifyReport, files: SavedFiles) -> dict[str, Any]:
         report.jobs,
         round(report.seconds, 3),
         report.verdict.value,
-        report.verdict.exit_status,
+        report.exit_status,
         report.interruption is not None,
+        report.is_strict,
         tuple(map(_law_row, report.laws)),
         tuple(InvariantRow(it.name, it.laws, it.verdict.value) for it in report.invariants),
+        tuple(SituationRow(it.name, it.machine, it.times, it.unmet) for it in report.situations),
         tuple(_adapter_row(adapter, files) for adapter in report.adapters),
     )
     plain: dict[str, Any] = encode(document)
@@ -171,6 +189,7 @@ def _machine_row(machine: MachineResult) -> MachineRow:
         round(machine.seconds, 3),
         round(machine.steps_per_second, 1),
         machine.reached,
+        machine.unmet,
     )
 
 

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 from pymllm.conformance.program_text import write_program
-from pymllm.conformance.results import AdapterResult, LawResult, VerifyReport
+from pymllm.conformance.results import AdapterResult, LawResult, SituationResult, VerifyReport
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["make_junit"]
@@ -25,27 +25,29 @@ def make_junit(report: VerifyReport) -> str:
     Returns
     -------
     str
-        A violated law is a failure, an unknown one an error, one that is not claimed is skipped.
+        A violated law is a failure, an unknown one an error, one that is not claimed is skipped. Where the
+        report is strict, a situation that was never reached is a failure in a suite of its own.
     """
     root = ElementTree.Element("testsuites", name="pymllm verify", time=f"{report.seconds:.3f}")
     for adapter in report.adapters:
         root.append(_suite(adapter))
+    if report.is_strict and report.situations:
+        root.append(_with_counts("situations", 0.0, [_situation(row) for row in report.situations]))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _suite(adapter: AdapterResult) -> ElementTree.Element:
     cases = [_case(adapter, result) for result in adapter.laws] or [_unexamined(adapter)]
-    return _with_counts(adapter, cases)
+    return _with_counts(adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
 
 
-def _with_counts(adapter: AdapterResult, cases: list[ElementTree.Element]) -> ElementTree.Element:
+def _with_counts(name: str, seconds: float, cases: list[ElementTree.Element]) -> ElementTree.Element:
     counts = {
         plural: str(sum(case.find(singular) is not None for case in cases))
         for plural, singular in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     }
-    seconds = sum(machine.seconds for machine in adapter.machines)
-    suite = ElementTree.Element("testsuite", name=_clean(adapter.name), tests=str(len(cases)))
+    suite = ElementTree.Element("testsuite", name=_clean(name), tests=str(len(cases)))
     suite.attrib |= {"time": f"{seconds:.3f}", **counts}
     suite.extend(cases)
     return suite
@@ -62,6 +64,13 @@ def _case(adapter: AdapterResult, result: LawResult) -> ElementTree.Element:
         ElementTree.SubElement(case, "error", message=_clean(_why_unknown(adapter)))
     elif result.verdict is Verdict.NOT_CLAIMED:
         ElementTree.SubElement(case, "skipped", message="not claimed")
+    return case
+
+
+def _situation(row: SituationResult) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname=row.machine, name=row.name)
+    if row.unmet:
+        ElementTree.SubElement(case, "failure", message=_clean(f"never reached with {', '.join(row.unmet)}"))
     return case
 
 

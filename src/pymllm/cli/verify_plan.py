@@ -48,6 +48,8 @@ class VerifyOptions:
         Processes; one per processor.
     timeout : float
         Most seconds for one call of an adapter; 0 for no limit.
+    strict : bool
+        Whether every situation has to be reached.
     """
 
     adapters: tuple[str, ...]
@@ -57,6 +59,7 @@ class VerifyOptions:
     examples: int | None
     jobs: int | None
     timeout: float = DEFAULT_TIMEOUT
+    strict: bool = False
 
     def check(self) -> None:
         """Refuse names that do not exist.

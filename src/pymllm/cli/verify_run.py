@@ -41,6 +41,7 @@ def settle(options: VerifyOptions) -> VerifyPlan:
         options.examples,
         options.count_jobs(),
         options.timeout,
+        options.strict,
     )
 
 

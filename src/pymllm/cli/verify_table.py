@@ -15,7 +15,13 @@ from pymllm.cli.verify_files import SavedFiles
 from pymllm.cli.violation_text import again_lines, explain
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.program_text import write_program
-from pymllm.conformance.results import AdapterResult, InvariantResult, LawResult, VerifyReport
+from pymllm.conformance.results import (
+    AdapterResult,
+    InvariantResult,
+    LawResult,
+    SituationResult,
+    VerifyReport,
+)
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict
 
@@ -49,7 +55,7 @@ def make_text(
     files : SavedFiles
         Where its programs are.
     verbose : bool
-        A table of laws for each adapter, and every machine.
+        Every situation, a table of laws for each adapter, and every machine.
     width : int, optional
         Columns of the terminal; ``None`` for as many as the tables need.
     styled : bool
@@ -69,7 +75,14 @@ def make_text(
         if report.invariants:
             console.print()
             console.print(_invariant_table(report.invariants))
+        if report.situations:
+            console.print()
+            console.print(_situation_table(report.situations))
+            for line in _never_reached(report.situations):
+                console.print(Text(line, style="bold" if report.is_strict else ""), soft_wrap=True)
         if verbose:
+            console.print()
+            console.print(_count_table(report.situations))
             for adapter in report.adapters:
                 console.print(Text(f"\n{adapter.name}", style="bold"))
                 console.print(_law_table(adapter.laws, [adapter]))
@@ -140,6 +153,38 @@ def _invariant_table(invariants: Iterable[InvariantResult]) -> Table:
         table.add_column(column, header_style="")
     for invariant in invariants:
         table.add_row(invariant.name, _WORDS[invariant.verdict], ", ".join(invariant.laws))
+    return table
+
+
+def _situation_table(situations: Iterable[SituationResult]) -> Table:
+    """Count for each machine the situations that it had to reach, and those that it did reach."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("situations of the", header_style="")
+    for column in ("reached", "of"):
+        table.add_column(column, justify="right", header_style="")
+    rows = list(situations)
+    for machine in dict.fromkeys(row.machine for row in rows):
+        own = [row for row in rows if row.machine == machine]
+        table.add_row(machine, f"{sum(not row.unmet for row in own):,}", f"{len(own):,}")
+    return table
+
+
+def _never_reached(situations: Iterable[SituationResult]) -> Iterator[str]:
+    """Name what was never reached, machine by machine, and with which adapters."""
+    unmet = [row for row in situations if row.unmet]
+    for machine in dict.fromkeys(row.machine for row in unmet):
+        names = "; ".join(f"{row.name} ({', '.join(row.unmet)})" for row in unmet if row.machine == machine)
+        yield f"never reached by the {machine}: {escaped(names)}"
+
+
+def _count_table(situations: Iterable[SituationResult]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("machine", "situation"):
+        table.add_column(column, header_style="")
+    table.add_column("times", justify="right", header_style="")
+    table.add_column("never reached with", header_style="")
+    for row in situations:
+        table.add_row(row.machine, row.name, f"{row.times:,}", ", ".join(row.unmet) or "-")
     return table
 
 

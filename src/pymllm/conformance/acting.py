@@ -199,10 +199,10 @@ class ActPlayer:
 
     def play(self) -> None:
         """Choose one of the acts that make sense now, by weight, draw its arguments, and play it."""
-        met = tuple([bool(getattr(self._machine, need)) for need in self._needs])
-        if met not in self._ready:
-            self._ready[met] = self._ready_where(dict(zip(self._needs, met, strict=True)))
-        acts, cumulative = self._ready[met]
+        answers = tuple([bool(getattr(self._machine, need)) for need in self._needs])
+        if answers not in self._ready:
+            self._ready[answers] = self._ready_where(dict(zip(self._needs, answers, strict=True)))
+        acts, cumulative = self._ready[answers]
         source = self._source
         chosen = acts[bisect(cumulative, source.random() * cumulative[-1], 0, len(acts) - 1)]
         drawn = {name: source.randint(low, high) for name, (low, high) in chosen.act_ranges.items()}

@@ -1,11 +1,10 @@
-"""Situations that an engine's life brings about: every exit (E3), and what makes admission hard (E4)."""
+"""How the situations of an engine's life are noticed: every exit (E3), and what makes admission hard (E4)."""
 
 from __future__ import annotations
 
 from pymllm.conformance.drawn_source import DrawnSource
 from pymllm.conformance.driven_cache import DrivenCache
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
-from pymllm.oracle.history import Header
 from pymllm.oracle.operations import Alloc, AllocTrack, Evict, FreeSWA, Insert, Operation
 from pymllm.oracle.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
@@ -15,7 +14,7 @@ from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.source import Stage
 
-__all__ = ["LifecycleNotes", "expected_lives"]
+__all__ = ["LifecycleNotes"]
 
 _ABORTS = {
     Stage.QUEUED: "a waiting request is aborted",
@@ -23,6 +22,10 @@ _ABORTS = {
     Stage.PREFILL: "a request is aborted between two chunks",
     Stage.DECODE: "a request is aborted in decode",
     None: "the engine is drained with requests in it",
+}
+_ABORTS_WITH_STATES = {
+    Stage.PREFILL: "a request is aborted between two chunks while it holds a state",
+    Stage.DECODE: "a request is aborted in decode while it holds a state",
 }
 _PLAIN = {
     Event.REJECTED: "a request can never fit",
@@ -32,87 +35,6 @@ _PLAIN = {
     Event.SNAPSHOT_SKIPPED: "a snapshot is left out for want of a track slot",
     Event.STATE_DUPLICATED: "the track slot of a state that is cached meanwhile is given back",
 }
-_EXITS = frozenset(
-    {
-        *_ABORTS.values(),
-        "a request finishes in decode",
-        "a request finishes inside its first chunk",
-        "a request is retracted in decode",
-        "a request is retracted between two chunks",
-        "an admission fails",
-        "an admission fails for want of a row",
-        "a request can never fit",
-        "a retracted request is admitted again",
-        "a request that just fits finishes",
-        "the engine comes to rest",
-        "the cache is emptied at rest",
-    }
-)
-_SHARING = frozenset(
-    {
-        "a full hit leaves a token to compute",
-        "two requests hold one prefix",
-        "duplicates are given back",
-        "an eviction makes room",
-        "an eviction makes room for a prompt just admitted",
-        "evicting is not enough",
-        "somebody else evicts between two iterations",
-    }
-)
-_WINDOWED = frozenset({"halves behind a window are returned"})
-_DYING = frozenset({"cached tokens lie behind a dead window"})
-_RESUMING = frozenset(
-    {
-        "a request resumes from a state",
-        "cached tokens lie beyond the last state",
-        "a snapshot is taken where prompts part",
-        "an eviction for slots takes a state along",
-        "a request is retracted while it holds a state",
-        "a request is aborted between two chunks while it holds a state",
-    }
-)
-_SHORT_OF_TRACKS = frozenset(
-    {
-        "track slots run out between match and insert",
-        "every state is locked and an eviction is asked for",
-        "a snapshot is left out for want of a track slot",
-        "an eviction makes room for a snapshot",
-    }
-)
-_SEVERAL_STATES = frozenset(
-    {
-        "the track slot of a state that is cached meanwhile is given back",
-        "a request is retracted with a track slot in its hands",
-        "an eviction spares a locked state",
-        "a state goes while its KV is held",
-        "several states lie on one path",
-    }
-)
-
-
-def expected_lives(header: Header) -> frozenset[str]:
-    """Return what a long run of an engine over an adapter must have met."""
-    if header.config.get("retains") is False:
-        return _EXITS | {"the cache takes nothing of what was computed"}
-    has_window = header.config.get("window") is not None
-    with_halves = has_window and header.config["pool"] == "swa"
-    groups = ((True, _EXITS), (True, _SHARING), (has_window, _DYING), (with_halves, _WINDOWED))
-    known = frozenset().union(*(names for applies, names in groups if applies))
-    return known | _expected_of_states(header) if "mamba" in header.capabilities else known
-
-
-def _expected_of_states(header: Header) -> frozenset[str]:
-    track_slots, slots, page_size = (header.config[key] for key in ("track_slots", "slots", "page_size"))
-    assert isinstance(track_slots, int)
-    assert isinstance(slots, int)
-    assert isinstance(page_size, int)
-    # There are no more states than pages, and a few on their way.
-    groups = (
-        (True, _RESUMING),
-        (track_slots < slots // page_size, _SHORT_OF_TRACKS),
-        (track_slots > 1, _SEVERAL_STATES),
-    )
-    return frozenset().union(*(names for applies, names in groups if applies))
 
 
 class LifecycleNotes:
@@ -166,12 +88,22 @@ class LifecycleNotes:
         elif event is Event.RETRACTED:
             self._note_retraction(live)
         elif event is Event.ABORTED:
-            what = _ABORTS[self._source.aborting]
-            self._meet(what)
-            self._meet(f"{what} while it holds a state", self._holds_state(live))
-            self._source.aborting = None
+            self._note_abort(live)
         elif event is Event.FINISHED:
             self._note_finish(live)
+
+    def _note_abort(self, live: LiveRequest) -> None:
+        stage = self._source.aborting
+        self._meet(_ABORTS[stage])
+        self._meet("a request is aborted while another holds part of its prefix", self._is_shared(live))
+        if stage in _ABORTS_WITH_STATES:
+            self._meet(_ABORTS_WITH_STATES[stage], self._holds_state(live))
+        self._source.aborting = None
+
+    def _is_shared(self, live: LiveRequest) -> bool:
+        if not (live.row and live.held_length):
+            return False
+        return self._model.locks(self._held(live).upto(self._model.page_size)) > 1
 
     def _holds_state(self, live: LiveRequest) -> bool:
         states = self._model.states
@@ -181,6 +113,7 @@ class LifecycleNotes:
         return self._cache.path_of_key(live.key(live.held_length))
 
     def _note_retraction(self, live: LiveRequest) -> None:
+        self._meet("a request is retracted twice", live.request_id in self._retracted)
         self._retracted.add(live.request_id)
         where = "between two chunks" if live.length < live.prompt_length else "in decode"
         self._meet(f"a request is retracted {where}")
@@ -197,6 +130,8 @@ class LifecycleNotes:
         kept_from = "behind a dead window" if self._model.states is None else "beyond the last state"
         self._meet(f"cached tokens lie {kept_from}", lost)
         held = prompt.upto(live.held_length)
+        again = held.tokens and live.request_id in self._retracted
+        self._meet("a retracted request finds cached what it had", again)
         self._meet("two requests hold one prefix", held.tokens and self._model.locks(held) > 1)
         self._meet("a request resumes from a state", self._holds_state(live))
         self._partings.add(prompt.upto(live.branching_length))

@@ -45,6 +45,11 @@ class MachineEntry:
         """Kind of the adapters that it drives; ``None`` where it is not listed."""
         return next((kind for kind, entries in MACHINES.items() if self in entries), None)
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether it lets an engine live, and so meets the situations of one."""
+        return self.needs >= _DRIVEN
+
     def exercises(self, law: Law) -> bool:
         """Tell whether it can test a law: what only an engine does needs the machine that has one."""
         return law.needs_of(self.kind) & _DRIVEN <= self.needs

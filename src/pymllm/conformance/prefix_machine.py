@@ -9,7 +9,7 @@ from pymllm.conformance.acting import act
 from pymllm.conformance.prefix_acts import NTH, PAGES, PICK, RARE, STYLE, TOKENS, amount, looked_at, picked
 from pymllm.conformance.state_acts import StateActs
 from pymllm.oracle.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
-from pymllm.oracle.prefix_model import path_of_key
+from pymllm.oracle.prefix_model import Path, path_of_key
 
 __all__ = ["PrefixMachine"]
 
@@ -96,7 +96,7 @@ class PrefixMachine(StateActs):
 
     # -- eviction ------------------------------------------------------------------------------------------
 
-    @looked_at(needs="can_evict", tokens=TOKENS, window_tokens=TOKENS)
+    @looked_at(needs="can_evict", weight=2, tokens=TOKENS, window_tokens=TOKENS)
     def evict(self, tokens: int, window_tokens: int) -> None:
         """Evict."""
         self._evict(tokens, window_tokens)
@@ -119,7 +119,7 @@ class PrefixMachine(StateActs):
 
     # -- what fails ----------------------------------------------------------------------------------------
 
-    @looked_at(needs="can_fail_callback", tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
+    @looked_at(needs="can_fail_callback", weight=2, tokens=TOKENS, window_tokens=TOKENS, nth=NTH)
     def evict_with_failing_callback(self, tokens: int, window_tokens: int, nth: int) -> None:
         """Let callbacks of an eviction raise: the eviction is complete all the same (X2)."""
         self.arm("callback", nth)
@@ -135,15 +135,24 @@ class PrefixMachine(StateActs):
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
         """Let the pool refuse one of an eviction's calls (X2)."""
         self.arm(("free", "free_swa")[call])
-        self._evict(tokens, window_tokens)
+        # A small first phase leaves windows to the second: the call for these comes before the other.
+        self._evict(tokens if call else min(tokens, self.page_size), window_tokens)
 
     @looked_at(
         needs="can_fail_pool", weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, call=(0, 1)
     )
     def insert_refused_by_pool(self, pages: int, turn: int, other: int, style: int, call: int) -> None:
-        """Let the pool refuse one of an insert's calls (X2)."""
-        key = self.draw_key(pages, turn, other, style)
+        """Let the pool refuse one of an insert's calls (X2); halves move where a tombstone is held."""
+        held = [hold.path for hold in self.model.holds.values() if self._has_dead(hold.path)]
+        if call and held:
+            path = picked(held, pages + turn)
+            key = Key(path.tokens, path.space.extra_key)
+        else:
+            key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, refused=("free", "move_swa")[call])
+
+    def _has_dead(self, path: Path) -> bool:
+        return not all(self.model.pages[end].alive for end in self.model.page_ends(path))
 
     @looked_at(needs="can_fail_pool", rare=RARE)
     def reset_refused_by_pool(self, rare: int) -> None:
@@ -180,7 +189,7 @@ class PrefixMachine(StateActs):
         if self.is_windowed and self.is_refusing:
             self.do(Unlock(picked(self.holds, pick), token=picked([0, *self.holds], other)))
 
-    @looked_at(needs="released", pick=PICK)
+    @looked_at(needs="released", weight=2, pick=PICK)
     def unlock_again(self, pick: int) -> None:
         """Release a hold that was released before."""
         if self.is_refusing:
@@ -215,7 +224,7 @@ class PrefixMachine(StateActs):
 
     # -- bad arguments -------------------------------------------------------------------------------------
 
-    @looked_at(needs="is_refusing", which=(0, len(MALFORMED) - 1))
+    @looked_at(needs="is_refusing", weight=2, which=(0, len(MALFORMED) - 1))
     def pass_nonsense(self, which: int) -> None:
         """Pass an argument that no caller may pass (X1)."""
         self.do(Malformed(*MALFORMED[which]))

@@ -226,14 +226,19 @@ class RequestMachine(ActingMachine):
             _FAULTS[call * 2 + branch % 2 * (1 - call)], 1, AddRequest(self._prompt(pieces, tail, 3, branch))
         )
 
-    @act(weight=2, needs="can_fail", call=(0, 1), pick=_PICK)
+    @act(weight=4, needs="can_fail", call=(0, 1), pick=_PICK)
     def schedule_and_fail(self, call: int, pick: int) -> None:
         """Let the allocation of a chunk's blocks fail (X2)."""
-        if not self.model.of(WAITING):
+        if not self._lacking():
             self._add_aligned(pick, 1)
-        waiting = self.model.of(WAITING)
+        waiting = self._lacking() or self.model.of(WAITING)
         if waiting:
             self._fail(_FAULTS[call], 1, ScheduleChunk(waiting[pick % len(waiting)].step))
+
+    def _lacking(self) -> list[ServedRequest]:
+        """Return those that wait and need blocks for the rest of their prompts."""
+        waiting = self.model.of(WAITING)
+        return [each for each in waiting if self.model.blocks_for(each.prompt) > len(each.blocks)]
 
     @act(weight=2, needs="can_fail", call=(0, 5), nth=(1, 3), pieces=_PIECES)
     def step_and_fail(self, call: int, nth: int, pieces: int) -> None:

@@ -18,6 +18,7 @@ from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.oracle.history import Config
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
+from pymllm.oracle.situations import SITUATIONS, expected_names
 from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "LawResult",
     "MachineResult",
     "SearchedConfiguration",
+    "SituationResult",
     "VerifyReport",
     "judge_adapter",
     "leave_unknown",
     "merge_laws",
+    "merge_situations",
 ]
 
 
@@ -47,6 +50,14 @@ class SearchedConfiguration:
         """Tell whether the law applies here."""
         applies = law.applies_to(self.config, self.capabilities, self.machine.kind)
         return applies and self.machine.exercises(law)
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """Situations that it has to reach before its silence means anything."""
+        kind, has_engine = self.machine.kind, self.machine.has_engine
+        if kind is None:
+            return frozenset()
+        return expected_names(kind, self.config, self.capabilities, of_engine=has_engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +92,28 @@ class InvariantResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SituationResult:
+    """What is known of a situation.
+
+    Parameters
+    ----------
+    name, machine : str
+        Of the situation, and of the machine that has to reach it.
+    times : int
+        How often it was met.
+    unmet : tuple of str
+        Adapters of which it is expected, and in whose programs it never was the case.
+    """
+
+    name: str
+    machine: str
+    times: int
+    unmet: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MachineResult:
-    """What one machine did, over all configurations of an adapter."""
+    """What one machine did, over all configurations of an adapter, and what it had to reach."""
 
     name: str
     configurations: int
@@ -90,11 +121,17 @@ class MachineResult:
     steps: int
     seconds: float
     reached: dict[str, int]
+    expected: frozenset[str] = frozenset()
 
     @property
     def steps_per_second(self) -> float:
         """How fast it was, shrinking and checks included; 0 where nothing ran."""
         return self.steps / self.seconds if self.seconds else 0.0
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Expected situations that were never the case."""
+        return tuple(sorted(self.expected - self.reached.keys()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +192,8 @@ class VerifyReport:
         The whole run took.
     interruption : KeyboardInterrupt or None
         What ended it early.
+    is_strict : bool
+        Whether a situation that was never reached counts as a failure.
     """
 
     profile: str
@@ -166,6 +205,7 @@ class VerifyReport:
     adapters: tuple[AdapterResult, ...]
     seconds: float
     interruption: KeyboardInterrupt | None = None
+    is_strict: bool = False
 
     @property
     def laws(self) -> tuple[LawResult, ...]:
@@ -183,9 +223,21 @@ class VerifyReport:
         )
 
     @property
+    def situations(self) -> tuple[SituationResult, ...]:
+        """What is known of each situation over all adapters."""
+        return merge_situations(self.adapters)
+
+    @property
     def verdict(self) -> Verdict:
         """The heaviest."""
         return merge_verdicts(adapter.verdict for adapter in self.adapters)
+
+    @property
+    def exit_status(self) -> int:
+        """That of the verdict; 1 also where it is strict and a situation was never reached."""
+        if self.is_strict and any(row.unmet for row in self.situations):
+            return Verdict.VIOLATED.exit_status
+        return self.verdict.exit_status
 
 
 def judge_adapter(
@@ -252,6 +304,7 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
         reached: Counter[str] = Counter()
         for result in results:
             reached.update(result.reached)
+        expected = [search.expected for search in searches if search.machine.name == name]
         summed.append(
             MachineResult(
                 name,
@@ -260,6 +313,7 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
                 sum(result.steps for result in results),
                 sum(result.seconds for result in results),
                 dict(sorted(reached.items())),
+                frozenset().union(*expected),
             )
         )
     return tuple(summed)
@@ -275,4 +329,22 @@ def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawResult, ...]:
             verdict = merge_verdicts(row.verdict for row in same)
             counts = sum(row.exercised for row in same), sum(row.audited for row in same)
             merged.append(LawResult(law, verdict, *counts))
+    return tuple(merged)
+
+
+def merge_situations(adapters: Iterable[AdapterResult]) -> tuple[SituationResult, ...]:
+    """Return what is known of each situation that some machine had to reach, over all adapters.
+
+    Machines come in the order of the adapters, situations in that of the registry.
+    """
+    known = list(adapters)
+    merged = []
+    for machine in dict.fromkeys(machine.name for adapter in known for machine in adapter.machines):
+        own = [(adapter, each) for adapter in known for each in adapter.machines if each.name == machine]
+        for name in dict.fromkeys(situation.name for situation in SITUATIONS):
+            able = [(adapter, each) for adapter, each in own if name in each.expected]
+            if able:
+                times = sum(each.reached.get(name, 0) for _, each in able)
+                unmet = tuple(adapter.name for adapter, each in able if name in each.unmet)
+                merged.append(SituationResult(name, machine, times, unmet))
     return tuple(merged)

@@ -77,7 +77,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
             raise workers.interruption
         bursts = [] if workers.interruption else plan_bursts(sane, searches, plan)
         if bursts:
-            with show("laws not tested yet", len(bursts)) as done:
+            with show("what was not met yet", len(bursts)) as done:
                 searches += _search_all(bursts, workers, done)
         refined = _refine_all(searches, plan, workers, show)
     results = tuple(
@@ -95,6 +95,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         results,
         spent,
         workers.interruption,
+        plan.is_strict,
     )
 
 
@@ -134,8 +135,8 @@ def _refine_all(
 
 def _run_task(task: SearchTask) -> SearchResult:
     machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
-    if task.laws:
-        return burst(machine, task.plan, task.laws)
+    if task.laws or task.situations:
+        return burst(machine, task.plan, task.laws, task.situations)
     return search(machine, task.plan)
 
 

@@ -162,6 +162,11 @@ class _Watch:
         return self._counts[0]
 
     @property
+    def reached(self) -> Counter[str]:
+        """How often each situation was met so far."""
+        return self._counts[2]
+
+    @property
     def is_over(self) -> bool:
         """Whether a violation or a crash has ended the search."""
         return bool(self._smallest or self._crash)
@@ -278,8 +283,10 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
     return watch.result()
 
 
-def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str]) -> SearchResult:
-    """Drive a machine from one seed after another until every one of some laws was tested.
+def burst(
+    machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str], situations: Collection[str] = ()
+) -> SearchResult:
+    """Drive a machine from one seed after another until some laws were tested and some situations reached.
 
     Of a program that breaks a law, steps are dropped; nothing else is made smaller.
 
@@ -289,16 +296,18 @@ def burst(machine: type[ActingMachine], plan: SearchPlan, laws: Collection[str])
         As of `search`; ``plan.steps`` is not looked at.
     laws : collection of str
         Their ids.
+    situations : collection of str, optional
+        Their names.
     """
     watch = _Watch(machine, plan)
     numbers = itertools.count() if plan.examples is None else range(plan.examples)
-    is_done = functools.partial(_are_tested, watch, laws)
+    is_done = functools.partial(_is_everything_met, watch, laws, situations)
     _drive_on(watch, machine, plan.seed, numbers, _BURST_STEPS, is_done)
     return watch.result()
 
 
-def _are_tested(watch: _Watch, laws: Collection[str]) -> bool:
-    return all(watch.exercised[law] for law in laws)
+def _is_everything_met(watch: _Watch, laws: Collection[str], situations: Collection[str]) -> bool:
+    return all(watch.exercised[law] for law in laws) and all(watch.reached[name] for name in situations)
 
 
 def _drive_on(

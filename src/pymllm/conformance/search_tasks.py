@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.machines import MachineEntry, machines_for
 from pymllm.conformance.profiles import Profile
-from pymllm.conformance.results import SearchedConfiguration, judge_adapter
+from pymllm.conformance.results import AdapterResult, SearchedConfiguration, judge_adapter
 from pymllm.conformance.search import SearchPlan
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.oracle.history import Config
@@ -42,6 +42,8 @@ class VerifyPlan:
         Processes.
     timeout : float
         Most seconds for one call of an adapter; 0 for no limit.
+    is_strict : bool
+        Whether every situation has to be reached.
     """
 
     adapters: tuple[AdapterEntry, ...]
@@ -51,11 +53,12 @@ class VerifyPlan:
     examples: int | None
     jobs: int
     timeout: float = 0.0
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """One machine on one configuration; with ``laws``, a burst until they were tested."""
+    """One machine on one configuration; with ``laws`` or ``situations``, a burst until all were met."""
 
     adapter: str
     config: Config
@@ -63,6 +66,7 @@ class SearchTask:
     machine: MachineEntry
     plan: SearchPlan
     laws: tuple[str, ...] = ()
+    situations: tuple[str, ...] = ()
 
 
 def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan, spent: float = 0.0) -> list[SearchTask]:
@@ -120,7 +124,8 @@ def plan_bursts(
 ) -> list[SearchTask]:
     """Plan another search for laws that nothing has tested, on two configurations for each machine.
 
-    There is none where a number of programs was asked for: that many are played, and no more.
+    Where the plan is strict, situations that were never reached are looked for, too. There is none where a
+    number of programs was asked for: that many are played, and no more.
 
     Parameters
     ----------
@@ -135,25 +140,43 @@ def plan_bursts(
         result = judge_adapter(smoke, own, plan.laws)
         if result.findings or result.problems:
             continue
-        laws_of_place: dict[int, list[str]] = defaultdict(list)
+        laws, situations = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
-            for place in _pick_places(own, law):
-                laws_of_place[place].append(law.id)
-        bursts += [_burst(own[place], laws, plan) for place, laws in sorted(laws_of_place.items())]
+            for place in _pick_places(own, [found.could_test(law) for found in own]):
+                laws[place].append(law.id)
+        for machine, name in _unmet(result) if plan.is_strict else ():
+            able = [found.machine.name == machine and name in found.expected for found in own]
+            for place in _pick_places(own, able):
+                situations[place].append(name)
+        bursts += [
+            _burst(own[place], laws[place], situations[place], plan)
+            for place in sorted(laws.keys() | situations.keys())
+        ]
     return bursts
 
 
-def _pick_places(own: Sequence[SearchedConfiguration], law: Law) -> set[int]:
-    """Pick the first and the last configuration of each machine: not every machine that may tests a law."""
+def _unmet(result: AdapterResult) -> list[tuple[str, str]]:
+    return [(machine.name, name) for machine in result.machines for name in machine.unmet]
+
+
+def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool]) -> set[int]:
+    """Pick the first and the last able configuration of each machine: not every machine that may does it."""
     places: dict[MachineEntry, list[int]] = defaultdict(list)
-    for place, found in enumerate(own):
-        if found.could_test(law):
+    for place, (found, is_able) in enumerate(zip(own, able, strict=True)):
+        if is_able:
             places[found.machine].append(place)
     return {place for able in places.values() for place in (able[0], able[-1])}
 
 
-def _burst(found: SearchedConfiguration, laws: Sequence[str], plan: VerifyPlan) -> SearchTask:
-    search_plan = _search_plan(plan, _BURST_SECONDS)
+def _burst(
+    found: SearchedConfiguration, laws: Sequence[str], situations: Sequence[str], plan: VerifyPlan
+) -> SearchTask:
     return SearchTask(
-        found.adapter, found.config, found.capabilities, found.machine, search_plan, tuple(laws)
+        found.adapter,
+        found.config,
+        found.capabilities,
+        found.machine,
+        _search_plan(plan, _BURST_SECONDS),
+        tuple(laws),
+        tuple(situations),
     )

@@ -9,7 +9,9 @@ from pymllm.oracle.operations import Malformed, MoveKV, Operation, ReadKV, Write
 from pymllm.oracle.outcomes import Buffers, Done, Outcome
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
-__all__ = ["BufferJudge", "expected_situations"]
+__all__ = [
+    "BufferJudge",
+]
 
 _SMALL = range(-128, 128)
 
@@ -146,30 +148,3 @@ def _demand_writable(operation: WriteKV) -> None:
         raise ProgramError(f"slots {own} name one twice; only slot 0 may repeat")
     if any(number not in _SMALL for row in (*operation.keys, *operation.values) for number in row):
         raise ProgramError("an element is outside -128..127, which every dtype can hold")
-
-
-def expected_situations(header: Header) -> frozenset[str]:
-    """Return what a long run must reach.
-
-    Parameters
-    ----------
-    header : Header
-        Of the run: what is refused depends on the capabilities.
-    """
-    legal = {
-        "padded tokens share slot 0",
-        "padding stands beside tokens",
-        "no token is written",
-        "the last slot is written",
-        "rows move onto rows that move",
-        *(f"rows are written in shape {shape}" for shape in ("flat", "heads", "strided", "batch")),
-    }
-    refused = {
-        "a malformed call is refused",
-        "a layer that is not there is asked for",
-        "a write with a layer that is not there is refused",
-        "a write with a slot outside the buffers is refused",
-        *(f"a write with too many or too few {part}s is refused" for part in ("key", "value")),
-        *(f"a write with {part}s of another width is refused" for part in ("key", "value")),
-    }
-    return frozenset(legal | refused if "refusals" in header.capabilities else legal)

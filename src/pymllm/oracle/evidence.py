@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.outcomes import Failed, Outcome
+from pymllm.oracle.situations import NAMES
 
 __all__ = ["Evidence"]
+
+
+class _Reached(Counter[str]):
+    """Counts registered situations only; it is asked once for each name, so that counting stays cheap."""
+
+    def __missing__(self, name: str) -> int:
+        if name not in NAMES:
+            raise ValueError(f"no situation {name!r}; register it where pymllm.oracle.situations finds it")
+        return 0
 
 
 class Evidence:
@@ -20,17 +30,24 @@ class Evidence:
     exercised : Counter of str
         By a law's id: tests that could have failed and did not.
     reached : Counter of str
-        By a situation's name: how often it was met.
+        By a situation's name, one of `pymllm.oracle.situations.NAMES`: how often it was met.
     """
 
     def __init__(self) -> None:
         self.exercised: Counter[str] = Counter()
-        self.reached: Counter[str] = Counter()
+        self.reached: Counter[str] = _Reached()
 
     def meet(self, situation: str, met: object = True) -> None:
-        """Count a situation, if it was met."""
+        """Count a situation, if it was met; a `ValueError` where nobody has registered it."""
         if met:
             self.reached[situation] += 1
+
+    def meet_each(self, situations: Mapping[str, object]) -> None:
+        """Count those situations that were met, as of `meet`; several at once, since it is done so often."""
+        reached = self.reached
+        for situation, met in situations.items():
+            if met:
+                reached[situation] += 1
 
     def count(self, *laws: str) -> None:
         """Count a test that was made elsewhere and passed."""

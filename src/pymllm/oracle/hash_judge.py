@@ -7,12 +7,11 @@ import re
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
 from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.oracle.outcomes import Hashes, Number, Outcome, Tokens
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
-__all__ = ["HashJudge", "expected_situations", "hash_page"]
+__all__ = ["HashJudge", "hash_page"]
 
 _TOKENS = range(2**32)
 _DIGEST_DIGITS = 64
@@ -137,41 +136,3 @@ def _is_digest(prior: str) -> bool:
     if len(prior) != _DIGEST_DIGITS:
         raise ProgramError(f"prior has {len(prior)} digits; a digest has {_DIGEST_DIGITS}")
     return True
-
-
-def expected_situations(header: Header) -> frozenset[str]:
-    """Return what a long run must reach.
-
-    Parameters
-    ----------
-    header : Header
-        Of the run: tuples as tokens and refusals depend on the capabilities.
-    """
-    forms = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
-    expected = {
-        "a slice is empty",
-        "a slice reaches beyond the end",
-        "a slice counts from the end",
-        "a token is counted from the end",
-        "a part keeps its namespace",
-        "a page is chained to another",
-        "the largest token is hashed",
-        "a digest is a negative number",
-        "a digest is a positive number",
-        "a hash of bytes exceeds what is signed",
-        *(f"a key in form {form} is read" for form in forms),
-        *(f"a page in form {form} is hashed" for form in forms),
-    }
-    if "bigrams" in header.capabilities:
-        expected |= {"a key of tuples is read", "a page of tuples is hashed"}
-    if "refusals" in header.capabilities:
-        expected |= {
-            "a token outside the key is asked for",
-            "a token below 0 is refused",
-            "a token above 32 bits is refused",
-            "a prior that is no digest is refused",
-            "what is no digest is not turned into a number",
-            "a malformed call is refused",
-        }
-        expected |= {"a page of several widths is refused"} if "bigrams" in header.capabilities else set()
-    return frozenset(expected)

@@ -34,6 +34,8 @@ class NodeBook:
     ----------
     ends : dict of Path to NodeView
         The nodes at the last look, by the paths at their ends.
+    split_below : set of int
+        Holds whose path was split while they were held.
     """
 
     def __init__(self, model: PrefixModel, evidence: Evidence, laws: Collection[str]) -> None:
@@ -43,6 +45,8 @@ class NodeBook:
         self._may_split: set[Path] = set()
         self._last_id = -1
         self._called_back: set[int] = set()
+        self._held: set[int] = set()
+        self.split_below: set[int] = set()
 
     # -- between two looks ---------------------------------------------------------------------------------
 
@@ -105,6 +109,7 @@ class NodeBook:
         self.ends = dict(tree.ends)
         self._births = {path: page.birth for path, page in self.model.pages.items()}
         self._may_split.clear()
+        self._held = {*self.model.holds}
         self._last_id = max([self._last_id, *(node.id for node in nodes)])
 
     def _same(self, law: str, what: str, path: Path, expected: object, shown: object) -> None:
@@ -159,6 +164,8 @@ class NodeBook:
         self.evidence.count(*{"R10"}.intersection(self._laws))
         upper = tree.ends[path]
         self.evidence.meet("a held path is split", self.model.locks(path))
+        holds = self.model.holds
+        self.split_below.update(it for it in self._held & holds.keys() if path.covers(holds[it].path))
         self.evidence.meet("a hashed node is split", upper.page_hashes is not None)
         windows = [number for number, hold in self.model.holds.items() if hold.edge and hold.path != path]
         starts = [tree.pages[self._first_of_window(number)].node for number in windows]

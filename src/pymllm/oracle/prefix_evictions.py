@@ -50,7 +50,7 @@ class EvictionJudge:
         self._check_enough(victims, tokens, alive_tokens)
         taken = self._explain(victims, allowed, tokens, alive_tokens)
         self._check_order(taken, seen)
-        note_eviction(books, taken, tokens)
+        note_eviction(books, taken, tokens, alive_tokens)
         ids = books.nodes.ids_of(taken.removed)
         self._commit(taken)
         check_callbacks(books, taken, ids, seen, outcome)
@@ -183,7 +183,12 @@ class EvictionJudge:
         books.demand("X2", callbacks <= len(removed), "callbacks", f"<= {len(removed)}", lambda: callbacks)
         size = books.page_size
         self._commit(Taken(tuple(removed), tombstoned, len(removed) * size, 0))
+        fault = books.fault
+        assert fault is not None
         books.evidence.meet("the pool refuses an eviction")
+        books.evidence.meet("the pool refuses the windows of an eviction", fault.call == "free_swa")
+        is_half_way = fault.call == "free" and books.has_halves and tombstoned
+        books.evidence.meet("the pool takes the windows of an eviction and refuses the rest", is_half_way)
         return "X2"
 
     def _may_stop(self, taken: Taken, removed: frozenset[Path], tombstoned: frozenset[Path]) -> bool:

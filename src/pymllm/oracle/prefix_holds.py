@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pymllm.errors import ProgramError
@@ -42,6 +43,7 @@ class HoldJudge:
         self.tokens: dict[int, Token] = {}
         self._handles: dict[int, Handle] = {}
         self._given: dict[int, Token] = {}
+        self._revived: set[int] = set()
 
     # -- nodes ---------------------------------------------------------------------------------------------
 
@@ -67,9 +69,12 @@ class HoldJudge:
         page = self.books.model.pages.get(handle.path)
         return bool(handle.path.tokens) and (page is None or page.birth != handle.birth)
 
-    def refuse_stale(self, outcome: Outcome) -> str:
+    def refuse_stale(self, handle: Handle, outcome: Outcome) -> str:
         """Judge the use of a node that has left (X1)."""
-        self.books.evidence.meet("a stale node is used")
+        books = self.books
+        books.evidence.meet("a stale node is used")
+        is_back = handle.path in books.model.pages
+        books.evidence.meet("a stale node is used whose key is cached again", is_back)
         return self.books.expect_refusal("X1", "the use of a stale node", outcome, "StaleNodeError")
 
     # -- taking --------------------------------------------------------------------------------------------
@@ -78,7 +83,7 @@ class HoldJudge:
         """Judge a `Lock` and count the hold."""
         books, handle = self.books, self.handle(operation.of)
         if self.is_stale(handle):
-            return self.refuse_stale(outcome)
+            return self.refuse_stale(handle, outcome)
         try:
             hold = books.model.plan_lock(handle.path)
         except NotUsableError:
@@ -88,6 +93,9 @@ class HoldJudge:
         if books.window is not None:
             self._check_token(hold, token)
             self._meet(hold)
+        states = books.model.states
+        if states is not None and handle.path.tokens and handle.path not in states:
+            books.evidence.meet("a hold is taken where there is no state")
         self._handles[step], self._given[step] = handle, token
         if handle.path.tokens:
             self.tokens[step] = token
@@ -108,6 +116,13 @@ class HoldJudge:
             is_right = (self.tokens[number] == token) == same_edge
             books.demand("S5", is_right, "token of a hold", expected, lambda: token)
             books.evidence.meet("two holds share an edge", same_edge)
+            books.evidence.meet("two held windows overlap in part", self._overlap_in_part(hold, taken))
+
+    def _overlap_in_part(self, one: Hold, other: Hold) -> bool:
+        """Tell whether two windows share pages, and one has pages that the other has not."""
+        start = max(one.edge, other.edge) + self.books.page_size
+        first = one.path.upto(start)
+        return one.path != other.path and len(first.tokens) == start and first.covers(other.path)
 
     def _edge_page(self, hold: Hold) -> Path:
         return hold.path.upto(hold.edge + self.books.page_size)
@@ -117,6 +132,11 @@ class HoldJudge:
         edge = hold.path.upto(hold.edge)
         books.evidence.meet("a hold splits at the edge of its window", books.nodes.cut(edge) is False)
         books.evidence.meet("a hold's window covers the whole path", hold.path.tokens and not hold.edge)
+        if hold.edge:
+            assert books.window is not None
+            is_last = hold.edge + books.page_size == len(hold.path.tokens)
+            books.evidence.meet("a held window is the last page alone", is_last)
+            books.evidence.meet("a held window begins inside a page", books.window % books.page_size)
 
     # -- releasing -----------------------------------------------------------------------------------------
 
@@ -126,7 +146,7 @@ class HoldJudge:
         token = self._token(operation)
         handle = self.handle(operation.lock if operation.at is None else operation.at)
         if self.is_stale(handle):
-            return self.refuse_stale(outcome)
+            return self.refuse_stale(handle, outcome)
         if not handle.path.tokens:
             books.expect("R6", "unlock of the root", Done(), outcome.result)
             return "R6"
@@ -140,9 +160,21 @@ class HoldJudge:
             return books.expect_refusal("S5", "an unlock with a wrong token", outcome, "LockError")
         books.expect("R6", "unlock", Done(), outcome.result)
         books.count("S5", books.window is not None and token is not None)
+        self._meet_release(number, len(here))
         books.model.commit_unlock(number)
         del self.tokens[number]
         return "R6"
+
+    def _meet_release(self, number: int, holds: int) -> None:
+        evidence, split = self.books.evidence, self.books.nodes.split_below
+        if holds > 1:
+            evidence.meet("one of two holds at a node is released")
+        if number in split:
+            evidence.meet("a hold is released after its path was split")
+            split.discard(number)
+        if number in self._revived:
+            evidence.meet("a hold is released after a tombstone on its path was revived")
+            self._revived.discard(number)
 
     def _token(self, operation: Unlock) -> Token:
         if operation.token == 0:
@@ -151,6 +183,12 @@ class HoldJudge:
         if number not in self._given or operation.lock not in self._given:
             raise ProgramError(f"step {number} or {operation.lock} took no hold")
         return self._given[number]
+
+    def note_revival(self, ends: Iterable[Path]) -> None:
+        """Note which holds have one of these pages, revived just now, on their paths."""
+        for end in ends:
+            holds = self.books.model.holds
+            self._revived.update(number for number, hold in holds.items() if end.covers(hold.path))
 
     def _meet_unheld(self, path: Path, operation: Unlock) -> None:
         holds = self.books.model.holds
@@ -163,3 +201,5 @@ class HoldJudge:
     def reset(self) -> None:
         """Follow a reset: nothing is held any more, and every node but a root is stale."""
         self.tokens.clear()
+        self._revived.clear()
+        self.books.nodes.split_below.clear()

@@ -12,6 +12,7 @@ from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_holds import HoldJudge
 from pymllm.oracle.prefix_model import NotUsableError
 from pymllm.oracle.prefix_pages import InsertPlan, Path
+from pymllm.oracle.prefix_situations import note_insert
 from pymllm.oracle.prefix_states import StatePart
 from pymllm.oracle.seen_effects import SeenEffects, sort_effects
 from pymllm.oracle.slot_ledger import Owner
@@ -72,7 +73,7 @@ class InsertJudge:
         if self.states is not None:
             self.states.judge_insert(operation, key, result, seen)
         self._compare_effects(plan, slots, seen)
-        self._meet(plan, key, slots)
+        self._meet(plan, key, slots, bounds)
         self._commit(step, plan)
         return "R7"
 
@@ -185,6 +186,7 @@ class InsertJudge:
         books, ledger = self.books, self.books.ledger
         ledger.move_halves(plan.moves)
         ledger.give_back(plan.displaced)
+        self.holds.note_revival(plan.moved)
         books.model.commit_insert(plan)
         books.nodes.may_split(plan.splits)
         if plan.refused:
@@ -210,6 +212,7 @@ class InsertJudge:
             books.expect("X2", "moves before the call that failed", due, seen.moves)
         books.ledger.move_halves(moves)
         books.model.commit_moves(whole)
+        self.holds.note_revival(whole)
         books.nodes.may_split(plan.splits)
         what = "displaced slots" if fault.call == "free" else "a revival under a hold"
         books.evidence.meet(f"the pool refuses {what}")
@@ -217,14 +220,20 @@ class InsertJudge:
 
     # -- situations ----------------------------------------------------------------------------------------
 
-    def _meet(self, plan: InsertPlan, key: Path, slots: Sequence[int]) -> None:
+    def _dead(self, path: Path) -> list[Path]:
+        pages = self.books.model.pages
+        return [end for end in self.books.model.stored(path) if not pages[end].alive]
+
+    def _meet(self, plan: InsertPlan, key: Path, slots: Sequence[int], bounds: tuple[int, int]) -> None:
         books, evidence, whole = self.books, self.books.evidence, len(plan.path.tokens)
         cached = books.model.slots(plan.path.upto(plan.prefix_len))
         own = sum(slot == given for slot, given in zip(cached, slots, strict=False))
-        dead = [end for end in books.model.stored(plan.path) if not books.model.pages[end].alive]
+        dead = [] if books.window is None else self._dead(plan.path)
         stay = [end for end in dead if end not in plan.replaced and end not in plan.moved]
         same = [end for end in stay if books.model.pages[end].slots == _page_of(end, slots, books.page_size)]
         met = {
+            "an empty key is inserted": not key.tokens,
+            "a key shorter than a page is inserted": key.tokens and not whole,
             "an insert finds the whole key cached": whole and plan.prefix_len == whole,
             "an insert passes the matched prefix back": own and whole > own,
             "an insert brings duplicates": books.has_pool and own < len(cached),
@@ -236,8 +245,8 @@ class InsertJudge:
             "a held tombstone stays dead": not plan.refused and any(books.model.locks(end) for end in stay),
             "a dead page gets its own slots back": not plan.refused and same,
         }
-        for situation, truth in met.items():
-            evidence.meet(situation, truth)
+        evidence.meet_each(met)
+        note_insert(books, plan, dead, *bounds)
 
 
 def _page_of(end: Path, slots: Sequence[int], size: int) -> tuple[int, ...]:

@@ -165,7 +165,7 @@ class PrefixJudge(PoolJudge):
         if "H2" not in books.laws:
             raise ProgramError("hashes are not claimed")
         if self._holds.is_stale(handle):
-            return self._holds.refuse_stale(outcome)
+            return self._holds.refuse_stale(handle, outcome)
         books.forbid("R4", "effects of a hash", outcome.effects)
         expected = hash_pages(handle.path, books.page_size)
         found = books.answer(Hashes, "H2", "hash", outcome).digests
@@ -173,6 +173,7 @@ class PrefixJudge(PoolJudge):
         law = "H3" if is_seeded and found[:1] != expected[:1] else "H2"
         books.expect(law, f"page hashes of {handle.path.tokens}", expected, found)
         books.count("H3", is_seeded and expected)
+        books.evidence.meet("pages of a namespace are hashed", is_seeded and expected)
         return "R7"
 
     # -- insert, evict, holds ------------------------------------------------------------------------------
@@ -197,6 +198,8 @@ class PrefixJudge(PoolJudge):
         """Judge a `Reset`: every slot and state goes back, once, whatever is held (X7)."""
         books, seen = self.books, sort_effects(outcome.effects)
         self.evidence.meet("a reset with holds outstanding", self.model.holds)
+        dead = any(not page.alive for page in self.model.pages.values())
+        self.evidence.meet("a reset with tombstones", dead)
         protected = self.model.sizes().get("mamba_protected_size", 0)
         self.evidence.meet("a reset with states held", protected)
         tracked = [] if self.model.states is None else list(self.model.states.slots.values())

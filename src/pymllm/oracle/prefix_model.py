@@ -273,6 +273,7 @@ class PrefixModel:
         self.holds.clear()
         if self.states is not None:
             self.states.slots.clear()
+            self.states.evicted = frozenset()
         return slots
 
     # -- holds ---------------------------------------------------------------------------------------------

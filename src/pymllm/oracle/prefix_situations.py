@@ -1,93 +1,15 @@
-"""Situations that a search through prefix caches must reach, and how those of an eviction are noticed."""
+"""How the situations of matches and evictions in prefix caches are noticed."""
 
 from __future__ import annotations
 
-from pymllm.oracle.history import Header
+from collections.abc import Sequence
+from itertools import takewhile
+
 from pymllm.oracle.prefix_books import PrefixBooks
-from pymllm.oracle.prefix_pages import Found, Path
+from pymllm.oracle.prefix_pages import Found, InsertPlan, Page, Path
 from pymllm.oracle.prefix_victims import Taken
-from pymllm.oracle.state_situations import expected_state_situations
 
-__all__ = ["expected_situations", "note_eviction", "note_match"]
-
-_ALWAYS = frozenset(
-    {
-        "an insert finds the whole key cached",
-        "an insert passes the matched prefix back",
-        "everything is locked and an eviction is asked for",
-        "an eviction takes a parent after its last child",
-        "an eviction takes more than was asked for",
-        "an eviction spares what is held",
-        "a reset with holds outstanding",
-    }
-)
-_REFUSING = frozenset(
-    {
-        "a bad insert is refused",
-        "a malformed call is refused",
-        "a stale node is used",
-        "a node of another cache is used",
-        "a hold is released twice",
-        "a hold is released at an ancestor",
-    }
-)
-_POOLED = frozenset({"an insert brings duplicates", "memory runs out"})
-_INSPECTED = frozenset({"a held path is split"})
-_WINDOWED = frozenset(
-    {
-        "a match ends before a dead window",
-        "a dead window leaves no match",
-        "an unlocked tombstone is revived",
-        "an insert is refused whole",
-        "new pages are born dead",
-        "a window is tombstoned",
-        "a locked page is tombstoned",
-        "phase 2 removes a leaf",
-        "a tombstone goes with its last child",
-        "two holds share an edge",
-        "a hold's window covers the whole path",
-        "a dead page gets its own slots back",
-        "a held tombstone stays dead",
-    }
-)
-_MOVING = frozenset({"a tombstone is revived under a hold"})
-
-
-def expected_situations(header: Header) -> frozenset[str]:
-    """Return what a long run of a configuration with these capabilities must have met."""
-    config, claims = header.config, frozenset(header.capabilities)
-    if config.get("retains") is False:
-        return frozenset({"memory runs out"} if "pool" in claims else ())
-    window, page_size = config.get("window"), config.get("page_size", 1)
-    pooled, windowed = config.get("pool", "none") != "none", window is not None
-    moving = windowed and config.get("pool") == "swa"
-    inspected, refusing, faulty = (name in claims for name in ("inspect", "refusals", "faults"))
-    has_edges = isinstance(window, int) and isinstance(page_size, int) and window > page_size
-    groups: tuple[tuple[bool, frozenset[str]], ...] = (
-        (True, _ALWAYS),
-        (refusing, _REFUSING),
-        (page_size != 1, frozenset({"an unaligned tail stays the caller's"})),
-        ("extra_key" in claims, frozenset({"equal tokens are cached in another space only"})),
-        (pooled, _POOLED),
-        (inspected, _INSPECTED),
-        (inspected and "mamba" not in claims, frozenset({"a match ends inside a node"})),
-        (inspected and "hashes" in claims, frozenset({"a hashed node is split"})),
-        ("callbacks" in claims and faulty, frozenset({"a callback raises", "a callback re-enters"})),
-        (pooled and faulty, frozenset({"the pool refuses an eviction", "the pool refuses a reset"})),
-        (windowed, _WINDOWED),
-        (
-            windowed and refusing,
-            frozenset({"a hold is refused on a dead window", "a wrong token is refused"}),
-        ),
-        (windowed and inspected, frozenset({"a hold splits at the edge of its window"})),
-        (has_edges and inspected, frozenset({"an edge node is split"})),
-        (windowed and pooled and faulty, frozenset({"the pool refuses displaced slots"})),
-        (moving, _MOVING),
-        (moving and faulty, frozenset({"the pool refuses a revival under a hold"})),
-        (moving and refusing, frozenset({"halves that were not returned are refused"})),
-    )
-    known = frozenset[str]().union(*(names for applies, names in groups if applies))
-    return known | expected_state_situations(header)
+__all__ = ["note_eviction", "note_insert", "note_match"]
 
 
 def note_match(books: PrefixBooks, key: Path, found: Found, is_in_another_space: bool) -> None:
@@ -99,11 +21,74 @@ def note_match(books: PrefixBooks, key: Path, found: Found, is_in_another_space:
         "a match ends inside a node": books.nodes.cut(found.path) is False,
         "equal tokens are cached in another space only": is_in_another_space,
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
+    if books.page_size > 1:
+        books.evidence.meet(
+            "a key leaves a cached page in its middle", _parts_inside(books, key, found.stored)
+        )
+    if books.window is not None:
+        _note_alive(books, found)
 
 
-def note_eviction(books: PrefixBooks, taken: Taken, tokens: int) -> None:
+def _parts_inside(books: PrefixBooks, key: Path, stored: int) -> bool:
+    """Tell whether a cached page begins like the key's next one and ends otherwise."""
+    begun, end = key.upto(stored + 1), stored + books.page_size
+    if len(begun.tokens) == stored:
+        return False
+    return any(len(path.tokens) == end and begun.covers(path) for path in books.model.pages)
+
+
+def _note_alive(books: PrefixBooks, found: Found) -> None:
+    """Say which tombstones a match has left behind (S1)."""
+    alive = [books.model.pages[end].alive for end in books.model.page_ends(found.path)]
+    tail = sum(1 for _ in takewhile(bool, reversed(alive)))
+    assert books.window is not None
+    books.evidence.meet("a match passes a tombstone", tail < len(alive))
+    is_just_enough = tail < len(alive) and (tail - 1) * books.page_size < books.window
+    books.evidence.meet("a match has its window alive and no page more", is_just_enough)
+
+
+def note_insert(
+    books: PrefixBooks, plan: InsertPlan, dead: Sequence[Path], protected: int, evicted: int
+) -> None:
+    """Say what an insert met in the tree that is about to be committed to the model.
+
+    Parameters
+    ----------
+    books : PrefixBooks
+        Before the insert.
+    plan : InsertPlan
+        What it does.
+    dead : sequence of Path
+        Tombstones on its path.
+    protected, evicted : int
+        ``prev_prefix_len`` and ``swa_evicted_seqlen``.
+    """
+    if plan.refused:
+        return
+    model, parting = books.model, plan.path.upto(plan.prefix_len)
+    is_new_below = bool(plan.new and plan.prefix_len)
+    is_leaf = is_new_below and not _has_child(books, parting)
+    starts = [len(end.tokens) - books.page_size for end in dead]
+    revived = len(plan.replaced) + len(plan.moved)
+    met = {
+        "a leaf gains a child": is_leaf,
+        "a held leaf gains a child": is_leaf and model.locks(parting),
+        "an insert leaves a node in its middle": plan.prefix_len and books.nodes.cut(parting) is False,
+        "an insert adopts two ranges": len(plan.adopted) > 1,
+        "a stretch of tombstones is revived in part": 0 < revived < len(dead),
+        "a tombstone before prev_prefix_len stays dead": any(start < protected for start in starts),
+        "a tombstone before swa_evicted_seqlen stays dead": any(start < evicted for start in starts),
+    }
+    books.evidence.meet_each(met)
+
+
+def _has_child(books: PrefixBooks, parent: Path) -> bool:
+    end = len(parent.tokens) + books.page_size
+    return any(len(path.tokens) == end and parent.covers(path) for path in books.model.pages)
+
+
+def note_eviction(books: PrefixBooks, taken: Taken, tokens: int, secondary: int) -> None:
     """Say what an eviction met that is about to be committed to the model, and which choices tested laws."""
     model, removed = books.model, set(taken.removed)
     locked = any(page.locks for page in model.pages.values())
@@ -116,16 +101,74 @@ def note_eviction(books: PrefixBooks, taken: Taken, tokens: int) -> None:
         ),
         "an eviction takes more than was asked for": taken.full > max(tokens, 0) > 0,
         "an eviction spares what is held": removed and locked,
+        "an eviction asks for nothing": tokens <= 0 and secondary <= 0,
+        "an eviction empties the cache": removed and not stay,
         "a window is tombstoned": taken.tombstoned,
         "a locked page is tombstoned": any(model.locks(path) for path in taken.tombstoned),
         "a tombstone goes with its last child": any(not model.pages[path].alive for path in removed),
         "phase 2 removes a leaf": removed and tokens <= 0,
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
+    if removed:
+        _note_levels(books, taken)
+        if locked:
+            _note_held(books, taken, stay)
+    if books.window is not None:
+        _note_windows(books, taken, secondary)
+    if tokens > 0 and secondary > 0 and removed:
+        _note_phases(books, taken, secondary)
     books.count("R6", tokens > 0 and locked)
     books.count("R8", removed and any(not page.locks for page in stay))
     books.count("R9", removed and stay)
     books.count("S2", taken.tombstoned and books.has_halves)
     books.count("S4", met["a tombstone goes with its last child"])
     books.count("S6", taken.tombstoned and any(page.swa_locks for page in stay))
+
+
+def _note_held(books: PrefixBooks, taken: Taken, stay: Sequence[Page]) -> None:
+    """Say what holds have kept from an eviction that took something (R6)."""
+    pages, parent = books.model.pages, books.model.parent
+    last = max(pages[path].access for path in taken.removed)
+    older = any(page.locks and page.access < last for page in stay)
+    books.evidence.meet("a held page is older than what is evicted", older)
+    above = any((page := pages.get(parent(path))) is not None and page.locks for path in taken.removed)
+    books.evidence.meet("a leaf goes and its held parent stays", above)
+
+
+def _note_levels(books: PrefixBooks, taken: Taken) -> None:
+    """Say whether nodes went that stand one above the other, chosen or left over (R5, S4, M5)."""
+    ends = [path for path in taken.removed if books.nodes.cut(path)]
+    books.evidence.meet("an eviction climbs through three nodes", _is_three_high(ends))
+    left = [path for path in ends if path in taken.cascaded]
+    books.evidence.meet("a cascade goes through three levels", _is_three_high(left))
+
+
+def _is_three_high(ends: Sequence[Path]) -> bool:
+    """Tell whether one of these, of which nothing above is missing, has two of them above it."""
+    return len(ends) > 2 and any(sum(end.covers(path) for end in ends) > 2 for path in ends)
+
+
+def _note_windows(books: PrefixBooks, taken: Taken, secondary: int) -> None:
+    """Say what an eviction met where there are windows (S3)."""
+    model, sizes = books.model, books.model.sizes()
+    is_held = secondary > 0 and not sizes["swa_evictable_size"] and sizes["swa_protected_size"]
+    books.evidence.meet("every window is held and an eviction of windows is asked for", is_held)
+    if not taken.tombstoned:
+        return
+    gone = taken.tombstoned.union(taken.removed)
+    together = any(
+        page.alive
+        and path not in gone
+        and (above := model.parent(path)) in taken.tombstoned
+        and model.pages[above].access == page.access
+        for path, page in model.pages.items()
+    )
+    books.evidence.meet("a window goes before that of a page used together with it", together)
+
+
+def _note_phases(books: PrefixBooks, taken: Taken, secondary: int) -> None:
+    """Say what phase 1 has left to phase 2, of windows or of states (S3, M5)."""
+    alone = taken.tombstoned or taken.states.difference(taken.removed)
+    gone = taken.swa if books.window is not None else len(taken.states)
+    books.evidence.meet("phase 1 frees enough for phase 2", not alone and gone >= secondary)
+    books.evidence.meet("phase 2 takes what phase 1 has left", alone)

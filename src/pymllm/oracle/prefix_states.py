@@ -87,7 +87,7 @@ class StatePart:
         books.expect("M1", "state of a match", self.ends.slots.get(path), state)
         branching = found.stored if found.stored > len(found.slots) else None
         books.expect("M2", "mamba_branching_seqlen", branching, result.branching)
-        note_state_match(books, found)
+        note_state_match(books, self.ends, found)
         self._has_matched = bool(found.slots)
 
     # -- insert --------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, ReadR
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, Table
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
-__all__ = ["RowJudge", "expected_situations"]
+__all__ = [
+    "RowJudge",
+]
 
 _SLOT_STOP = 2**31
 """The table holds int32 slots."""
@@ -241,37 +243,3 @@ def _wrong_values(values: tuple[int, ...]) -> Wrong:
     if all(0 <= value < _SLOT_STOP for value in values):
         return {}
     return {"with a value that is no slot": ("X1", ("IndexError", "ValueError", "TypeError"))}
-
-
-def expected_situations(header: Header) -> frozenset[str]:
-    """Return what a long run must reach.
-
-    Parameters
-    ----------
-    header : Header
-        Of the run: what is refused depends on the capabilities.
-    """
-    legal = {
-        "a batch finds too few rows",
-        "a used row is handed out again",
-        "a clear takes rows from their holders",
-        "an empty stretch is written",
-        "a stretch reaches the end of its row",
-        "a stretch overwrites entries",
-        "padded entries share row 0",
-        "every request writes its next token",
-    }
-    refused = {
-        "row 0 is freed",
-        "a row is freed twice",
-        "a row outside is freed",
-        "a malformed call is refused",
-        "an entry of different lengths is refused",
-        "a stretch of another length is refused",
-        "a stretch backwards is refused",
-        "a stretch in row 0 is refused",
-    }
-    for write in ("a stretch", "an entry"):
-        ways = ("in a free row", "in no row", "outside its row", "with a value that is no slot")
-        refused |= {f"{write} {way} is refused" for way in ways}
-    return frozenset(legal | refused if "refusals" in header.capabilities else legal)

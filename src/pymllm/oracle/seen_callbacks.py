@@ -58,6 +58,7 @@ def _check_inside(books: PrefixBooks, seen: SeenEffects, outcome: Outcome) -> No
         raised = books.is_struck(outcome, "callback")
         books.demand("X2", raised, "the error of a callback", "raised", lambda: outcome.result)
         books.evidence.meet("a callback raises")
+        books.evidence.meet("a callback raises and others follow", len(seen.callbacks) > fault.nth)
     elif fault.call == "reenter":
         note = seen.callbacks[fault.nth - 1].note
         books.expect("X6", "a match from inside a callback", "RuntimeError", note)

@@ -105,6 +105,8 @@ class SlotJudge(PoolJudge):
             halves = check_halves(self.evidence, swa, self.page_size, *given)
             self._check_order(f"SWA halves of {what}", swa, halves)
         note_alloc(self.evidence, self.pool, wanted)
+        if operation.tokens % self.page_size:
+            self.evidence.meet("an allocation ends inside a page")
         if self._merges_all(wanted):
             self._order_law = "A4"
         if self.window is None:

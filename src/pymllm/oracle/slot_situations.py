@@ -1,4 +1,4 @@
-"""Situations that a search through slot allocators must reach, and how the less obvious ones are noticed."""
+"""How the less obvious situations of slot allocators are noticed."""
 
 from __future__ import annotations
 
@@ -6,97 +6,9 @@ from collections.abc import Sequence, Set
 
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.history import Header
 from pymllm.oracle.slot_model import PageModel, WindowModel
 
-__all__ = ["expected_situations", "note_alloc", "note_free"]
-
-_ALWAYS = frozenset(
-    {
-        "the pool is exhausted",
-        "an alloc fails",
-        "nothing is asked for",
-        "nothing is freed",
-        "part of an allocation is freed",
-        "a clear takes everything from its holders",
-    }
-)
-_MERGES = frozenset(
-    {
-        "need merges",
-        "freed pages wait while older ones suffice",
-        "an explicit merge",
-        "an alloc fails and the order stays",
-    }
-)
-_GROUPS = frozenset(
-    {
-        "a group closes",
-        "an alloc fails with pages pending",
-        "a clear closes a group",
-    }
-)
-_GROUP_ERRORS = frozenset({"a group in a group is refused", "an end without a group is refused"})
-_REFUSALS = frozenset(
-    {
-        "a malformed call is refused",
-        "a double free is refused",
-        "padding is refused",
-        "an index past the end is refused",
-        "a negative index is refused",
-        "good slots stay with a bad one",
-    }
-)
-_PAGED = frozenset(
-    {
-        "one slot frees its page",
-        "slots of a page are named twice",
-        "a slot beyond those asked for frees its page",
-    }
-)
-_WINDOW = frozenset(
-    {
-        "the window pool runs out first",
-        "the full pool runs out first",
-        "halves go before their slots",
-        "a free returns what is left of both",
-        "halves move",
-        "a half is read",
-        "a half that is gone is read",
-    }
-)
-_WINDOW_GROUPS = frozenset({"halves go inside a group", "halves move inside a group"})
-_WINDOW_REFUSALS = frozenset(
-    {
-        "a half that is gone is refused",
-        "a half outside the pool is refused",
-        "a move from a slot without a half is refused",
-        "a move to a slot with a half is refused",
-        "a move from a free slot is refused",
-        "a move to a free slot is refused",
-        "a move of unequal lengths is refused",
-    }
-)
-
-
-def expected_situations(header: Header) -> frozenset[str]:
-    """Return what a long run of this configuration, with these capabilities, must reach."""
-    claims, is_paged = set(header.capabilities), header.config["page_size"] != 1
-    parts: tuple[tuple[Set[str], set[str], bool], ...] = (
-        (_ALWAYS, set(), True),
-        (_MERGES, {"merges"}, True),
-        (_GROUPS, {"groups"}, True),
-        (_GROUP_ERRORS, {"group_errors"}, True),
-        (_REFUSALS, {"refusals"}, True),
-        ({"a double free inside a group is refused"}, {"refusals", "groups"}, True),
-        ({"a slot named twice is refused"}, {"refusals"}, not is_paged),
-        (_PAGED, set(), is_paged),
-        (_WINDOW, {"swa"}, True),
-        (_WINDOW_GROUPS, {"swa", "groups"}, True),
-        (_WINDOW_REFUSALS, {"swa", "refusals"}, True),
-        ({"a move across pages is refused"}, {"swa", "refusals"}, is_paged),
-    )
-    return frozenset[str]().union(*(names for names, needs, applies in parts if applies and needs <= claims))
+__all__ = ["note_alloc", "note_free"]
 
 
 def note_alloc(evidence: Evidence, pool: PageModel | WindowModel, wanted: int) -> None:
@@ -112,7 +24,10 @@ def note_alloc(evidence: Evidence, pool: PageModel | WindowModel, wanted: int) -
         Pages that it takes.
     """
     full = pool.full if isinstance(pool, WindowModel) else pool
-    evidence.meet("nothing is asked for", not wanted)
+    if not wanted:
+        evidence.meet("nothing is asked for")
+    if full.group_open and wanted:
+        evidence.meet("pages are handed out while a group is open")
     if wanted and full.young:
         merges = full.needs_merge(wanted)
         evidence.meet("need merges" if merges else "freed pages wait while older ones suffice")
@@ -148,7 +63,12 @@ def note_free(
     """
     full = pool.full if isinstance(pool, WindowModel) else pool
     pages = {slot // page_size for slot in slots}
-    evidence.meet("nothing is freed", not slots)
+    if not slots:
+        evidence.meet("nothing is freed")
+    if pages and full.held == pages:
+        evidence.meet("the last page in somebody's hands is freed")
+    if pages and full.pending:
+        evidence.meet("a group collects pages of several calls")
     steps = {given.origin(page * page_size) for page in pages}
     is_part = any(_keeps_others(full, page_size, given, step, pages) for step in steps)
     evidence.meet("part of an allocation is freed", is_part)

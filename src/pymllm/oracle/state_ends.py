@@ -16,10 +16,13 @@ class StateEnds:
     ----------
     slots : dict of Path to int
         Track slots, by the prefixes whose states they hold.
+    evicted : frozenset of Path
+        Cached prefixes whose state was evicted, and their KV was not.
     """
 
     def __init__(self) -> None:
         self.slots: dict[Path, int] = {}
+        self.evicted: frozenset[Path] = frozenset()
 
     def __contains__(self, path: Path) -> bool:
         return path in self.slots

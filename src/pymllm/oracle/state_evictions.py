@@ -56,7 +56,7 @@ class StateEvictionJudge:
         self._check_enough(victims, tokens, wanted)
         taken = self._explain(victims, plan, tokens, wanted)
         self._check_order(taken, seen)
-        note_eviction(books, taken, tokens)
+        note_eviction(books, taken, tokens, wanted)
         note_state_eviction(books, self.ends, taken, wanted)
         ids = books.nodes.ids_of(taken.removed)
         self._commit(taken)

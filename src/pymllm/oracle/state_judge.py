@@ -18,7 +18,9 @@ from pymllm.oracle.operations import (
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, States
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
-__all__ = ["StateJudge", "expected_situations"]
+__all__ = [
+    "StateJudge",
+]
 
 _PARTS = ("recurrent", "conv")
 
@@ -249,37 +251,3 @@ class StateJudge(PoolJudge):
         )
         found = (len(contents), {len(content) for content in contents})
         self.require_shape("P4", f"{part} states and their widths", (self.rows, {self.widths[part]}), found)
-
-
-def expected_situations(header: Header) -> frozenset[str]:
-    """Return what a long run must reach.
-
-    Parameters
-    ----------
-    header : Header
-        Of the run: what is refused depends on the capabilities, snapshots on the configuration.
-    """
-    expected = {
-        "track slots run out",
-        "one copy reads and writes the same row",
-        "padded copies share row 0",
-        "several rows are reset",
-    }
-    snapshots = {
-        "a snapshot is taken",
-        "a snapshot is restored",
-        "a clear takes snapshots from their holders",
-    }
-    refused = {
-        "a working row is freed as a track slot",
-        "row 0 is freed as a track slot",
-        "a slot outside is freed",
-        "a bad copy is refused",
-        "a bad reset is refused",
-        "a layer that is not there is asked for",
-        "a malformed call is refused",
-    }
-    if header.config.get("track_slots"):
-        expected |= snapshots
-        refused.add("a track slot is freed twice")
-    return frozenset(expected | refused if "refusals" in header.capabilities else expected)

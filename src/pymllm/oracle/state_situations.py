@@ -1,83 +1,39 @@
-"""Situations that a search through hybrid caches must reach, and how they are noticed."""
+"""How the situations of states in prefix caches are noticed."""
 
 from __future__ import annotations
 
-from pymllm.oracle.history import Header
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Found, Path
 from pymllm.oracle.prefix_victims import Taken
 from pymllm.oracle.state_ends import StateEnds
 
-__all__ = ["expected_state_situations", "note_state_eviction", "note_state_insert", "note_state_match"]
-
-_ALWAYS = frozenset(
-    {
-        "KV is found without a state",
-        "a state arrives at its place",
-        "a state arrives under a hold",
-        "track slots run out",
-        "track slots run out between match and insert",
-        "a node keeps its KV without its state",
-        "a state goes while its KV is held",
-        "phase 2 removes a leaf",
-        "every state is locked and an eviction is asked for",
-        "a reset with states held",
-    }
-)
-_SEVERAL = frozenset(
-    {
-        "a match ends at an earlier state",
-        "a state above does not count",
-        "an eviction spares a locked state",
-        "an insert finds a state there already",
-        "several states lie on one path",
-        "a state is left for an older one",
-    }
-)
-_INSPECTED = frozenset(
-    {"a stateless parent goes with its last child", "a split of a held node leaves its state"}
-)
-_FAULTY = frozenset({"the state pool refuses an eviction", "the state pool refuses a reset"})
+__all__ = ["note_state_eviction", "note_state_insert", "note_state_match"]
 
 
-def expected_state_situations(header: Header) -> frozenset[str]:
-    """Return what a long run of a configuration with these capabilities must have met, of states."""
-    claims, track_slots = frozenset(header.capabilities), header.config.get("track_slots")
-    if "mamba" not in claims:
-        return frozenset()
-    several = isinstance(track_slots, int) and track_slots > 1
-    groups: tuple[tuple[bool, frozenset[str]], ...] = (
-        (True, _ALWAYS),
-        (several, _SEVERAL),
-        ("inspect" in claims, _INSPECTED),
-        ("refusals" in claims, frozenset({"a state without a whole key is refused"})),
-        ("faults" in claims, _FAULTY),
-        (several and "faults" in claims, frozenset({"the state pool refuses an eviction half-way"})),
-    )
-    return frozenset().union(*(names for applies, names in groups if applies))
-
-
-def note_state_match(books: PrefixBooks, found: Found) -> None:
+def note_state_match(books: PrefixBooks, ends: StateEnds, found: Found) -> None:
     """Say what a match met that is about to be committed to the model."""
     is_longer = found.stored > len(found.slots)
     books.evidence.meet("a match ends at an earlier state", is_longer and found.slots)
     books.evidence.meet("KV is found without a state", is_longer and not found.slots)
+    passed = any(end in ends for end in books.model.page_ends(found.path)[:-1])
+    books.evidence.meet("a match passes a state", passed)
 
 
 def note_state_insert(books: PrefixBooks, ends: StateEnds, path: Path) -> None:
     """Say what a state met that is about to be handed over at the end of a cached path."""
     above = [end for end in books.model.page_ends(path)[:-1] if end in ends]
     is_new = path not in ends
+    holds = sum(hold.path == path for hold in books.model.holds.values())
     met = {
         "a state arrives at its place": is_new,
         "an insert finds a state there already": not is_new,
-        "a state arrives under a hold": is_new
-        and any(hold.path == path for hold in books.model.holds.values()),
+        "a state arrives under a hold": is_new and holds,
+        "a state arrives under several holds": is_new and holds > 1,
+        "a state comes back to where one was evicted": is_new and path in ends.evicted,
         "a state above does not count": is_new and above,
         "several states lie on one path": is_new and len(above) > 1,
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
 
 
 def note_state_eviction(books: PrefixBooks, ends: StateEnds, taken: Taken, wanted: int) -> None:
@@ -94,7 +50,7 @@ def note_state_eviction(books: PrefixBooks, ends: StateEnds, taken: Taken, wante
         "an eviction spares a locked state": taken.states and locked,
         "a state is left for an older one": wanted > 0 and taken.states and len(stay) > len(locked),
     }
-    for situation, truth in met.items():
-        books.evidence.meet(situation, truth)
+    books.evidence.meet_each(met)
+    ends.evicted = (ends.evicted | alone).difference(taken.removed)
     books.count("M4", met["an eviction spares a locked state"] or met["a state goes while its KV is held"])
     books.count("R8", met["a state is left for an older one"])

@@ -47,7 +47,17 @@ def report() -> VerifyReport:
             law("P3", Verdict.VIOLATED, 2),
             law("X1", Verdict.NOT_CLAIMED),
         ),
-        (MachineResult("RowMachine", 2, 37, 1000, 0.5, {"a row is freed": 4, "the table is full": 1}),),
+        (
+            MachineResult(
+                "RowMachine",
+                2,
+                37,
+                1000,
+                0.5,
+                {"a row is freed twice": 4, "row 0 is freed": 1},
+                frozenset({"a row is freed twice", "a row outside is freed"}),
+            ),
+        ),
         (finding("P2", 2), finding("P3", 5, is_rerun=False, is_judged=False)),
     )
     fine = AdapterResult(
@@ -55,7 +65,7 @@ def report() -> VerifyReport:
         "rows",
         (),
         (law("P1", Verdict.HOLDS, 34, 12), law("P2", Verdict.HOLDS, 3), law("E5", Verdict.UNKNOWN)),
-        (MachineResult("RowMachine", 1, 3, 10, 0.0, {}),),
+        (MachineResult("RowMachine", 1, 3, 10, 0.0, {}, frozenset({"a row is freed twice"})),),
         (),
     )
     gone = AdapterResult("gone:Cache", None, (Crash("cannot import gone", None, SAID),), (), (), ())

@@ -152,10 +152,35 @@ def test_verbose_lists_every_adapter_and_machine(tiny: str) -> None:
     result = verify("--adapter", "rows", "--adapter", f"{tiny}:TinyRows", "-v", *FEW)
     assert result.stdout.count("P2    a freed row is zero, and is freed once") == 3
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert [line[:3] for line in lines if "RowMachine" in line] == [
+    assert [line[:3] for line in lines if line[1:2] == ["RowMachine"]] == [
         ["rows", "RowMachine", "2"],
         [f"{tiny}:TinyRows", "RowMachine", "2"],
     ]
+
+
+def test_a_situation_at_zero_fails_with_strict() -> None:
+    """No law is broken, and yet it ends with 1 and names what was never reached, as a document, too."""
+    few = ("--adapter", "rows", "--law", "P1", "--profile", "dev", "--examples", "4", "--jobs", "1")
+    assert verify(*few).exit_code == 0
+    result = verify(*few, "--strict")
+    assert result.exit_code == 1
+    assert "never reached by the RowMachine: " in result.stdout
+    result = verify(*few, "--strict", "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["exit_status"], document["strict"]) == (1, 1, True)
+    named = [row["name"] for row in document["situations"] if row["unmet"]]
+    assert named
+    assert all(f"pymllm: RowMachine never reached: {name} (rows)\n" in result.stderr for name in named)
+    (machine,) = document["adapters"][0]["machines"]
+    assert machine["unmet"] == sorted(named)
+
+
+def test_strict_is_no_burden_where_everything_is_reached() -> None:
+    """What is missing is looked for until it was met."""
+    result = verify("--adapter", "kv-buffers", "--profile", "dev", "--jobs", "1", "--strict")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "never reached" not in result.stdout
+    assert "BufferMachine            17   17" in result.stdout
 
 
 def test_a_law_can_be_asked_for(tiny: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from xml.etree import ElementTree
 
 from pymllm.cli.verify_junit import make_junit
@@ -37,6 +38,21 @@ def test_a_failure_has_the_program(report: VerifyReport) -> None:
     assert failure is not None
     assert failure.get("message") == "P2: row 1\nposition 3: expected 0, observed 7?"
     assert "run_program(" in str(failure.text)
+
+
+def test_situations_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> None:
+    """One that was never reached is a failure, and says with whom."""
+    strict = dataclasses.replace(report, is_strict=True)
+    suite = ElementTree.fromstring(make_junit(strict)).findall("testsuite")[-1]
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("situations", "2", "2")
+    case, _ = suite.findall("testcase")
+    assert (case.get("classname"), case.get("name")) == ("RowMachine", "a row is freed twice")
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "never reached with rows"
+    reached = dataclasses.replace(strict, adapters=report.adapters[:1])
+    suite = ElementTree.fromstring(make_junit(reached)).findall("testsuite")[-1]
+    assert [len(case) for case in suite.findall("testcase")] == [0, 1]
 
 
 def test_an_error_says_why(report: VerifyReport) -> None:

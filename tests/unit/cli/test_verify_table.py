@@ -102,7 +102,7 @@ def test_problems_say_why(report: VerifyReport) -> None:
 def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyReport) -> None:
     """How much was played, and how fast."""
     plain, verbose = (make_text(report, FILES, verbose=verbose) for verbose in (False, True))
-    assert "RowMachine" not in plain
+    assert "configurations" not in plain
     assert (
         "my.rows:Rows   RowMachine                2         37   1,000   0.5 s     2,000            2\n"
         in verbose
@@ -111,7 +111,21 @@ def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyRep
         "rows           RowMachine                1          3      10   0.0 s         0            0\n"
         in verbose
     )
+    count = ["RowMachine", "a", "row", "is", "freed", "twice", "4", "rows"]
+    assert [count in [line.split() for line in text.splitlines()] for text in (plain, verbose)] == [
+        False,
+        True,
+    ]
     assert verbose.count("P1    rows 1 to max_reqs are handed out") == 3
+
+
+def test_situations_are_counted_and_those_at_zero_named(report: VerifyReport) -> None:
+    """Each machine once; reached is what no adapter missed."""
+    text = make_text(report, FILES)
+    assert "situations of the   reached   of\nRowMachine                0    2\n" in text
+    names = "a row is freed twice (rows); a row outside is freed (my.rows:Rows)"
+    assert f"\nnever reached by the RowMachine: {names}\n" in text
+    assert "situations of the" not in make_text(dataclasses.replace(report, adapters=()), FILES)
 
 
 def test_the_last_line_sums_up(report: VerifyReport) -> None:

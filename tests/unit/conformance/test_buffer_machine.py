@@ -10,8 +10,8 @@ from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.buffer_machine import BufferMachine
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.buffer_judge import expected_situations
 from pymllm.oracle.outcomes import Done
+from pymllm.oracle.situations import expected_situations
 
 CONFIG = KVBuffers.CONFIGURATIONS[1]
 

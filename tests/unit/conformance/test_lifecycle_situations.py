@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.base import header_of
-from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.lifecycle_situations import LifecycleNotes, expected_lives
-from pymllm.oracle.history import Config, Header
+from pymllm.conformance.lifecycle_situations import LifecycleNotes
+from pymllm.oracle.history import Config
 from pymllm.oracle.operations import Alloc, AllocTrack, Evict, FreeSWA
 from pymllm.oracle.outcomes import Done, Evicted, NoRoom, Outcome, Slots
 from pymllm.workloads.engine_watch import Event
@@ -106,6 +104,8 @@ def test_retraction_and_return_are_told_apart(machine: Any, notes: LifecycleNote
         "a request is retracted in decode",
         "a retracted request is admitted again",
     }
+    notes(Event.RETRACTED, live(0, length=9))
+    assert "a request is retracted twice" in reached(machine)
 
 
 def test_finishing_differs_by_where_it_happens(machine: Any, notes: LifecycleNotes) -> None:
@@ -130,6 +130,34 @@ def test_admission_tells_what_was_found(machine: Any, notes: LifecycleNotes) -> 
     machine.ask(4, 0, 5, 0, 9, 0)
     machine.step(3)
     assert {"a full hit leaves a token to compute", "two requests hold one prefix"} <= reached(machine)
+
+
+def test_who_leaves_and_what_others_share_with_it_is_told(machine: Any, notes: LifecycleNotes) -> None:
+    """E2: the first page is held by both; one without a row holds nothing."""
+    for _ in range(2):
+        machine.ask(4, 0, 5, 0, 9, 0)
+    machine.step(2)
+    one, _ = machine.engine.decoding.requests
+    name = "a request is aborted while another holds part of its prefix"
+    notes(Event.ABORTED, live(7))
+    assert name not in reached(machine)
+    notes(Event.ABORTED, one)
+    assert name in reached(machine)
+
+
+def test_what_a_retracted_request_finds_is_told(machine: Any, notes: LifecycleNotes) -> None:
+    """E1: it comes back to what it had; who was never retracted finds what others had."""
+    machine.ask(4, 0, 5, 0, 9, 0)
+    machine.step(2)
+    (holder,) = machine.engine.decoding.requests
+    notes(Event.ABORTED, holder)
+    assert "a request is aborted while another holds part of its prefix" not in reached(machine)
+    name = "a retracted request finds cached what it had"
+    notes(Event.ADMITTED, holder)
+    assert name not in reached(machine)
+    notes(Event.RETRACTED, holder)
+    notes(Event.ADMITTED, holder)
+    assert name in reached(machine)
 
 
 def test_dead_window_is_seen_at_the_admission_that_suffers(machine: Any, notes: LifecycleNotes) -> None:
@@ -226,44 +254,3 @@ def test_evictions_of_states_tell_what_they_are_for(hybrid: Any) -> None:
     notes.note_operation(Evict(0, 1), Outcome(Evicted(0, 0, 1)))
     notes.note_operation(AllocTrack(), Outcome(Slots((3,))))
     assert "an eviction makes room for a snapshot" in reached(hybrid)
-
-
-def header(adapter: str, **changes: int | str | None) -> Header:
-    return header_of(make_adapter(adapter, {**WINDOWED, **changes}))
-
-
-def test_what_a_run_must_meet_depends_on_the_cache() -> None:
-    """E3: every exit everywhere; sharing and windows where there are such."""
-    full, windowed = header("radix", window=None), header("radix-window")
-    without_halves, chunk = header("radix-window", pool="token"), header("chunk", retains=False)
-    every_exit = expected_lives(chunk) & expected_lives(full)
-    assert len(every_exit) == 16
-    assert expected_lives(chunk) - every_exit == {"the cache takes nothing of what was computed"}
-    assert "two requests hold one prefix" in expected_lives(full)
-    dead, returned = "cached tokens lie behind a dead window", "halves behind a window are returned"
-    assert expected_lives(windowed) - expected_lives(full) == {dead, returned}
-    assert expected_lives(without_halves) - expected_lives(full) == {dead}
-
-
-def test_what_hybrids_must_meet_depends_on_their_track_slots() -> None:
-    """M7: with one there are never two states, and with more than pages they never run out."""
-    full = expected_lives(header("radix", window=None))
-    one, few, many = (
-        expected_lives(header("mamba", window=None, pool="token", track_slots=track_slots))
-        for track_slots in (1, 3, 32)
-    )
-    assert full < one < few
-    assert full < many < few
-    assert few - one == {
-        "the track slot of a state that is cached meanwhile is given back",
-        "a request is retracted with a track slot in its hands",
-        "an eviction spares a locked state",
-        "a state goes while its KV is held",
-        "several states lie on one path",
-    }
-    assert few - many == {
-        "track slots run out between match and insert",
-        "every state is locked and an eviction is asked for",
-        "a snapshot is left out for want of a track slot",
-        "an eviction makes room for a snapshot",
-    }

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
 
 from pymllm.conformance.finding import Finding
-from pymllm.conformance.machines import MACHINES
+from pymllm.conformance.machines import MACHINES, MachineEntry
 from pymllm.conformance.results import (
     AdapterResult,
+    LawResult,
+    MachineResult,
     SearchedConfiguration,
+    SituationResult,
     VerifyReport,
     judge_adapter,
     leave_unknown,
     merge_laws,
+    merge_situations,
 )
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
@@ -22,6 +27,7 @@ from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Header, History, Step
 from pymllm.oracle.laws import find_law, laws_of
 from pymllm.oracle.operations import Clear
+from pymllm.oracle.situations import expected_names
 from pymllm.oracle.verdicts import Verdict
 
 (ROW_MACHINE,) = MACHINES["rows"]
@@ -39,7 +45,7 @@ def searched(
     exercised: dict[str, int], *found: Finding, n: int = 1, crash: Crash | None = None
 ) -> SearchedConfiguration:
     result = SearchResult(
-        2, 30, 1.5, Counter(exercised), Counter({"P1": 7}), Counter({"met": 1}), found, crash
+        2, 30, 1.5, Counter(exercised), Counter({"P1": 7}), Counter({"row 0 is freed": 1}), found, crash
     )
     return SearchedConfiguration("tiny", {"n": n}, CLAIMS, ROW_MACHINE, result)
 
@@ -123,7 +129,58 @@ def test_machines_are_summed_over_configurations() -> None:
     assert (machine.name, machine.configurations) == ("RowMachine", 2)
     assert (machine.programs, machine.steps, machine.seconds) == (6, 90, 4.5)
     assert machine.steps_per_second == 20.0
-    assert machine.reached == {"met": 3}
+    assert machine.reached == {"row 0 is freed": 3}
+
+
+def test_what_a_machine_had_to_reach_is_that_of_its_configurations() -> None:
+    """Without refusals, no misuse; what was met and not expected is no excuse."""
+    (machine,) = judge_adapter(SMOKE, [searched({}), searched({}, n=2)]).machines
+    assert machine.expected == expected_names("rows", {}, CLAIMS)
+    assert "row 0 is freed" not in machine.expected
+    assert machine.unmet == tuple(sorted(machine.expected))
+
+
+def test_a_machine_with_an_engine_has_to_reach_what_an_engine_does() -> None:
+    """The other machine of the same adapter has not; of one that is not listed nothing is known."""
+    claims = frozenset({"pool", "engine"})
+    result = searched({}).result
+    by_caller, by_engine, by_stranger = (
+        SearchedConfiguration("cache", {}, claims, machine, result).expected
+        for machine in (PREFIX_MACHINE, LIFECYCLE_MACHINE, MachineEntry("my.machines:Mine", 1.0))
+    )
+    assert "the engine comes to rest" in by_engine - by_caller
+    assert "an eviction spares what is held" in by_caller - by_engine
+    assert by_stranger == frozenset()
+
+
+def reaching(name: str, reached: dict[str, int], *expected: str) -> AdapterResult:
+    machine = MachineResult("RowMachine", 1, 1, 1, 1.0, reached, frozenset(expected))
+    return AdapterResult(name, "rows", (), (), (machine,), ())
+
+
+def test_a_situation_that_one_adapter_never_reached_is_named() -> None:
+    """However often another did; in the order of the registry."""
+    rows = merge_situations(
+        [
+            reaching("one", {"row 0 is freed": 2}, "row 0 is freed", "a row is freed twice"),
+            reaching("two", {"a row is freed twice": 3}, "row 0 is freed"),
+        ]
+    )
+    assert rows == (
+        SituationResult("row 0 is freed", "RowMachine", 2, ("two",)),
+        SituationResult("a row is freed twice", "RowMachine", 0, ("one",)),
+    )
+
+
+@pytest.mark.parametrize(("is_strict", "status"), [(False, 0), (True, 1)])
+def test_a_situation_at_zero_fails_where_it_is_strict(is_strict: bool, status: int) -> None:
+    """Elsewhere it is only told."""
+    holds = LawResult(find_law("P1"), Verdict.HOLDS, 1, 0)
+    adapters = (dataclasses.replace(reaching("one", {}, "row 0 is freed"), laws=(holds,)),)
+    report = VerifyReport("ci", 0, None, 1, 40, {}, adapters, 1.0, is_strict=is_strict)
+    assert (report.verdict, report.exit_status) == (Verdict.HOLDS, status)
+    reached = (dataclasses.replace(reaching("one", {"row 0 is freed": 1}, "row 0 is freed"), laws=(holds,)),)
+    assert dataclasses.replace(report, adapters=reached).exit_status == 0
 
 
 def test_nothing_is_known_of_an_adapter_that_cannot_be_examined() -> None:

@@ -11,7 +11,7 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.oracle.outcomes import Done, NoRoom
-from pymllm.oracle.row_judge import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 CONFIG = Rows.CONFIGURATIONS[0]
 

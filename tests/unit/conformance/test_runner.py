@@ -211,7 +211,7 @@ def test_a_law_that_no_program_tested_gets_another_search(tiny: str) -> None:
 
     profile = dataclasses.replace(profile, seconds=0.01)
     report = verify(plan_of(f"{tiny}:TinyRows", examples=None, profile=profile), show)
-    assert labels == [("smoke tests", 1), ("searches", 2), ("laws not tested yet", 2)]
+    assert labels == [("smoke tests", 1), ("searches", 2), ("what was not met yet", 2)]
     assert report.verdict is Verdict.HOLDS
     (machine,) = report.adapters[0].machines
     assert machine.configurations == 2

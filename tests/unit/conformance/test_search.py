@@ -155,6 +155,15 @@ def test_a_burst_ends_once_the_laws_were_tested(tiny: str) -> None:
     assert 1 <= burst(machine_of(f"{tiny}:TinyRows"), late, ["R6"]).programs < 100
 
 
+def test_a_burst_goes_on_until_situations_are_reached(tiny: str) -> None:
+    """One that this adapter never reaches takes all the programs."""
+    plan = dataclasses.replace(PLAN, examples=5, seconds=math.inf)
+    met = burst(machine_of(f"{tiny}:TinyRows"), plan, [], ["a batch finds too few rows"])
+    assert met.programs == 1
+    assert met.reached["a batch finds too few rows"] > 0
+    assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1"], ["row 0 is freed"]).programs == 5
+
+
 def test_a_burst_keeps_what_it_finds(tiny: str) -> None:
     """Without the steps that do not matter."""
     result = burst(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, examples=5), ["R6"])

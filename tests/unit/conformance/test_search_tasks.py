@@ -116,6 +116,21 @@ def test_what_nothing_has_tested_is_searched_again() -> None:
     assert plan_bursts([ROWS], searched(ROWS, **{**ALL, "X1": 0}), counted) == []
 
 
+def test_what_was_never_reached_is_searched_again_where_the_plan_is_strict() -> None:
+    """On the first and the last configuration of the machine that has to reach it."""
+    strict = dataclasses.replace(PLAN, is_strict=True)
+    searches = searched(ROWS, **ALL)
+    first, last = plan_bursts([ROWS], searches, strict)
+    assert (first.laws, last.laws) == ((), ())
+    assert set(first.situations) < set(last.situations) == searches[1].expected
+    assert "row 0 is freed" in last.situations  # the second alone claims to refuse anything
+    everything = [
+        dataclasses.replace(one, result=dataclasses.replace(one.result, reached=Counter(one.expected)))
+        for one in searches
+    ]
+    assert plan_bursts([ROWS], everything, strict) == []
+
+
 def test_an_adapter_that_failed_is_not_searched_again() -> None:
     """It has told what there is to tell."""
     finding = Finding(InvariantViolation("P1", "looked"), History(Header("rows", "rows")), True, True)

@@ -12,7 +12,7 @@ from pymllm.conformance.slot_machine import SlotMachine, pick
 from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.oracle.operations import Alloc, Clear, Free, FreeSWA, Merge, MoveSWA
 from pymllm.oracle.outcomes import Done, NoRoom, Slots, Unsupported
-from pymllm.oracle.slot_situations import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 
 def machine_of(adapter_class: type[TokenSlots], **changes: Any) -> type[SlotMachine]:

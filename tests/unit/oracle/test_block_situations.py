@@ -1,4 +1,4 @@
-"""What a long run over blocks must reach, and how the less obvious is noticed."""
+"""When the less obvious situations of blocks count as met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from pymllm.oracle.block_model import BlockModel
 from pymllm.oracle.block_situations import (
-    expected_situations,
     note_alloc_slots,
     note_drop,
     note_evict_slots,
@@ -18,9 +17,8 @@ from pymllm.oracle.block_situations import (
 )
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
 
-CLAIMS = ("callbacks", "faults", "mamba", "refusals")
+BESIDE_FREE = "an allocation takes free blocks and cached ones"
 
 
 def met(note: Callable[[Evidence], None]) -> set[str]:
@@ -40,33 +38,26 @@ def model() -> BlockModel:
     return made
 
 
-def test_more_is_expected_of_who_can_do_more() -> None:
-    """Each capability and setting adds its own, and takes nothing away."""
-    config: dict[str, int | str | bool | None] = {"policy": "lru", "slots": 3}
-    everything = expected_situations(Header("x", "blocks", config, CLAIMS))
-    for fewer in (CLAIMS[1:], CLAIMS[:1], CLAIMS[:2]):
-        assert expected_situations(Header("x", "blocks", config, fewer)) <= everything
-    assert "a held descendant is deregistered" not in everything
-    one_slot = expected_situations(Header("x", "blocks", {**config, "slots": 1}, CLAIMS))
-    assert everything - one_slot >= {"the older of several slots goes"}
-    off = expected_situations(Header("x", "blocks", {**config, "caching": False}, CLAIMS))
-    assert "too few slots can be evicted" in off
-    assert "a hash is taken" not in off
-
-
 def test_victims_say_why_they_go(model: BlockModel) -> None:
     """C1: the chain goes from its end, though its beginning is older."""
     model.release([0, 1, 2])
-    expected = {"a cached block is evicted", "an older parent waits for its child"}
+    expected = {"a cached block is evicted", "an older parent waits for its child", BESIDE_FREE}
     assert met(lambda evidence: note_victims(evidence, model, [2])) == expected
     chain = met(lambda evidence: note_victims(evidence, model, [2, 1]))
     assert chain == expected | {"a chain goes from its end"}
+    whole = met(lambda evidence: note_victims(evidence, model, [2, 1, 0]))
+    assert whole == chain | {"a chain of three goes from its end"}
+    model.take([3, 4, 5])
+    assert met(lambda evidence: note_victims(evidence, model, [2])) == expected - {BESIDE_FREE}
 
 
 def test_a_victim_that_is_none_is_only_noted_as_evicted(model: BlockModel) -> None:
     """C1: the judge refuses it; nothing else is known of it."""
     model.release([0, 1, 2])
-    assert met(lambda evidence: note_victims(evidence, model, [0])) == {"a cached block is evicted"}
+    assert met(lambda evidence: note_victims(evidence, model, [0])) == {
+        "a cached block is evicted",
+        BESIDE_FREE,
+    }
 
 
 def test_equally_old_leaves_and_held_children_are_noted(model: BlockModel) -> None:
@@ -76,6 +67,7 @@ def test_equally_old_leaves_and_held_children_are_noted(model: BlockModel) -> No
     model.release([0, 1, 3, 4])
     assert met(lambda evidence: note_victims(evidence, model, [3])) == {
         "a cached block is evicted",
+        BESIDE_FREE,
         "equally old blocks wait for eviction",
         "a cached block is spared for its held child",
     }
@@ -93,6 +85,7 @@ def test_a_release_says_what_becomes_of_its_blocks(model: BlockModel) -> None:
     model.is_lru = False
     assert met(lambda evidence: note_release(evidence, model, [0])) == {
         "a block goes with its descendants",
+        "three generations go at once",
         "a held descendant is deregistered",
     }
 

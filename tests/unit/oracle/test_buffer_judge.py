@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.buffer_judge import expected_situations
 from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Malformed, MoveKV, Operation, ReadKV, WriteKV
 from pymllm.oracle.outcomes import Buffers, Done, Failed, Outcome, Result, Unsupported
+from pymllm.oracle.situations import expected_situations
 
 HEADER = Header(
     "x",

@@ -67,7 +67,14 @@ def test_a_long_value_is_shortened(evidence: Evidence) -> None:
 
 def test_a_situation_counts_only_when_it_was_met(evidence: Evidence) -> None:
     """The condition may be any truth value."""
-    evidence.meet("a split")
-    evidence.meet("a split", [1])
-    evidence.meet("an eviction", 0)
-    assert evidence.reached == {"a split": 2}
+    evidence.meet("halves move")
+    evidence.meet("halves move", [1])
+    evidence.meet("memory runs out", 0)
+    assert evidence.reached == {"halves move": 2}
+
+
+def test_a_situation_that_is_not_registered_is_not_counted(evidence: Evidence) -> None:
+    """A name with a slip in it would stay at zero for ever, and nobody would wonder."""
+    with pytest.raises(ValueError, match="no situation 'halfs move'; register it"):
+        evidence.meet("halfs move")
+    assert not evidence.reached

@@ -9,11 +9,12 @@ import struct
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.hash_judge import expected_situations, hash_page
+from pymllm.oracle.hash_judge import hash_page
 from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, Operation, PickToken, SliceKey
 from pymllm.oracle.outcomes import Done, Failed, Hashes, Number, Outcome, Result, Tokens
+from pymllm.oracle.situations import expected_situations
 
 HEADER = Header("x", "hashes", {}, ("bigrams", "extra_key", "hashes", "refusals"))
 KEY = Key((7, 8, 9), "a", "int64")

@@ -290,11 +290,26 @@ def test_what_a_pool_did_not_take_is_still_there(call: str, amounts: tuple[int, 
     evidence, law = told.judged()
     assert law is None
     assert evidence.reached["the pool refuses an eviction"] == 1
+    assert evidence.reached["the pool refuses the windows of an eviction"] == (call == "free_swa")
+    assert evidence.reached["the pool takes the windows of an eviction and refuses the rest"] == 0
     assert evidence.exercised["X2"]
     size = told.outcome(evicted).sizes
     assert told.law(evicted, sizes={"total_size": size["total_size"] - 1}) == "X2"
     assert told.law(evicted, effects=(*told.effects(evicted), Effect("callback", node=1))) == "X2"
     assert told.law(evicted, effects=(*told.effects(evicted), freed(3, 4))) == "X2"
+
+
+def test_windows_that_went_before_a_call_failed_are_noticed() -> None:
+    """X2: the leaf is still there, the tombstones are made."""
+    told = windowed()
+    told.put(9)
+    told(Match(Key((7, 7, 8, 8))))
+    told(Fault("free"))
+    told(Evict(1, 3))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["the pool takes the windows of an eviction and refuses the rest"] == 1
+    assert evidence.reached["the pool refuses the windows of an eviction"] == 0
 
 
 def test_a_refused_call_is_raised() -> None:

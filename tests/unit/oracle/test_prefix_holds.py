@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -179,3 +180,78 @@ def test_a_step_that_gave_no_node_or_hold_names_none(operation: Lock | Unlock) -
     told.steps.append(type(told.steps[0])(4, operation, told.outcome(3)))
     with pytest.raises(ProgramError, match=r"gave no node|took no hold"):
         told.judged()
+
+
+def reached_by(told: ToldProgram) -> Counter[str]:
+    """What a program met that breaks no law."""
+    evidence, law = told.judged()
+    assert law is None
+    return evidence.reached
+
+
+def test_what_became_of_a_held_path_is_noticed_at_its_release() -> None:
+    """R6, R10: another hold there, or a split since; one that was taken after the split knows of none."""
+    told, inserted, first = held()
+    second = told(Lock(inserted))
+    told(Unlock(first))
+    met = reached_by(told)
+    assert met["one of two holds at a node is released"] == 1
+    told(Inspect())
+    third = told(Lock(told(Match(Key((7, 7))))))
+    told(Inspect())
+    told(Unlock(third))
+    assert reached_by(told)["a hold is released after its path was split"] == 0
+    told(Unlock(second))
+    met = reached_by(told)
+    assert met["a hold is released after its path was split"] == 1
+    assert met["one of two holds at a node is released"] == 1
+
+
+def test_a_release_after_a_revival_is_noticed() -> None:
+    """S6: only of the hold whose path it was, also where the insert failed after it."""
+    told, _, hold = held(window=2)
+    other = told(Lock(told.put(8, 8)))
+    told(Evict(0, 2))
+    told.put(7, 7, 7, 7)
+    told(Unlock(other))
+    assert reached_by(told)["a hold is released after a tombstone on its path was revived"] == 0
+    told(Unlock(hold))
+    assert reached_by(told)["a hold is released after a tombstone on its path was revived"] == 1
+
+
+def test_windows_that_overlap_are_told_from_those_that_are_the_same() -> None:
+    """S5: a page is in both and one has more; a window further down has none of it."""
+    told, inserted, _ = held(window=2, slots=24, swa_slots=24)
+    told(Lock(inserted))
+    assert reached_by(told)["two held windows overlap in part"] == 0
+    told(Lock(told.put(7, 7, 7, 7, 7, 7)))
+    assert reached_by(told)["two held windows overlap in part"] == 0
+    told(Lock(told.put(7, 7, 7, 7, 7)))
+    assert reached_by(told)["two held windows overlap in part"] == 3
+
+
+@pytest.mark.parametrize(
+    ("window", "situation"),
+    [(2, None), (4, "a held window is the last page alone"), (6, "a held window begins inside a page")],
+)
+def test_windows_and_pages_of_other_sizes_are_noticed(window: int, situation: str | None) -> None:
+    """S5: a window is whole pages, one at least."""
+    page_size = 2 if window == 2 else 4
+    told = ToldProgram("radix-window", window=window, page_size=page_size, slots=16, swa_slots=16)
+    told(Lock(told.put(*[7] * 12)))
+    names = ("a held window is the last page alone", "a held window begins inside a page")
+    met = [name for name in names if reached_by(told)[name]]
+    assert met == ([names[0]] if situation is None else [situation])
+
+
+def test_a_stale_node_whose_key_is_back_is_noticed() -> None:
+    """X1: it is another node."""
+    told = ToldProgram("radix")
+    gone = told.put(7, 7)
+    told(Evict(2, 0))
+    told(Lock(gone))
+    told.put(7, 7)
+    told(Lock(gone))
+    met = reached_by(told)
+    assert met["a stale node is used"] == 2
+    assert met["a stale node is used whose key is cached again"] == 1

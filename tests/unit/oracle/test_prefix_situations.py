@@ -1,78 +1,24 @@
-"""Which situations a configuration must reach."""
+"""When the situations of matches and evictions count as met."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
-import pytest
-from told_program import ToldProgram
+from told_program import HYBRID, ToldProgram
 
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Evict, Inspect, Key, Lock, Match
-from pymllm.oracle.prefix_situations import expected_situations
-
-ALL = ("pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru")
-
-
-def expected(*claims: str, **config: Any) -> frozenset[str]:
-    return expected_situations(Header("x", "prefix", {"page_size": 1, "pool": "none", **config}, claims))
-
-
-def test_more_is_expected_of_who_claims_more() -> None:
-    """What cannot happen without a capability is not asked for."""
-    assert expected() < expected(*ALL) < expected(*ALL, page_size=2, pool="swa", window=4)
-
-
-@pytest.mark.parametrize(
-    ("claims", "config", "situation"),
-    [
-        ((), {"page_size": 4}, "an unaligned tail stays the caller's"),
-        (("pool",), {"pool": "token"}, "memory runs out"),
-        (("refusals",), {}, "a stale node is used"),
-        (("extra_key",), {}, "equal tokens are cached in another space only"),
-        (("inspect",), {}, "a held path is split"),
-        (("inspect", "hashes"), {}, "a hashed node is split"),
-        (("callbacks", "faults"), {}, "a callback raises"),
-        (("pool", "faults"), {"pool": "token"}, "the pool refuses a reset"),
-        (("swa",), {"window": 4}, "an insert is refused whole"),
-        (("swa", "refusals"), {"window": 4}, "a wrong token is refused"),
-        (("swa", "inspect"), {"window": 4}, "a hold splits at the edge of its window"),
-        (("swa", "inspect"), {"window": 4}, "an edge node is split"),
-        (("swa", "pool", "faults"), {"window": 4, "pool": "token"}, "the pool refuses displaced slots"),
-        (("swa", "pool"), {"window": 4, "pool": "swa"}, "a tombstone is revived under a hold"),
-        (
-            ("swa", "pool", "faults"),
-            {"window": 4, "pool": "swa"},
-            "the pool refuses a revival under a hold",
-        ),
-        (
-            ("swa", "pool", "refusals"),
-            {"window": 4, "pool": "swa"},
-            "halves that were not returned are refused",
-        ),
-    ],
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    FreeSWA,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    Reset,
+    Span,
+    Unlock,
 )
-def test_a_situation_is_expected_only_where_it_can_be_met(
-    claims: tuple[str, ...], config: dict[str, Any], situation: str
-) -> None:
-    """One capability or one key of the configuration less, and it cannot be reached."""
-    assert situation in expected(*claims, **config)
-    assert situation not in expected()
-    for claim in claims:
-        fewer = [other for other in claims if other != claim]
-        if claim not in ("swa", "pool"):
-            assert situation not in expected(*fewer, **config)
-
-
-def test_a_window_of_one_page_has_no_edge_to_split() -> None:
-    """S5: the edge node is the last one."""
-    assert "an edge node is split" not in expected("swa", "inspect", window=4, page_size=4)
-
-
-def test_little_can_happen_to_what_keeps_nothing() -> None:
-    """Section 6 of the contract."""
-    assert expected(retains=False) == frozenset()
-    assert expected("pool", retains=False, pool="token") == {"memory runs out"}
 
 
 def test_situations_of_matches_are_met() -> None:
@@ -104,3 +50,183 @@ def test_a_match_may_end_inside_a_node_or_before_a_dead_window() -> None:
     assert law is None
     assert evidence.reached["a match ends inside a node"] == 2
     assert evidence.reached["a match ends before a dead window"] == 1
+
+
+def reached_by(told: ToldProgram) -> Counter[str]:
+    """What a program met that breaks no law."""
+    evidence, law = told.judged()
+    assert law is None
+    return evidence.reached
+
+
+def test_pages_that_differ_at_their_end_are_noticed() -> None:
+    """R1, R2: a key that leaves a cached page in its middle, and one that is no page at all."""
+    told = ToldProgram("radix", page_size=4, slots=24, swa_slots=24)
+    told.put(1, 2, 3, 4)
+    for tokens in ((7, 7, 7, 7), (1, 2, 3, 4), (1, 2, 9, 9), (1, 2)):
+        told(Match(Key(tokens)))
+    told.put(5, 6)
+    told(Insert(Key(()), ()))
+    met = reached_by(told)
+    assert met["a key leaves a cached page in its middle"] == 2
+    assert met["a key shorter than a page is inserted"] == 1
+    assert met["an empty key is inserted"] == 1
+
+
+def test_a_leaf_that_gains_a_child_is_noticed() -> None:
+    """R6, R7: held or not; who has a child already is no leaf."""
+    told = ToldProgram("radix")
+    told.put(7, 7)
+    told.put(7, 7, 8)
+    told.put(7, 7, 9)
+    assert reached_by(told)["a leaf gains a child"] == 1
+    told(Lock(told(Match(Key((7, 7, 8))))))
+    told.put(7, 7, 8, 8)
+    met = reached_by(told)
+    assert (met["a leaf gains a child"], met["a held leaf gains a child"]) == (2, 1)
+
+
+def test_tombstones_that_stay_say_why() -> None:
+    """S7: for what is protected, for what is evicted; what goes between two that live makes two ranges."""
+    told = ToldProgram("radix-window", window=2)
+    told.put(7, 7, 7, 7)
+    told(Evict(0, 4))  # a leaf goes whole; what is left is inserted again
+    told.put(7, 7, 7, 7)
+    told(Inspect())
+    told(Lock(told(Match(Key((7, 7, 7, 7))))))
+    told(Evict(0, 2))
+    assert reached_by(told)["a locked page is tombstoned"] == 1
+    first = told(Alloc(5))
+    told(Insert(Key((7, 7, 7, 7, 8)), (Span(first, 0, 5),), prev_prefix_len=1))
+    met = reached_by(told)
+    assert met["a tombstone before prev_prefix_len stays dead"] == 1
+    assert met["a stretch of tombstones is revived in part"] == 1
+    second = told(Alloc(3))
+    told(FreeSWA((Span(second, 0, 1),)))
+    told(Insert(Key((7, 7, 7)), (Span(second, 0, 3),), swa_evicted_seqlen=1))
+    met = reached_by(told)
+    assert met["a tombstone before swa_evicted_seqlen stays dead"] == 1
+
+
+def test_what_an_eviction_leaves_is_noticed() -> None:
+    """R5, R6, R7: nothing asked for, an older page held, a held parent, and in the end nothing at all."""
+    told = ToldProgram("radix")
+    told.put(7, 7)
+    lock = told(Lock(told(Match(Key((7, 7))))))
+    told.put(8, 8)
+    told.put(7, 7, 9)
+    told(Evict(0, 0))
+    told(Evict(1, 0))
+    met = reached_by(told)
+    assert met["an eviction asks for nothing"] == 1
+    assert met["a held page is older than what is evicted"] == 0
+    told.put(8, 8)
+    told(Match(Key((7, 7, 9))))
+    told(Evict(3, 0))
+    met = reached_by(told)
+    assert met["a leaf goes and its held parent stays"] == 1
+    assert met["an eviction empties the cache"] == 0
+    told(Unlock(lock))
+    told(Evict(9, 0))
+    assert reached_by(told)["an eviction empties the cache"] == 1
+
+
+def test_an_older_page_that_is_held_is_noticed() -> None:
+    """R8: it would have been the first to go."""
+    told = ToldProgram("radix")
+    told(Lock(told.put(7, 7)))
+    told.put(8, 8)
+    told(Evict(1, 0))
+    assert reached_by(told)["a held page is older than what is evicted"] == 1
+
+
+def test_three_nodes_one_above_the_other_are_noticed() -> None:
+    """R5: chosen one by one, where nodes are shown; two and one beside them are not three."""
+    told = ToldProgram("radix")
+    for length in (1, 2, 3):
+        told.put(*[7] * length)
+    told.put(8)
+    told(Match(Key((8,))))
+    told(Inspect())
+    told(Evict(2, 0))
+    assert reached_by(told)["an eviction climbs through three nodes"] == 0
+    told.put(7, 7)
+    told.put(7, 7, 7)
+    told(Inspect())
+    told(Evict(4, 0))
+    assert reached_by(told)["an eviction climbs through three nodes"] == 1
+
+
+def test_a_cascade_of_three_levels_is_noticed() -> None:
+    """M5: three nodes without states go with the last child."""
+    told = ToldProgram("mamba", **HYBRID)
+    told.put_state(7, 7, 7, 7)
+    for length in (1, 2, 3):
+        told.put(*[7] * length)
+    told(Inspect())
+    told(Evict(0, 1))
+    met = reached_by(told)
+    assert met["a cascade goes through three levels"] == 1
+
+
+def test_the_phases_of_an_eviction_are_told_apart() -> None:
+    """S3: what the first frees counts for the second, which does the rest."""
+    told = ToldProgram("radix-window", window=2)
+    told.put(7, 7, 7)
+    told.put(8)
+    told.put(9)
+    told(Match(Key((7, 7, 7))))
+    told(Evict(1, 1))
+    met = reached_by(told)
+    assert met["phase 1 frees enough for phase 2"] == 1
+    assert met["phase 2 takes what phase 1 has left"] == 0
+    told(Lock(told(Match(Key((7, 7, 7))))))
+    told(Evict(1, 2))
+    met = reached_by(told)
+    assert met["phase 2 takes what phase 1 has left"] == 1
+    told(Evict(0, 9))
+    told(Evict(0, 9))
+    assert reached_by(told)["every window is held and an eviction of windows is asked for"] == 2
+
+
+def test_the_phases_of_an_eviction_of_states_are_told_apart() -> None:
+    """M5: a leaf with its state is enough, or another state goes by itself."""
+    told = ToldProgram("mamba", **HYBRID)
+    told.put_state(7)
+    told.put_state(7, 7)
+    told.put_state(8)
+    told(Evict(1, 1))
+    assert reached_by(told)["phase 1 frees enough for phase 2"] == 1
+    told(Match(Key((7,))))
+    told.put_state(7, 7, 7)
+    told(Evict(1, 2))
+    assert reached_by(told)["phase 2 takes what phase 1 has left"] == 1
+
+
+def test_windows_of_pages_used_together_go_from_the_top() -> None:
+    """R8, S3: the access is the same, the depth is not."""
+    told = ToldProgram("radix-window", window=2)
+    told.put(7)
+    told.put(7, 7)
+    told.put(7, 7, 7)
+    told(Evict(0, 1))
+    assert reached_by(told)["a window goes before that of a page used together with it"] == 1
+
+
+def test_what_lives_at_the_end_of_a_match_is_noticed() -> None:
+    """S1: behind a tombstone; with the window and no page more, or with one more."""
+    told = ToldProgram("radix-window", window=2)
+    told.put(7)
+    told.put(7, 7, 7)
+    told.put(7, 7, 7, 7)
+    told(Evict(0, 1))
+    told(Match(Key((7, 7, 7, 7))))
+    met = reached_by(told)
+    assert met["a match passes a tombstone"] == 1
+    assert met["a match has its window alive and no page more"] == 0
+    told(Match(Key((7, 7, 7))))
+    met = reached_by(told)
+    assert met["a match passes a tombstone"] == 2
+    assert met["a match has its window alive and no page more"] == 1
+    told(Reset())
+    assert reached_by(told)["a reset with tombstones"] == 1

@@ -42,8 +42,8 @@ def test_only_a_call_that_was_told_to_fail_is_an_excuse() -> None:
 def test_a_failure_counts_where_failures_are_claimed(claims: tuple[str, ...], count: int) -> None:
     """X2: and is a situation in any case."""
     made = books(*claims)
-    assert made.survive("it fails") == "X2"
-    assert (made.evidence.exercised["X2"], made.evidence.reached["it fails"]) == (count, 1)
+    assert made.survive("a commit fails") == "X2"
+    assert (made.evidence.exercised["X2"], made.evidence.reached["a commit fails"]) == (count, 1)
 
 
 def test_blocks_are_given_up_once_in_any_order() -> None:

@@ -20,7 +20,7 @@ from pymllm.oracle.operations import (
     WriteRow,
 )
 from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table
-from pymllm.oracle.row_judge import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 HEADER = Header("x", "rows", {"max_reqs": 2, "max_context_len": 3}, ("pool", "refusals", "zeroed_rows"))
 FIRST, SECOND, PADDING = Span(1, 0, 1), Span(1, 1, 2), Span(0, 0, 1)

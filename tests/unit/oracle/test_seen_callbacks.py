@@ -61,6 +61,20 @@ def test_without_callbacks_nothing_is_said_of_them() -> None:
     assert told.law(len(told.steps), effects=(*calls, *callbacks[:1])) is None
 
 
+@pytest.mark.parametrize(("nth", "count"), [(1, 1), (2, 0)])
+def test_a_callback_that_raises_before_others_is_noticed(nth: int, count: int) -> None:
+    """X2: they run all the same."""
+    told = ToldProgram()
+    told.put(7)
+    told.put(8)
+    told(Fault("callback", nth))
+    told(Evict(2))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a callback raises"] == 1
+    assert evidence.reached["a callback raises and others follow"] == count
+
+
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_callbacks_that_fail_are_noticed(hybrid: bool) -> None:
     """X2, X6: the error of the first is raised, a call from inside is refused."""

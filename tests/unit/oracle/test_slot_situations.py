@@ -1,4 +1,4 @@
-"""Situations of slot allocators: which are expected of whom, and when they count as met."""
+"""When the less obvious situations of slot allocators count as met."""
 
 from __future__ import annotations
 
@@ -6,45 +6,8 @@ import pytest
 
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.history import Header
 from pymllm.oracle.slot_model import PageModel, WindowModel
-from pymllm.oracle.slot_situations import expected_situations, note_alloc, note_free
-
-
-def expected(claims: str, page_size: int = 1) -> frozenset[str]:
-    return expected_situations(Header("x", "slots", {"page_size": page_size}, tuple(claims.split())))
-
-
-@pytest.mark.parametrize(
-    ("situation", "claims", "page_size"),
-    [
-        ("need merges", "merges", 1),
-        ("a group closes", "groups", 1),
-        ("padding is refused", "refusals", 1),
-        ("a double free inside a group is refused", "refusals groups", 1),
-        ("a slot named twice is refused", "refusals", 1),
-        ("one slot frees its page", "", 4),
-        ("halves move", "swa", 1),
-        ("halves move inside a group", "swa groups", 1),
-        ("a half that is gone is refused", "swa refusals", 1),
-        ("a move across pages is refused", "swa refusals", 4),
-    ],
-)
-def test_a_situation_is_expected_where_its_capabilities_are_claimed(
-    situation: str, claims: str, page_size: int
-) -> None:
-    """Nobody is asked to reach what it does not claim, or what its pages cannot show."""
-    claimed = claims.split()
-    assert situation in expected(f"pool {claims}", page_size)
-    for missing in claimed:
-        assert situation not in expected(" ".join({"pool", *claimed} - {missing}), page_size)
-    if "page" in situation or "twice" in situation:
-        assert situation not in expected(f"pool {claims}", 5 - page_size)
-
-
-def test_the_plainest_allocator_has_situations_to_reach() -> None:
-    """Silence about a situation that never arose would mean nothing."""
-    assert {"the pool is exhausted", "an alloc fails"} <= expected("pool")
+from pymllm.oracle.slot_situations import note_alloc, note_free
 
 
 def noted_alloc(pool: PageModel | WindowModel, wanted: int) -> set[str]:
@@ -61,6 +24,9 @@ def test_what_an_allocation_reaches() -> None:
     model.give([1])
     assert noted_alloc(model, 1) == {"freed pages wait while older ones suffice"}
     assert noted_alloc(model, 2) == {"need merges", "the pool is exhausted"}
+    model.begin_group()
+    assert noted_alloc(model, 0) == {"nothing is asked for"}
+    assert "pages are handed out while a group is open" in noted_alloc(model, 1)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +54,8 @@ def test_what_a_free_reaches() -> None:
     part = "part of an allocation is freed"
     assert noted_free(model, []) == {"nothing is freed"}
     assert noted_free(model, [12, 13]) == set()
+    last = "the last page in somebody's hands is freed"
+    assert noted_free(model, [4, 8, 12]) == {"one slot frees its page", last}
     assert noted_free(model, [4, 5]) == {part}
     assert noted_free(model, [4, 9, 8]) == set()
     assert noted_free(model, [5]) == {part, "one slot frees its page"}
@@ -95,6 +63,20 @@ def test_what_a_free_reaches() -> None:
     assert noted_free(model, [8, 9, 10, 11]) == {part}
     assert noted_free(model, [10, 11]) == {part, "a slot beyond those asked for frees its page"}
     assert noted_free(model, [4], page_size=1) == set()
+
+
+def test_a_free_in_a_group_and_the_last_one_are_noticed() -> None:
+    """A2, A6: pages of an earlier call wait in the group; nothing else is in anybody's hands."""
+    model = PageModel(3)
+    model.take([1, 2, 3])
+    model.begin_group()
+    collected = "a group collects pages of several calls"
+    assert collected not in noted_free(model, [4])
+    model.give([1])
+    assert collected in noted_free(model, [8])
+    assert collected not in noted_free(model, [])
+    model.give([2])
+    assert "the last page in somebody's hands is freed" in noted_free(model, [12])
 
 
 def test_a_free_of_what_is_left_of_both() -> None:

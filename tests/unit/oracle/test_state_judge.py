@@ -21,7 +21,7 @@ from pymllm.oracle.operations import (
     WriteState,
 )
 from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, States
-from pymllm.oracle.state_judge import expected_situations
+from pymllm.oracle.situations import expected_situations
 
 # Rows 0 (padding), 1 (working), 2 (a track slot); a state of two numbers and one of one.
 CONFIG: dict[str, int | str | bool | None] = {

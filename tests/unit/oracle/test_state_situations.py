@@ -1,55 +1,11 @@
-"""Which situations of states a configuration must reach."""
+"""When the situations of states count as met."""
 
 from __future__ import annotations
 
-import pytest
 from told_program import HYBRID, ToldProgram
 
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Evict, Inspect, Lock
-from pymllm.oracle.prefix_situations import expected_situations
-from pymllm.oracle.state_situations import expected_state_situations
-
-ALL = ("mamba", "inspect", "refusals", "faults")
-
-
-def expected(*claims: str, track_slots: int = 3) -> frozenset[str]:
-    return expected_state_situations(Header("x", "prefix", {"track_slots": track_slots}, claims))
-
-
-def test_nothing_of_states_is_expected_where_there_are_none() -> None:
-    """M2: other caches have none."""
-    assert expected("inspect", "refusals", "faults") == frozenset()
-
-
-def test_they_are_part_of_what_is_expected() -> None:
-    """M2: and a match of a cache with states never ends inside a node."""
-    header = Header("x", "prefix", {"page_size": 1, "track_slots": 3}, ALL)
-    assert expected(*ALL) < expected_situations(header)
-    assert "a match ends inside a node" not in expected_situations(header)
-
-
-@pytest.mark.parametrize(
-    ("claims", "situation"),
-    [
-        (("inspect",), "a split of a held node leaves its state"),
-        (("refusals",), "a state without a whole key is refused"),
-        (("faults",), "the state pool refuses a reset"),
-    ],
-)
-def test_a_situation_is_expected_only_where_it_can_be_met(claims: tuple[str, ...], situation: str) -> None:
-    """One capability less, and it cannot be reached."""
-    assert situation in expected("mamba", *claims)
-    assert situation not in expected("mamba")
-
-
-@pytest.mark.parametrize(
-    "situation", ["a state above does not count", "the state pool refuses an eviction half-way"]
-)
-def test_one_track_slot_is_not_enough_for_everything(situation: str) -> None:
-    """M7: two states cannot be at two places."""
-    assert situation in expected(*ALL)
-    assert situation not in expected(*ALL, track_slots=1)
+from pymllm.oracle.operations import Evict, Inspect, Key, Lock, Match, Reset, Unlock
+from pymllm.oracle.situations import situations_of
 
 
 def test_what_states_meet_is_noticed() -> None:
@@ -65,8 +21,10 @@ def test_what_states_meet_is_noticed() -> None:
     told(Evict(0, 9))
     evidence, law = told.judged()
     assert law is None
-    met = {name: count for name, count in evidence.reached.items() if name in expected(*ALL)}
+    of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
+    met = {name: count for name, count in evidence.reached.items() if name in of_states}
     assert met == {
+        "a hold is taken where there is no state": 1,
         "a state arrives at its place": 3,
         "a state arrives under a hold": 1,
         "a state above does not count": 2,
@@ -88,3 +46,27 @@ def test_a_parent_that_has_no_state_goes_with_its_child() -> None:
     evidence, law = told.judged()
     assert law is None
     assert evidence.reached["a stateless parent goes with its last child"] == 1
+
+
+def test_what_was_there_before_a_state_is_noticed() -> None:
+    """M1, M2, M4: several holds, a state that was evicted, and one that a match passes."""
+    told = ToldProgram("mamba", **HYBRID)
+    node = told.put(7)
+    first, second = told(Lock(node)), told(Lock(node))
+    told.put_state(7)
+    told(Unlock(first))
+    told(Unlock(second))
+    told.put_state(7, 7)
+    told(Match(Key((7, 7))))
+    told(Evict(0, 1))  # the match has made the upper one the older
+    told.put_state(7)
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["a state arrives under several holds"] == 1
+    assert evidence.reached["a match passes a state"] == 1
+    assert evidence.reached["a state comes back to where one was evicted"] == 1
+    told(Evict(0, 1))
+    told(Reset())
+    told.put_state(7)
+    evidence, _ = told.judged()
+    assert evidence.reached["a state comes back to where one was evicted"] == 1

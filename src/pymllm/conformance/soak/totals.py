@@ -7,40 +7,21 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pymllm.conformance.lifecycle_situations import expected_lives
 from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.records import CampaignHeader, Place, RunRecord, Shares
-from pymllm.oracle.block_situations import expected_situations as of_blocks
-from pymllm.oracle.buffer_judge import expected_situations as of_buffers
-from pymllm.oracle.hash_judge import expected_situations as of_hashes
 from pymllm.oracle.history import Header
 from pymllm.oracle.laws import laws_of
-from pymllm.oracle.prefix_situations import expected_situations as of_prefixes
-from pymllm.oracle.request_situations import expected_situations as of_requests
-from pymllm.oracle.row_judge import expected_situations as of_rows
-from pymllm.oracle.slot_situations import expected_situations as of_slots
-from pymllm.oracle.state_judge import expected_situations as of_states
+from pymllm.oracle.situations import expected_situations
 
 __all__ = ["AdapterTotals", "FailureTotals", "Totals", "expected_at"]
 
-_EXPECTED = {
-    "slots": of_slots,
-    "rows": of_rows,
-    "buffers": of_buffers,
-    "states": of_states,
-    "hashes": of_hashes,
-    "prefix": of_prefixes,
-    "blocks": of_blocks,
-    "requests": of_requests,
-}
 _SHARES = ("adapter", "judge", "walks", "again", "driver")
 
 
 def expected_at(place: Place) -> frozenset[str]:
     """Return the situations that a long run at a place must reach."""
     header = Header(place.adapter, place.kind, place.config, place.capabilities)
-    expected = _EXPECTED[place.kind](header)
-    return expected | expected_lives(header) if place.machine == "LifecycleMachine" else expected
+    return expected_situations(header, of_engine=place.machine == "LifecycleMachine")
 
 
 @dataclass(slots=True)
