@@ -106,7 +106,7 @@ class PrefixMachine(StateActs):
         """Evict without asking for window memory."""
         self._evict(tokens, 0)
 
-    @looked_at(needs="can_evict_secondary", weight=8, window_tokens=TOKENS)
+    @looked_at(needs="can_evict_secondary", weight=3, window_tokens=TOKENS)
     def evict_windows(self, window_tokens: int) -> None:
         """Evict the second kind of memory only: windows, or states."""
         self._evict(0, window_tokens)
