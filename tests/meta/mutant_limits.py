@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    if not os.environ.get("MUTANT_UNDER_TEST"):
+    if "__mutmut_" not in os.environ.get("MUTANT_UNDER_TEST", ""):  # it has other words for runs without one
         return (yield)
     usual = json.loads(_STATS.read_text(encoding="utf-8"))["duration_by_test"].get(item.nodeid, 0.0)
     signal.signal(signal.SIGVTALRM, lambda signum, frame: os._exit(pytest.ExitCode.TESTS_FAILED))

@@ -170,6 +170,11 @@ class Tree:
         )
         return done.stdout
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the tests have passed without a mutant, and mutmut knows which of them run what."""
+        return (self.folder / "mutants" / "mutmut-stats.json").exists()
+
     def statuses(self) -> dict[str, str]:
         """Return what mutmut knows of every mutant."""
         lines = self.call("results", "--all", "true").splitlines()
@@ -198,20 +203,22 @@ def draw(tree: Tree, seed: str, count: int, jobs: int) -> tuple[list[str], dict[
     Raises
     ------
     SystemExit
-        mutmut made none.
+        mutmut made none, or the tests fail without a mutant.
     """
     said = tree.call("run", "none", "--max-children", str(jobs))  # makes them, and times the tests
-    names = list(tree.statuses())
-    if not names:
+    before = tree.statuses()
+    if not before or not tree.is_timed:
         raise SystemExit(said[-3000:])
-    chosen = set(sample(names, seed, count))
-    left = [name for name, status in tree.statuses().items() if name in chosen and status != "killed"]
+    chosen = sample(list(before), seed, count)
+    left = [name for name in chosen if before[name] != "killed"]
     if left:
         tree.call("run", "--max-children", str(jobs), *left)
-    late = [name for name in left if tree.statuses()[name] not in ("killed", "survived", "no tests")]
+    now = tree.statuses()
+    late = [name for name in left if now[name] not in ("killed", "survived", "no tests")]
     if late:  # alone: a busy machine is no proof
         tree.call("run", "--max-children", "1", *late)
-    return names, {name: status for name, status in tree.statuses().items() if name in chosen}
+        now = tree.statuses()
+    return list(before), {name: now[name] for name in chosen}
 
 
 def main() -> int:

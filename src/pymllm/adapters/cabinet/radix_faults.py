@@ -229,7 +229,7 @@ _ISOLATION = (
     Fault(
         "B143",
         "Content-only hashes make a block its own parent",
-        ("H2",),
+        ("H2", "H3"),  # what comes before a first page is its namespace
         ("radix",),
         (Edit("pymllm.mem_cache.radix_tree:_chain", "hashlib.sha256(digest + raw", "hashlib.sha256(raw"),),
     ),
