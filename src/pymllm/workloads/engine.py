@@ -262,7 +262,8 @@ class Engine(EngineLoop[LiveRequest]):
 
     def _admit_next(self) -> LiveRequest | None:
         """Admit the oldest waiting request, if memory suffices for it (law E4)."""
-        while self.queue and self._refused_at != self.memory.changes:
+        # Alone it is asked again, whatever has changed: if others left and gave nothing back, nothing ever will.
+        while self.queue and (self._refused_at != self.memory.changes or not self.lives()):
             live = self.queue[0]
             prefix = self.memory.match_and_hold(live)
             if self._source.may_abort and self._source.abort(live.request_id, Stage.HELD):
