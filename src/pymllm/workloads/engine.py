@@ -262,7 +262,7 @@ class Engine(EngineLoop[LiveRequest]):
 
     def _admit_next(self) -> LiveRequest | None:
         """Admit the oldest waiting request, if memory suffices for it (law E4)."""
-        # Alone it is asked again, whatever has changed: if others left and gave nothing back, nothing ever will.
+        # Alone it is asked again: where others left and gave nothing back, nothing will ever change.
         while self.queue and (self._refused_at != self.memory.changes or not self.lives()):
             live = self.queue[0]
             prefix = self.memory.match_and_hold(live)
