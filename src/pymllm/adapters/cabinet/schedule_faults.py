@@ -87,7 +87,7 @@ _LIFE_CYCLE = (
     Fault(
         "B67",
         "Queued request aborted after it already owns a slot",
-        ("E3",),
+        ("E3", "E4"),  # what it holds for ever is room that the others lack
         ("radix",),
         (
             Edit(
