@@ -1,11 +1,11 @@
 """Change the code at random places and see the tests fail: ``python tests/meta/mutation.py``.
 
-mutmut makes the mutants of oracle/, mem_cache/ and core/ in a copy of this tree; a sample of them, drawn from
-a named seed, runs under the unit tests of these rooms and the state machines. The score is printed with every
+mutmut makes the mutants of oracle/, mem_cache/ and core/; a sample of them, drawn from a named seed, runs
+under the unit tests of these rooms and the state machines, the nearest first. The score is printed with every
 survivor that mutants_explained.json does not explain: it is equivalent, or nobody could tell the difference.
 
-A sample of 300 takes hours. With --folder the copy is kept, and a later call goes on there: what was killed
-stays killed, all others are tried again, under the tests as they are by then.
+A sample of 300 takes long. With --folder all that is known is kept, and a later call goes on there: what was
+noticed stays noticed, all others are tried again, under the tests as they are by then.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ import argparse
 import json
 import os
 import random
-import re
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
+import zlib
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Mutant", "Score", "Tree", "draw", "explain", "main", "make_page", "sample", "score", "sum_up"]
+from mutant_runs import Results, run_all, stages_for, time_stages
+from mutants import Change, make_mutants, read_mutant
+
+__all__ = ["Mutant", "Score", "explain", "find_out", "main", "make_page", "sample", "score", "sum_up"]
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = Path(__file__).parent
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 ROOMS = ("oracle", "mem_cache", "core")
-TESTS = (*(f"tests/unit/{room}" for room in ROOMS), "tests/properties")
-COPIED = ("src", "tests", "docs", "examples", "benchmarks", "README.md", "CONTRIBUTING.md", "pyproject.toml")
 GOAL = 0.9
 
 _PAGE = """\
@@ -44,9 +41,9 @@ machines must notice. A sample of {size} out of {total} changes, drawn from the 
 
 **{score}.** The goal is {goal:.0%} of those that can be killed.
 
-A test that takes ten times its processor time has noticed; one that is late on a busy machine has not, and
-runs again alone. This page is written by `python tests/meta/mutation.py --page docs/mutation.md`. It names
-all that survived; `tests/meta/mutants_explained.json` says why nobody could tell the difference.
+A change that makes tests take five times their processor time is noticed, too: it has hung something.
+This page is written by `python tests/meta/mutation.py --page docs/mutation.md`. It names all that survived;
+`tests/meta/mutants_explained.json` says why nobody could tell the difference.
 
 | function | was | became | noticed by nobody, because |
 | --- | --- | --- | --- |
@@ -86,21 +83,21 @@ def sample(names: Sequence[str], seed: str, count: int) -> list[str]:
     return random.Random(seed).sample(ordered, min(count, len(ordered)))
 
 
-def score(statuses: dict[str, str], mutants: dict[str, Mutant]) -> Score:
+def score(changes: dict[str, Change], noticed: dict[str, str]) -> Score:
     """Sum up what became of a sample.
 
     Parameters
     ----------
-    statuses : dict of str to str
-        By mutmut's name of the mutant, as mutmut says it.
-    mutants : dict of str to Mutant
-        The survivors.
+    changes : dict of str to Change
+        The sample.
+    noticed : dict of str to str
+        By the same names: who noticed, or nothing.
     """
     reasons = explain()
-    killed = sum(status == "killed" for status in statuses.values())
-    found = [mutants[name] for name, status in statuses.items() if status != "killed"]
+    found = [Mutant(it.function, it.old, it.new) for name, it in changes.items() if not noticed[name]]
     explained = tuple(mutant for mutant in found if mutant in reasons)
-    return Score(killed, explained, tuple(mutant for mutant in found if mutant not in reasons))
+    survived = tuple(mutant for mutant in found if mutant not in reasons)
+    return Score(len(changes) - len(found), explained, survived)
 
 
 def sum_up(found: Score) -> str:
@@ -132,95 +129,6 @@ def _cell(text: str) -> str:
     return f"`` {line} ``" if line else "nothing"
 
 
-class Tree:
-    """A copy of the repository in which mutmut runs; what it prints is kept from the screen."""
-
-    def __init__(self, folder: Path, only: Sequence[str], tests: Sequence[str]) -> None:
-        self.folder = folder
-        for name in COPIED:
-            source = ROOT / name
-            ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
-            if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=ignored, dirs_exist_ok=True)
-            else:
-                shutil.copy2(source, folder / name)
-        settings = {
-            "source_paths": ["src"],
-            "only_mutate": list(only),
-            "also_copy": [name for name in COPIED if name not in ("src", "tests", "pyproject.toml")],
-            "pytest_add_cli_args": [
-                *("-p", "no:cacheprovider", "-p", "mutant_limits", "-x", "--hypothesis-profile=ci")
-            ],
-            "pytest_add_cli_args_test_selection": list(tests),
-        }
-        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:
-            file.write(f"\n[tool.mutmut]\n{lines}")
-
-    def call(self, *arguments: str) -> str:
-        """Run mutmut."""
-        done = subprocess.run(
-            [sys.executable, "-m", "mutmut", *arguments],
-            cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"src{os.pathsep}{PLUGINS}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.stdout
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether the tests have passed without a mutant, and mutmut knows which of them run what."""
-        return (self.folder / "mutants" / "mutmut-stats.json").exists()
-
-    def statuses(self) -> dict[str, str]:
-        """Return what mutmut knows of every mutant."""
-        lines = self.call("results", "--all", "true").splitlines()
-        return dict(line.strip().rsplit(": ", 1) for line in lines if "__mutmut_" in line)
-
-    def show(self, name: str) -> Mutant:
-        """Return the change that a mutant is."""
-        diff = [
-            line for line in self.call("show", name).splitlines() if not line.startswith(("---", "+++", "#"))
-        ]
-        old, new = (
-            "\n".join(line[1:].strip() for line in diff if line.startswith(sign)) for sign in ("-", "+")
-        )
-        function = re.sub(r"__mutmut_\d+$", "", name).replace("xǁ", "").replace("ǁ", ".").replace(".x_", ".")
-        return Mutant(function, old, new)
-
-
-def draw(tree: Tree, seed: str, count: int, jobs: int) -> tuple[list[str], dict[str, str]]:
-    """Make the mutants where there are none, draw a sample, and run what of it was not killed before.
-
-    Returns
-    -------
-    tuple
-        Names of all mutants, and what became of the sample.
-
-    Raises
-    ------
-    SystemExit
-        mutmut made none, or the tests fail without a mutant.
-    """
-    said = tree.call("run", "none", "--max-children", str(jobs))  # makes them, and times the tests
-    before = tree.statuses()
-    if not before or not tree.is_timed:
-        raise SystemExit(said[-3000:])
-    chosen = sample(list(before), seed, count)
-    left = [name for name in chosen if before[name] != "killed"]
-    if left:
-        tree.call("run", "--max-children", str(jobs), *left)
-    now = tree.statuses()
-    late = [name for name in left if now[name] not in ("killed", "survived", "no tests")]
-    if late:  # alone: a busy machine is no proof
-        tree.call("run", "--max-children", "1", *late)
-        now = tree.statuses()
-    return list(before), {name: now[name] for name in chosen}
-
-
 def main() -> int:
     """Make mutants, run a sample, print the score; 0 where it is good enough."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -228,24 +136,43 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=300, help="how many mutants")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", nargs="*", help="files to change, as src/pymllm/oracle/slot_*.py")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="which tests may notice")
-    parser.add_argument("--folder", type=Path, help="keep the copy there, and go on with what it knows")
+    parser.add_argument("--folder", type=Path, help="keep there what is known, and go on with it")
     parser.add_argument("--page", type=Path, help="write the score as Markdown")
     arguments = parser.parse_args()
     only = arguments.only or [f"src/pymllm/{room}/*" for room in ROOMS]
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Tree(arguments.folder or Path(folder), only, arguments.tests)
-        names, statuses = draw(tree, arguments.seed, arguments.sample, arguments.jobs)
-        survivors = [name for name, status in statuses.items() if status != "killed"]
-        found = score(statuses, {name: tree.show(name) for name in survivors})
-    print(dict(Counter(statuses.values())), "seed", arguments.seed, "sample", len(statuses))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        names = make_mutants(folder, ROOT, only)
+        chosen = sample(names, arguments.seed, arguments.sample)
+        changes = {name: read_mutant(folder, name) for name in chosen}
+        noticed = find_out(folder, changes, arguments.jobs)
+    found = score({name: changes[name] for name in chosen}, noticed)
     for mutant in found.survived:
         print(f"\n{mutant.function}\n- {mutant.old}\n+ {mutant.new}")
-    print(f"\n{sum_up(found)}")
+    print(f"\n{sum_up(found)}; seed {arguments.seed}, {len(chosen)} of {len(names)}")
     if arguments.page is not None:
-        page = make_page(found, arguments.seed, len(statuses), len(names))
+        page = make_page(found, arguments.seed, len(chosen), len(names))
         arguments.page.write_text(page, encoding="utf-8")
     return 0 if found.share >= GOAL else 1
+
+
+def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, str]:
+    """Run the tests on all changes that nobody has noticed yet; by name, who has, or nothing."""
+    import torch  # noqa: F401  # once, for all processes that are forked
+
+    results = Results(folder / "results.json")
+    # Names count up in a function: after a change of it they mean something else.
+    keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
+    left = {keys[name]: it for name, it in changes.items() if not results.noticed.get(keys[name])}
+    stages = dict.fromkeys(stage for it in left.values() for stage in stages_for(ROOT, it.module, ROOMS)[-2:])
+    time_stages(ROOT, list(stages), results)
+
+    def show(key: str, by: str) -> None:
+        print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
+
+    run_all(ROOT, left, ROOMS, jobs, results, show)
+    return {name: results.noticed[key] for name, key in keys.items()}
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ _OWNERSHIP = (
     Fault(
         "B157",
         "Pinned staging buffer rewritten while it is being copied",
-        ("E2", "A5", "E3"),
+        ("E2", "E3"),
         ("radix",),
         (
             Edit(

@@ -246,6 +246,7 @@ _ISOLATION = (
         ("H2",),
         ("radix",),
         (Edit(f"{_TREE}.split", "pages = tokens // self.page_size", "pages = tokens"),),
+        settings={"page_size": 4},  # of one token, they are the same
     ),
     Fault(
         "B155",
