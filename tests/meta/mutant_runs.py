@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import pytest
 from mutants import Change, install
 
-__all__ = ["Results", "Stage", "run_all", "stages_for", "time_stages"]
+__all__ = ["Results", "Stage", "run_all", "stages_for"]
 
 _SECONDS = 20.0
 _TIMES = 5.0
@@ -68,32 +69,31 @@ class _Job(NamedTuple):
 
 
 def stages_for(root: Path, module: str, rooms: Sequence[str]) -> list[Stage]:
-    """Return the tests that may notice a change of a module: its mirror, its room, and all the others."""
+    """Return the tests that may notice a change: the mirror, the room, the other rooms, the machines."""
     _, room, *path = module.split(".")
     mirror = Path("tests", "unit", room, *path[:-1], f"test_{path[-1]}.py")
     nearest: list[Stage] = [(str(mirror),)] if (root / mirror).exists() else []
-    others = [f"tests/unit/{other}" for other in rooms if other != room]
-    return [*nearest, (f"tests/unit/{room}",), (*others, "tests/properties")]
+    others: list[Stage] = [(f"tests/unit/{other}",) for other in rooms if other != room]
+    return [*nearest, (f"tests/unit/{room}",), *others, ("tests/properties",)]
 
 
-def time_stages(root: Path, stages: Sequence[Stage], results: Results) -> None:
-    """Run each stage without a mutant, and note the processor time it takes.
+def _usual_seconds(root: Path, stage: Stage, results: Results) -> float:
+    """Return the processor time of a stage without a mutant; see it pass once.
 
     Raises
     ------
     SystemExit
         A test fails: it would seem to notice every mutant.
     """
-    for stage in stages:
-        key = " ".join(stage)
-        if key in results.seconds:
-            continue
+    key = " ".join(stage)
+    if key not in results.seconds:
         before = _children_seconds()
-        _, status = os.waitpid(_fork(lambda stage=stage: _run(stage), root), 0)  # type: ignore[misc]
+        _, status = os.waitpid(_fork(lambda: _run(stage), root), 0)
         if os.waitstatus_to_exitcode(status) != 0:
             raise SystemExit(f"{key} fails without a mutant")
         results.seconds[key] = _children_seconds() - before
         results.save()
+    return results.seconds[key]
 
 
 def _children_seconds() -> float:
@@ -109,7 +109,7 @@ def run_all(
     results: Results,
     show: Callable[[str, str], None],
 ) -> None:
-    """Run the tests on each mutant, stage by stage, until one of them notices.
+    """Run the nearest tests on each mutant, then the next on those that nobody has noticed, and so on.
 
     Parameters
     ----------
@@ -126,12 +126,13 @@ def run_all(
     show : callable
         Is told each.
     """
-    waiting = [_Job(name, change, stages_for(root, change.module, rooms)) for name, change in changes.items()]
-    waiting.reverse()
+    waiting = deque(
+        _Job(name, change, stages_for(root, change.module, rooms)) for name, change in changes.items()
+    )
     running: dict[int, _Job] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
-            job = waiting.pop()
+            job = waiting.popleft()
             running[_start(root, job, results)] = job
         pid, status = os.wait()
         job = running.pop(pid)
@@ -146,7 +147,7 @@ def run_all(
 
 def _start(root: Path, job: _Job, results: Results) -> int:
     stage = job.stages[0]
-    limit = _SECONDS + _TIMES * results.seconds.get(" ".join(stage), 0.0)
+    limit = _SECONDS + _TIMES * _usual_seconds(root, stage, results)
 
     def run() -> int:
         signal.signal(signal.SIGVTALRM, lambda signum, frame: os._exit(pytest.ExitCode.TESTS_FAILED))

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from mutant_runs import Results, run_all, stages_for, time_stages
+from mutant_runs import Results, run_all
 from mutants import Change, make_mutants, read_mutant
 
 __all__ = ["Mutant", "Score", "explain", "find_out", "main", "make_page", "sample", "score", "sum_up"]
@@ -165,8 +165,6 @@ def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, s
     # Names count up in a function: after a change of it they mean something else.
     keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
     left = {keys[name]: it for name, it in changes.items() if not results.noticed.get(keys[name])}
-    stages = dict.fromkeys(stage for it in left.values() for stage in stages_for(ROOT, it.module, ROOMS)[-2:])
-    time_stages(ROOT, list(stages), results)
 
     def show(key: str, by: str) -> None:
         print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
