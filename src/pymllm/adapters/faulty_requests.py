@@ -235,6 +235,7 @@ class LongRows(_FaultyContext):
     """Leaves the blocks of a released request in the last row."""
 
     BREAKS = "E2"
+    ALSO = ("C3",)  # what is left in a row looks like a hit
     CONTEXT = _KeepsRows
 
 

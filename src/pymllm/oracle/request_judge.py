@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import takewhile
 from typing import ClassVar
 
@@ -126,17 +125,15 @@ class RequestJudge(PoolJudge):
         victims = self.model.evict(missing)
         self.books.check_effects("C1", "an eviction", victims, outcome)
         if not request.computed:
-            # What stands behind the blocks of a request is no hit: the row is wrong (E2).
-            is_long = len(view.blocks) > len(request.blocks) + missing
-            self._judge_hit(request, view.blocks[: len(request.blocks)] if is_long else view.blocks)
+            self._judge_hit(request, view)
         self.model.extend(request, self.books.check_new(request, view.blocks, missing))
         self.evidence.meet("cached blocks are evicted to make room", victims)
         self.evidence.meet("a state goes with its block", states.intersection(victims))
         return view
 
-    def _judge_hit(self, request: ServedRequest, row: Sequence[int]) -> None:
+    def _judge_hit(self, request: ServedRequest, view: RequestView) -> None:
         """Test which blocks a request shares: at the start of its row those that were not free (C3)."""
-        shared = tuple(takewhile(lambda block: not self.model.blocks.is_free(block), row))
+        shared = tuple(takewhile(lambda block: not self.model.blocks.is_free(block), view.blocks))
         what = f"blocks that request {request.step} shares"
         self.evidence.expect("C3", what, tuple(request.blocks), shared)
 

@@ -87,11 +87,6 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest(SEVEN),), result_with(blocks=(0, 1, 2)), "E2"),
     ((AddRequest(SEVEN),), result_with(blocks=(0, 1, 2, 2)), "C1"),
     ((AddRequest(SEVEN),), first_block(7), "C3"),
-    (
-        (AddRequest(SEVEN[:6]), RunStep(), AddRequest(SEVEN[:6])),
-        result_with(blocks=lambda blocks: (*blocks, blocks[0])),
-        "E2",
-    ),
     ((AddRequest(SEVEN),), result_with(blocks=(0, 7, 2, 3)), "C1"),
     ((AddRequest(SEVEN),), result_with(region="waiting"), "E2"),
     ((AddRequest(SEVEN),), result_with(row=1), "E2"),

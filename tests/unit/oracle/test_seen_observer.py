@@ -64,6 +64,14 @@ def test_written_books_that_are_wrong_are_no_fault_of_the_order(free: int, law: 
         observer.check_inside(SIZES, {"pool_avail": free, "evictable_blocks": 1})
 
 
+def test_an_error_that_keeps_the_books_from_being_written_is_of_the_order() -> None:
+    """X6: the sizes are wrong to the end, and would not be if it had been called last."""
+    call = Effect("callback", (4,), sizes={"pool_avail": 2})
+    observer = seen(Fault("callback"), Failed(INJECTED), call)
+    with pytest.raises(InvariantViolation, match="X6"):
+        observer.check_inside(SIZES, {"pool_avail": 2, "evictable_blocks": 1})
+
+
 def test_a_fault_that_strikes_is_seen() -> None:
     """X2, X6: and one that nothing reached is not."""
     raised = seen(Fault("callback", 2), Failed(INJECTED))
