@@ -1,8 +1,11 @@
 """Change the code at random places and see the tests fail: ``python tests/meta/mutation.py``.
 
-mutmut makes the mutants of oracle/, mem_cache/ and core/ in a copy of this tree; a sample of them, drawn from
-a named seed, runs under the unit tests of these rooms and the state machines. The score is printed with every
+mutmut makes the mutants of oracle/, mem_cache/ and core/; a sample of them, drawn from a named seed, runs
+under the unit tests of these rooms and the state machines, the nearest first. The score is printed with every
 survivor that mutants_explained.json does not explain: it is equivalent, or nobody could tell the difference.
+
+A sample of 300 takes long. With --folder all that is known is kept, and a later call goes on there: what was
+noticed stays noticed, all others are tried again, under the tests as they are by then.
 """
 
 from __future__ import annotations
@@ -11,24 +14,40 @@ import argparse
 import json
 import os
 import random
-import re
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
+import zlib
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Mutant", "Score", "explain", "main", "sample", "score"]
+from mutant_runs import Results, run_all
+from mutants import Change, make_mutants, read_mutant
+
+__all__ = ["Mutant", "Score", "explain", "find_out", "main", "make_page", "sample", "score", "sum_up"]
 
 ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 ROOMS = ("oracle", "mem_cache", "core")
-TESTS = (*(f"tests/unit/{room}" for room in ROOMS), "tests/properties")
-COPIED = ("src", "tests", "docs", "examples", "benchmarks", "README.md", "CONTRIBUTING.md", "pyproject.toml")
 GOAL = 0.9
+
+_PAGE = """\
+# Mutation
+
+Is every line of `oracle/`, `mem_cache/` and `core/` tested, or only run? mutmut {version} changes one small
+thing at a time: an operator, a number, a text, an argument. The unit tests of these rooms and the state
+machines must notice. A sample of {size} out of {total} changes, drawn from the seed `{seed}`:
+
+**{score}.** The goal is {goal:.0%} of those that can be killed.
+
+A change that makes tests take five times their processor time is noticed, too: it has hung something.
+This page is written by `python tests/meta/mutation.py --page docs/mutation.md`. It names all that survived;
+`tests/meta/mutants_explained.json` says why nobody could tell the difference.
+
+| function | was | became | noticed by nobody, because |
+| --- | --- | --- | --- |
+"""
 
 
 class Mutant(NamedTuple):
@@ -64,74 +83,50 @@ def sample(names: Sequence[str], seed: str, count: int) -> list[str]:
     return random.Random(seed).sample(ordered, min(count, len(ordered)))
 
 
-def score(statuses: dict[str, str], mutants: dict[str, Mutant]) -> Score:
+def score(changes: dict[str, Change], noticed: dict[str, str]) -> Score:
     """Sum up what became of a sample.
 
     Parameters
     ----------
-    statuses : dict of str to str
-        By mutmut's name of the mutant, as mutmut says it.
-    mutants : dict of str to Mutant
-        The survivors.
+    changes : dict of str to Change
+        The sample.
+    noticed : dict of str to str
+        By the same names: who noticed, or nothing.
     """
     reasons = explain()
-    gone = Counter(status in ("killed", "timeout", "segfault", "suspicious") for status in statuses.values())
-    found = [mutants[name] for name, status in statuses.items() if status in ("survived", "no tests")]
+    found = [Mutant(it.function, it.old, it.new) for name, it in changes.items() if not noticed[name]]
     explained = tuple(mutant for mutant in found if mutant in reasons)
-    return Score(gone[True], explained, tuple(mutant for mutant in found if mutant not in reasons))
+    survived = tuple(mutant for mutant in found if mutant not in reasons)
+    return Score(len(changes) - len(found), explained, survived)
 
 
-class Tree:
-    """A copy of the repository in which mutmut runs; what it prints is kept from the screen."""
+def sum_up(found: Score) -> str:
+    """Say the score in one line."""
+    return (
+        f"{found.killed} killed, {len(found.survived)} survived, {len(found.explained)} cannot be killed: "
+        f"{found.share:.1%}"
+    )
 
-    def __init__(self, folder: Path, only: Sequence[str], tests: Sequence[str]) -> None:
-        self.folder = folder
-        for name in COPIED:
-            source = ROOT / name
-            ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
-            if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=ignored)
-            else:
-                shutil.copy(source, folder / name)
-        settings = {
-            "source_paths": ["src"],
-            "only_mutate": list(only),
-            "also_copy": [name for name in COPIED if name not in ("src", "tests", "pyproject.toml")],
-            "pytest_add_cli_args": ["-p", "no:cacheprovider", "-x", "--hypothesis-profile=ci"],
-            "pytest_add_cli_args_test_selection": list(tests),
-        }
-        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:
-            file.write(f"\n[tool.mutmut]\n{lines}")
 
-    def call(self, *arguments: str) -> str:
-        """Run mutmut."""
-        done = subprocess.run(
-            [sys.executable, "-m", "mutmut", *arguments],
-            cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": "src"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.stdout
+def make_page(found: Score, seed: str, size: int, total: int) -> str:
+    """Lay the score out as the page docs/mutation.md."""
+    reasons = explain()
+    rows = [(mutant, "nobody knows yet") for mutant in found.survived]
+    rows += [(mutant, reasons[mutant]) for mutant in found.explained]
+    lines = [
+        f"| `{mutant.function}` | {_cell(mutant.old)} | {_cell(mutant.new)} | {reason} |"
+        for mutant, reason in rows
+    ]
+    head = _PAGE.format(
+        size=size, total=total, seed=seed, score=sum_up(found), version=version("mutmut"), goal=GOAL
+    )
+    return head + "\n".join([*lines, ""])
 
-    def statuses(self) -> dict[str, str]:
-        """Return what mutmut knows of every mutant."""
-        lines = self.call("results", "--all", "true").splitlines()
-        return dict(line.strip().rsplit(": ", 1) for line in lines if "__mutmut_" in line)
 
-    def show(self, name: str) -> Mutant:
-        """Return the change that a mutant is."""
-        diff = [
-            line for line in self.call("show", name).splitlines() if not line.startswith(("---", "+++", "#"))
-        ]
-        old, new = (
-            "\n".join(line[1:].strip() for line in diff if line.startswith(sign)) for sign in ("-", "+")
-        )
-        function = re.sub(r"__mutmut_\d+$", "", name).replace("xǁ", "").replace("ǁ", ".").replace(".x_", ".")
-        return Mutant(function, old, new)
+def _cell(text: str) -> str:
+    """Return code as it may stand in a table."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    return f"`` {line} ``" if line else "nothing"
 
 
 def main() -> int:
@@ -141,30 +136,41 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=300, help="how many mutants")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", nargs="*", help="files to change, as src/pymllm/oracle/slot_*.py")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="which tests may notice")
+    parser.add_argument("--folder", type=Path, help="keep there what is known, and go on with it")
+    parser.add_argument("--page", type=Path, help="write the score as Markdown")
     arguments = parser.parse_args()
     only = arguments.only or [f"src/pymllm/{room}/*" for room in ROOMS]
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Tree(Path(folder), only, arguments.tests)
-        said = tree.call(
-            "run", "none", "--max-children", str(arguments.jobs)
-        )  # makes them, and times the tests
-        chosen = sample(list(tree.statuses()), arguments.seed, arguments.sample)
-        if not chosen:
-            print(said[-3000:], file=sys.stderr)
-            return 2
-        said = tree.call("run", "--max-children", str(arguments.jobs), *chosen)
-        statuses = {name: status for name, status in tree.statuses().items() if name in set(chosen)}
-        survivors = [name for name, status in statuses.items() if status in ("survived", "no tests")]
-        found = score(statuses, {name: tree.show(name) for name in survivors})
-    print(dict(Counter(statuses.values())), "seed", arguments.seed, "sample", len(chosen))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        names = make_mutants(folder, ROOT, only)
+        chosen = sample(names, arguments.seed, arguments.sample)
+        changes = {name: read_mutant(folder, name) for name in chosen}
+        noticed = find_out(folder, changes, arguments.jobs)
+    found = score({name: changes[name] for name in chosen}, noticed)
     for mutant in found.survived:
         print(f"\n{mutant.function}\n- {mutant.old}\n+ {mutant.new}")
-    print(
-        f"\n{found.killed} killed, {len(found.survived)} survived, {len(found.explained)} cannot be killed: "
-        f"{found.share:.1%}"
-    )
+    print(f"\n{sum_up(found)}; seed {arguments.seed}, {len(chosen)} of {len(names)}")
+    if arguments.page is not None:
+        page = make_page(found, arguments.seed, len(chosen), len(names))
+        arguments.page.write_text(page, encoding="utf-8")
     return 0 if found.share >= GOAL else 1
+
+
+def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, str]:
+    """Run the tests on all changes that nobody has noticed yet; by name, who has, or nothing."""
+    import torch  # noqa: F401  # once, for all processes that are forked
+
+    results = Results(folder / "results.json")
+    # Names count up in a function: after a change of it they mean something else.
+    keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
+    left = {keys[name]: it for name, it in changes.items() if not results.noticed.get(keys[name])}
+
+    def show(key: str, by: str) -> None:
+        print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
+
+    run_all(ROOT, left, ROOMS, jobs, results, show)
+    return {name: results.noticed[key] for name, key in keys.items()}
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def test_short_runs_meet_every_situation() -> None:
     met: Counter[str] = Counter()
     expected: set[str] = set()
     for seed, (adapter, config) in enumerate(CONFIGURATIONS):
-        examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=300).examiner
+        examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=400).examiner
         met += examiner.judge.evidence.reached
         expected |= expected_situations(examiner.history.header)
     assert expected - set(met) == set()

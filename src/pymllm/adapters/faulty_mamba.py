@@ -83,7 +83,7 @@ class CopiedStates(_Hybrid):
     """Splits a node and leaves its state with both halves."""
 
     BREAKS = "M3"
-    ALSO = ("M1", "M4")
+    ALSO = ("M1",)
     CACHE = _CopiesUp
 
 
@@ -123,7 +123,7 @@ class StatesAsTokens(_Hybrid):
     """Takes the number of states to evict for a number of tokens."""
 
     BREAKS = "M5"
-    ALSO = ("X2", "X1")
+    ALSO = ("X2",)
     CACHE = _CountsTokens
 
 

@@ -181,6 +181,7 @@ class UnheldHits(_FaultyContext):
     """Holds what it has found only once the rest is allocated."""
 
     BREAKS = "X4"
+    ALSO = ("C1",)  # the block found is evicted and handed out, and so has two references
     CONTEXT = _HoldsLate
     CONFIGURATIONS = configured(Requests.CONFIGURATIONS, layers=0)
 
@@ -234,6 +235,7 @@ class LongRows(_FaultyContext):
     """Leaves the blocks of a released request in the last row."""
 
     BREAKS = "E2"
+    ALSO = ("C3",)  # what is left in a row looks like a hit
     CONTEXT = _KeepsRows
 
 

@@ -78,7 +78,7 @@ class EagerReuse(_TokenSlots):
     """Hands out what was freed last while older pages are free."""
 
     BREAKS = "A4"
-    ALSO = ("X1", "X4", "X7")
+    ALSO = ("X1", "X7")
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, need_sort=True)
     POOL = _MergesAtOnce
 

@@ -159,7 +159,7 @@ class OneWindowMore(_Windowed):
     """Frees one window token more than was asked for, and so now and then a node more."""
 
     BREAKS = "S3"
-    ALSO = ("R5",)
+    ALSO = ("R5", "X2")
     CONFIGURATIONS = configured(WindowedRadix.CONFIGURATIONS, page_size=1, pool="swa")
     CACHE = _EvictsMoreWindows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from pymllm.adapters.cabinet.fault import Fault
@@ -38,9 +38,9 @@ class HuntPlan:
     operations : int
         Most operations of each searcher from one seed.
     shrinks : int
-        Most programs to play while a found one is made smaller; 0 leaves it as it is.
+        Most programs to play while the shortest that was found is made smaller; 0 leaves it as it is.
     seconds : float
-        A fault that takes longer than this from one seed has hung something.
+        A fault that takes more processor time than this from one seed has hung something.
     """
 
     seeds: tuple[int, ...] = (0,)
@@ -79,7 +79,7 @@ class Detection:
         That all searchers took until then.
     program : int or None
         Operations of the smallest program that breaks a law of the fault's list; ``None`` where nobody was
-        to make it smaller.
+        to make it smaller, or one from another seed was shorter already.
     """
 
     seed: int
@@ -164,24 +164,27 @@ def hunt(task: HuntTask) -> FaultResult:
     """
     start = time.monotonic()
     fault, plan = task.fault, task.plan
-    detections: list[Detection] = []
+    seen: list[tuple[Detection, Caught]] = []
     problems: list[str] = []
     try:
         with planted(fault.edits):
             for seed in plan.seeds:
                 found = _hunt_from(fault, seed, plan)
-                if isinstance(found, Detection):
-                    detections.append(found)
-                else:
+                if isinstance(found, str):
                     problems.append(found)
+                else:
+                    seen.append(found)
+            if seen and plan.shrinks:
+                _shrink_shortest(fault, seen, plan.shrinks)
     except StaleEditError as error:
         problems.append(f"cannot be planted: {error}")
     except PymllmError as error:
         problems.append(f"cannot be examined: {error}")
-    return FaultResult(fault, tuple(detections), tuple(problems), time.monotonic() - start)
+    detections = tuple(detection for detection, _ in seen)
+    return FaultResult(fault, detections, tuple(problems), time.monotonic() - start)
 
 
-def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> Detection | str:
+def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> tuple[Detection, Caught] | str:
     """Look for a fault from one seed; what was seen, or why nothing was."""
     start = time.monotonic()
     searchers = make_searchers(fault, seed)
@@ -197,7 +200,7 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> Detection | str:
     searcher, what = caught
     seconds = time.monotonic() - start
     violation = what.found.violation
-    return Detection(
+    detection = Detection(
         seed,
         violation.law,
         violation.message,
@@ -206,8 +209,9 @@ def _hunt_from(fault: Fault, seed: int, plan: HuntPlan) -> Detection | str:
         what.config,
         searcher.operations,
         seconds,
-        _shrink(fault, what, seed, plan.shrinks) if plan.shrinks else None,
+        None,
     )
+    return detection, what
 
 
 def _take_turns(searchers: Sequence[Searcher], operations: int) -> tuple[Searcher, Caught] | None:
@@ -227,6 +231,14 @@ def _name_of(searcher: Searcher, caught: Caught) -> str:
     if searcher.name != "invariants" or caught.is_inside:
         return searcher.name
     return "life-cycle machine" if issubclass(caught.machine, LifecycleMachine) else "machine"
+
+
+def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks: int) -> None:
+    """Put the length of the smallest program to the detection that has the shortest one to begin with."""
+    place = min(range(len(seen)), key=lambda number: len(seen[number][1].found.history))
+    detection, caught = seen[place]
+    smallest = _shrink(fault, caught, detection.seed, shrinks)
+    seen[place] = replace(detection, program=smallest), caught
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:

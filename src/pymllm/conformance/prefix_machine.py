@@ -133,10 +133,11 @@ class PrefixMachine(StateActs):
 
     @looked_at(needs="can_fail_eviction", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
-        """Let the pool refuse one of an eviction's calls (X2)."""
+        """Let the pool refuse one of an eviction's calls, and try again: nothing is out of order (X2)."""
         self.arm(("free", "free_swa")[call])
         # A small first phase leaves windows to the second: the call for these comes before the other.
         self._evict(tokens if call else min(tokens, self.page_size), window_tokens)
+        self._evict(tokens, window_tokens)
 
     @looked_at(
         needs="can_fail_pool", weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, call=(0, 1)
@@ -163,7 +164,7 @@ class PrefixMachine(StateActs):
 
     # -- holds ---------------------------------------------------------------------------------------------
 
-    @looked_at(needs="live", weight=2, pick=PICK)
+    @looked_at(needs="live", weight=4, pick=PICK)
     def lock_node(self, pick: int) -> None:
         """Hold a node; every other time one whose window is dead, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
@@ -262,13 +263,16 @@ class PrefixMachine(StateActs):
             ),  # halves are left
         ]
 
-    @looked_at(needs="is_refusing", pages=PAGES, turn=PAGES, style=STYLE)
+    @looked_at(needs="is_refusing", weight=3, pages=PAGES, turn=PAGES, style=STYLE)
     def insert_without_halves(self, pages: int, turn: int, style: int) -> None:
         """Insert slots as alive whose SWA halves were given back: an error, and nothing has changed (X1)."""
         key = self.draw_key(pages, turn, turn, style)
-        stored = self.model.stored(path_of_key(key))
-        if stored and style % 2:  # nothing new, so that only pages which are to be revived can lack a half
-            key = Key(key.tokens[: len(stored[-1].tokens)], key.extra_key, key.form)
+        if style % 2 and self.can_evict_secondary:
+            self._evict(0, turn)
+        dead = [handle.path for handle in self.live if not self.model.is_usable(handle.path)]
+        if dead and style % 2:  # nothing new, so that only pages which are to be revived can lack a half
+            path = picked(dead, turn)
+            key = Key(path.tokens, path.space.extra_key)
         slots = self.allocate(len(key.tokens)) if self.is_windowed and self.has_halves else None
         if slots is not None:
             self.free_halves(slots, style)

@@ -62,7 +62,7 @@ class StateActs(PrefixCaller):
 
     @looked_at(needs="has_states", weight=2, pages=PAGES, turn=PAGES, style=STYLE, keep=KEEP)
     def add_state_under_holds(self, pages: int, turn: int, style: int, keep: int) -> None:
-        """Hold a new node several times, hand its state over, and release one: the others protect it (M4)."""
+        """Hold a new node several times, hand its state over, release it: the last hold protects it (M4)."""
         key = self._whole(self.draw_key(pages, turn, turn, style))
         slots = self.allocate(len(key.tokens)) if key.tokens else None
         if slots is None:
@@ -71,8 +71,9 @@ class StateActs(PrefixCaller):
         self.give_back(slots, style)
         holds = [self.lock(step) for _ in range(1 + keep)]
         self._add_state(path_of_key(key), style)
-        if holds[0] is not None:
-            self.unlock(holds[0])
+        for hold in holds if keep < KEEP[1] else holds[:1]:
+            if hold is not None:
+                self.unlock(hold)
 
     @looked_at(needs="has_states", pages=PAGES, turn=PAGES, style=STYLE)
     def insert_state_badly(self, pages: int, turn: int, style: int) -> None:
@@ -104,7 +105,7 @@ class StateActs(PrefixCaller):
 
     # -- what fails ----------------------------------------------------------------------------------------
 
-    @looked_at(needs="can_fail_states", weight=2, tokens=TOKENS, states=TOKENS, nth=NTH)
+    @looked_at(needs="can_fail_states", weight=3, tokens=TOKENS, states=TOKENS, nth=NTH)
     def evict_refused_by_state_pool(self, tokens: int, states: int, nth: int) -> None:
         """Let the pool of states refuse one of an eviction's calls (X2)."""
         if self.can_evict:

@@ -7,6 +7,7 @@ given back. The judge, and a walk from inside, see to it that nothing was lost.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,22 @@ from typing import Any, ClassVar
 from pymllm.conformance.acting import ActingMachine, drive
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.oracle.block_operations import AllocBlocks, AllocSlots
 from pymllm.oracle.history import History
-from pymllm.oracle.operations import Alloc, AllocRows, AllocTrack, Fault, Operation
-from pymllm.oracle.outcomes import Outcome, Slots
+from pymllm.oracle.operations import Alloc, AllocRows, AllocTrack, Fault, Operation, Span
+from pymllm.oracle.outcomes import Failed, Outcome, Slots
+from pymllm.oracle.request_operations import AddRequest, RunStep, ScheduleChunk
 
-__all__ = ["CORPUS_ACTS", "CORPUS_SEEDS", "Failure", "SweepReport", "failures_of", "sweep", "sweep_runs"]
+__all__ = [
+    "CORPUS_ACTS",
+    "CORPUS_SEEDS",
+    "Failure",
+    "SweepReport",
+    "failures_of",
+    "inner_calls_of",
+    "sweep",
+    "sweep_runs",
+]
 
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
@@ -126,7 +138,7 @@ def failures_of(history: History) -> Iterator[Failure]:
     for step in history.steps:
         outcome = step.outcome
         assert outcome is not None  # or the program was not sound
-        if "faults" in claimed:
+        if {"faults", "callbacks"} <= {*claimed}:
             yield from _failing_calls(step.number, outcome)
         if "pool" in claimed and type(step.operation) in _HOARDS and isinstance(outcome.result, Slots):
             yield Failure(step.number, "alloc", 1)
@@ -138,24 +150,70 @@ def _failing_calls(step: int, outcome: Outcome) -> Iterator[Failure]:
             yield from (Failure(step, name, nth) for nth in range(1, count + 1))
 
 
-def _hoard_slots(free: dict[str, int]) -> list[Operation]:
-    return [Alloc(free["available_size"])]
+def _hoard_slots(played: ActingMachine, free: dict[str, int]) -> None:
+    played.do(Alloc(free["available_size"]))
 
 
-def _hoard_rows(free: dict[str, int]) -> list[Operation]:
-    return [AllocRows(free["available_size"])]
+def _hoard_rows(played: ActingMachine, free: dict[str, int]) -> None:
+    played.do(AllocRows(free["available_size"]))
 
 
-def _hoard_tracks(free: dict[str, int]) -> list[Operation]:
-    return [AllocTrack() for _ in range(free.get("available_track_slots", 0))]
+def _hoard_tracks(played: ActingMachine, free: dict[str, int]) -> None:
+    for _ in range(free.get("available_track_slots", 0)):
+        played.do(AllocTrack())
 
 
-_HOARDS: dict[type[Operation], Callable[[dict[str, int]], list[Operation]]] = {
+def _hoard_blocks(played: ActingMachine, free: dict[str, int]) -> None:
+    played.do(AllocBlocks(free["pool_avail"] + free["evictable_blocks"]))
+
+
+def _hoard_block_slots(played: ActingMachine, free: dict[str, int]) -> None:
+    """Give every slot that can be had to a block that somebody holds."""
+    _hoard_blocks(played, free)
+    taken = played.examiner.history.steps[-1]
+    held = taken.outcome.result if taken.outcome is not None else None
+    for at in range(len(held.slots) if isinstance(held, Slots) else 0):
+        if isinstance(played.do(AllocSlots((Span(taken.number, at, at + 1),))).result, Failed):
+            return
+
+
+_HOARDS: dict[type[Operation], Callable[[ActingMachine, dict[str, int]], None]] = {
     Alloc: _hoard_slots,
     AllocRows: _hoard_rows,
     AllocTrack: _hoard_tracks,
+    AllocBlocks: _hoard_blocks,
+    AllocSlots: _hoard_block_slots,
 }
 """What takes everything, so that the allocation finds nothing."""
+
+_BLOCKS = ("allocate_blocks", "no_blocks")
+_INNER_CALLS: dict[type[Operation], tuple[str, ...]] = {
+    AddRequest: (*_BLOCKS, "restore_state"),
+    ScheduleChunk: _BLOCKS,
+    RunStep: (*_BLOCKS, "allocate_slots", "store_states", "forward"),
+}
+"""Calls inside a context, by the operations that may make them; no outcome tells how many there were."""
+_BEYOND = 10**6
+"""No operation makes so many calls."""
+
+
+def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
+    """Yield every operation of a program on a context, by its number, with the calls that it may make inside.
+
+    Parameters
+    ----------
+    history : History
+        As of `failures_of`.
+    """
+    claimed = history.header.capabilities
+    for step in history.steps if "faults" in claimed else ():
+        calls = [
+            call
+            for call in _INNER_CALLS.get(type(step.operation), ())
+            if "mamba" in claimed or not call.endswith(("state", "states", "slots"))
+        ]
+        if calls:
+            yield step.number, calls
 
 
 # -- sweeping ------------------------------------------------------------------------------------------------
@@ -200,6 +258,28 @@ def sweep_runs(machine: type[ActingMachine], seeds: Sequence[int], acts: int) ->
         sound = _drive_for(machine, _sound(machine), seed, acts).examiner.history
         for failure in failures_of(sound):
             yield _play(machine, sound, failure)
+        for step, calls in inner_calls_of(sound):
+            yield from _sweep_inside(machine, sound, step, calls)
+
+
+def _sweep_inside(
+    machine: type[ActingMachine], sound: History, step: int, calls: Sequence[str]
+) -> Iterator[Examiner]:
+    """Let the first of some calls fail, then the second, until there are no more."""
+    without = _struck(_play(machine, sound, Failure(step, calls[0], _BEYOND)))
+    for call in calls:
+        for nth in itertools.count(1):
+            examiner = _play(machine, sound, Failure(step, call, nth))
+            if _struck(examiner) == without:
+                break
+            yield examiner
+
+
+def _struck(examiner: Examiner) -> Outcome | None:
+    """Return what came of the operation in which a call was to fail."""
+    steps = examiner.history.steps
+    armed = next(at for at, step in enumerate(steps) if isinstance(step.operation, Fault))
+    return steps[armed + 1].outcome
 
 
 def _play(machine: type[ActingMachine], sound: History, failure: Failure) -> Examiner:
@@ -223,9 +303,7 @@ def _let_fail(played: ActingMachine, operation: Operation, failure: Failure) -> 
     if failure.call == "alloc":
         last = played.examiner.history.steps[-1:]
         free = last[0].outcome.sizes if last and last[0].outcome is not None else {}
-        hoard = _HOARDS[type(operation)](free or played.examiner.adapter.sizes())  # type: ignore[attr-defined]
-        for taking in hoard:
-            played.do(taking)
+        _HOARDS[type(operation)](played, free or played.examiner.adapter.sizes())  # type: ignore[attr-defined]
     else:
         played.do(Fault(failure.call, failure.nth))
     played.do(operation)

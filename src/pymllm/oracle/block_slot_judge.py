@@ -93,8 +93,14 @@ class BlockSlotJudge(KVBlockJudge):
         if self.states is not None:
             self.states.suspect("X1")
 
-    def _lose(self, law: str, gone: Sequence[int], hashes: Sequence[int]) -> None:
-        super()._lose(law, gone, hashes)
+    def _lose(
+        self,
+        law: str,
+        gone: Sequence[int],
+        hashes: Sequence[int],
+        after: Mapping[str, int] | None = None,
+    ) -> None:
+        super()._lose(law, gone, hashes, after)
         if self.slots is not None:
             lost = [block for block in gone if block in self.slots.slot_of]
             self.evidence.meet("a block without a hash loses its slot", len(hashes) < len(gone) and lost)

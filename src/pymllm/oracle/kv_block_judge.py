@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
@@ -153,10 +153,16 @@ class KVBlockJudge(PoolJudge):
         if len(self.blocks.hash_of) > 1:
             self.evidence.count("C1")
 
-    def _lose(self, law: str, gone: Sequence[int], hashes: Sequence[int]) -> None:
+    def _lose(
+        self,
+        law: str,
+        gone: Sequence[int],
+        hashes: Sequence[int],
+        after: Mapping[str, int] | None = None,
+    ) -> None:
         """Follow blocks that were deregistered or became free; where nobody is told, a law is broken."""
         self.seen.check(law if "mamba" in self.claims else "C1", gone, hashes)
-        self.seen.check_inside(KVBlockJudge.sizes(self))
+        self.seen.check_inside(KVBlockJudge.sizes(self), after)
 
     # -- references ----------------------------------------------------------------------------------------
 
@@ -188,7 +194,7 @@ class KVBlockJudge(PoolJudge):
         # If they did not even become free, that says more than that nobody was told.
         is_freed = outcome.sizes.get("pool_avail", len(self.blocks.free)) == len(self.blocks.free)
         law = "C6" if is_freed else "C1"
-        self._lose(law, gone, [hashes[block] for block in gone if block in hashes])
+        self._lose(law, gone, [hashes[block] for block in gone if block in hashes], outcome.sizes)
         if self.seen.raised:
             self.suspect = "X2"
             return "X2"

@@ -51,7 +51,11 @@ def _check_inside(books: PrefixBooks, seen: SeenEffects, outcome: Outcome) -> No
     fault, sizes = books.fault, books.sizes()
     for effect in seen.callbacks:
         told = {name: size for name, size in effect.sizes.items() if name in sizes}
-        books.expect("X6", "sizes in a callback", {name: sizes[name] for name in told}, told)
+        wanted = {name: sizes[name] for name in told}
+        is_written = fault is None and told == {name: outcome.sizes.get(name) for name in told}
+        if told != wanted and is_written:
+            continue  # the books were written; whoever looks at the sizes at the end says what is wrong
+        books.expect("X6", "sizes in a callback", wanted, told)
     if fault is None or len(seen.callbacks) < fault.nth:
         return
     if fault.call == "callback":

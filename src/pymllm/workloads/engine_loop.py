@@ -231,8 +231,12 @@ class EngineLoop(ABC, Generic[Live]):
     # -- the queue's head --------------------------------------------------------------------------------
 
     def _may_ask_again(self) -> bool:
-        """Tell whether somebody waits whom memory has not refused as it is now."""
-        return bool(self.queue) and self._refused_at != self._loop_memory.changes
+        """Tell whether somebody waits whom memory has not refused as it is now, or who is alone.
+
+        Where others left and gave nothing back, nothing will ever change: an engine that does not ask then
+        never ends.
+        """
+        return bool(self.queue) and (self._refused_at != self._loop_memory.changes or not self.lives())
 
     def _remember_refusal(self) -> None:
         """Note that memory, as it is now, does not suffice for the head of the queue."""

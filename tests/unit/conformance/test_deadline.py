@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -21,6 +22,14 @@ def test_an_endless_loop_is_left() -> None:
     with pytest.raises(TookTooLong, match=r"still running after 0\.05 s"):
         spin()
     assert not issubclass(TookTooLong, Exception)
+
+
+def test_only_work_counts_until_the_wait_is_ten_times_as_long() -> None:
+    """What sleeps may have waited for the processor; what waits for ever is left, too."""
+    with deadline(0.05):
+        time.sleep(0.2)
+    with pytest.raises(TookTooLong), deadline(0.05):
+        time.sleep(60)
 
 
 def test_what_ends_in_time_is_left_alone() -> None:

@@ -67,6 +67,7 @@ def test_programs_are_made_smaller_where_that_is_asked_for() -> None:
     assert [found.seed for found in result.detections] == [0, 1]
     assert result.program is not None
     assert result.program <= 4
+    assert sorted(found.program is None for found in result.detections) == [False, True]  # the shortest
 
 
 def test_numbers_are_medians_and_the_smallest_program() -> None:

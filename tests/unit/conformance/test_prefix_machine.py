@@ -62,7 +62,7 @@ def test_every_act_is_there() -> None:
 def test_runs_use_every_operation_that_is_carried_out(adapter: str, changes: dict[str, Any]) -> None:
     """No act is idle: what an adapter can do is asked of it, and nothing else."""
     machine = make_machine(PrefixMachine, adapter, {**CONFIG, **changes})
-    steps = drive(machine, seed=3, steps=400).examiner.history.steps
+    steps = drive(machine, seed=3, steps=800).examiner.history.steps
     expected = {Match, Insert, Evict, Lock, Unlock, Reset, Alloc, Free}
     expected |= {AllocTrack, FreeTrack} if adapter == "mamba" else {FreeSWA, ReadHalves}
     if adapter != "chunk":

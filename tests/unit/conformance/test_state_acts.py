@@ -88,13 +88,15 @@ def test_a_state_may_come_later(machine: Any) -> None:
 
 
 def test_a_state_comes_under_several_holds(machine: Any) -> None:
-    """M4: one hold less still protects it; where there is no key or no room nothing is done."""
+    """M4: the last hold still protects it; where there is no key or no room nothing is done."""
     PrefixMachine.add_state_under_holds(machine, pages=0, turn=1, style=0, keep=0)
     assert not inserts(machine)
-    PrefixMachine.add_state_under_holds(machine, pages=4, turn=1, style=0, keep=2)
+    PrefixMachine.add_state_under_holds(machine, pages=4, turn=1, style=0, keep=3)
     assert [operation.state is not None for operation, _ in inserts(machine)] == [False, True]
-    assert len(machine.model.holds) == 2
+    assert len(machine.model.holds) == 3
     assert machine.model.sizes()["mamba_protected_size"] == 1
+    PrefixMachine.add_state_under_holds(machine, pages=2, turn=0, style=0, keep=1)
+    assert len(machine.model.holds) == 3
 
 
 def test_fresh_slots_bring_a_state_unmatched(machine: Any) -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from pymllm.adapters.cabinet.planting import Edit, planted
+from pymllm.adapters.own_blocks import Blocks
+from pymllm.adapters.own_requests import Requests
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
+from pymllm.conformance.request_machine import RequestMachine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.state_machine import StateMachine
-from pymllm.conformance.sweep import Failure, failures_of, sweep, sweep_runs
+from pymllm.conformance.sweep import Failure, failures_of, inner_calls_of, sweep, sweep_runs
 from pymllm.errors import InvariantViolation
+from pymllm.oracle.block_operations import AllocBlocks, AllocSlots
 from pymllm.oracle.history import Config, Header, History, Step
-from pymllm.oracle.operations import Alloc, Evict, Fault
-from pymllm.oracle.outcomes import Effect, Evicted, NoRoom, Outcome, Slots
+from pymllm.oracle.operations import Alloc, Evict, Fault, Inspect
+from pymllm.oracle.outcomes import Effect, Evicted, Failed, NoRoom, Outcome, Slots
+from pymllm.oracle.request_operations import AddRequest, ScheduleChunk
 
 PREFIX: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 ROWS: Config = {"max_reqs": 3, "max_context_len": 4}
@@ -38,7 +45,7 @@ def test_every_call_and_every_allocation_of_a_program_can_fail() -> None:
         Step(2, Alloc(4), Outcome(NoRoom())),
         Step(3, Evict(1), Outcome(Evicted(1, 1), effects)),
     ]
-    history = History(Header("radix", "prefix", {}, ("faults", "pool")), steps)
+    history = History(Header("radix", "prefix", {}, ("faults", "callbacks", "pool")), steps)
     assert list(failures_of(history)) == [
         Failure(1, "alloc", 1),
         Failure(3, "free", 1),
@@ -81,6 +88,42 @@ def test_an_allocation_that_finds_nothing_changes_nothing(
     report = sweep(machine_of(base, adapter, config), (0, 1, 2), 25)
     assert report.failures > 0
     assert report.exercised["X4"] >= report.failures
+
+
+def test_blocks_and_their_slots_run_out_in_turn() -> None:
+    """X4, C5: every block is somebody's, and every slot is a held block's."""
+    machine = machine_of(BlockMachine, "blocks", dict(Blocks.CONFIGURATIONS[0]))
+    seen = Counter[type]()
+    for examiner in sweep_runs(machine, (0, 1, 2), 30):
+        last = [step for step in examiner.history.steps if isinstance(step.outcome.result, NoRoom | Failed)]
+        seen.update(type(step.operation) for step in last)
+    assert min(seen[AllocBlocks], seen[AllocSlots]) > 0
+
+
+def test_every_call_inside_a_context_fails_in_turn() -> None:
+    """X2, C7: the allocations, the copies and the forward pass, each where it is made and nowhere else."""
+    machine = machine_of(RequestMachine, "requests", dict(Requests.CONFIGURATIONS[6]))
+    struck = Counter[tuple[str, int]]()
+    for examiner in sweep_runs(machine, (1,), 5):
+        struck.update((it.operation.call, it.operation.nth) for it in examiner.history.steps if is_fault(it))
+    assert {call for call, _ in struck} >= {"allocate_blocks", "no_blocks", "forward"}
+    assert {nth for _, nth in struck} >= {1, 2}
+    assert all(nth < 10 for _, nth in struck)
+
+
+def is_fault(step: Step) -> bool:
+    return isinstance(step.operation, Fault)
+
+
+def test_calls_inside_a_context_are_looked_for_where_they_can_be_made() -> None:
+    """X2: by operation, and those on states only where there are states."""
+    steps = [Step(1, AddRequest((1, 2))), Step(2, Inspect()), Step(3, ScheduleChunk(1))]
+    plain = History(Header("requests", "requests", {}, ("faults",)), steps)
+    blocks = ["allocate_blocks", "no_blocks"]
+    assert list(inner_calls_of(plain)) == [(1, blocks), (3, blocks)]
+    hybrid = History(Header("requests", "requests", {}, ("faults", "mamba")), steps[:1])
+    assert list(inner_calls_of(hybrid)) == [(1, [*blocks, "restore_state"])]
+    assert list(inner_calls_of(History(Header("requests", "requests", {}), steps))) == []
 
 
 def test_an_engine_that_is_refused_memory_gives_everything_back() -> None:

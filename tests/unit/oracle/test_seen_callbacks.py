@@ -41,6 +41,15 @@ def test_each_node_is_called_back_once_and_in_order(choose: Any, law: str | None
     assert told.law(len(told.steps), effects=(*calls, *choose(*callbacks))) == law
 
 
+@pytest.mark.parametrize(("at_the_end", "law"), [(1, "R7"), (0, "X6")])
+def test_written_books_that_are_wrong_are_no_fault_of_the_order(at_the_end: int, law: str) -> None:
+    """R7, X6: what the callback saw is what is told at the end, or it was called too early."""
+    told, calls, (one, two) = evicted()
+    sizes = {**told.steps[-1].outcome.sizes, "total_size": at_the_end}
+    effects = (*calls, one, dataclasses.replace(two, sizes={"total_size": 1}))
+    assert told.law(len(told.steps), effects=effects, sizes=sizes) == law
+
+
 @pytest.mark.parametrize(("count", "law"), [(1, None), (2, None), (0, "R5"), (3, "R5")])
 def test_nodes_that_nobody_has_seen_are_counted(count: int, law: str | None) -> None:
     """R5: one at least, and no more than there were pages."""

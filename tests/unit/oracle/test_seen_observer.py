@@ -56,6 +56,22 @@ def test_what_it_saw_and_met_is_judged(observer: SeenObserver, law: str) -> None
         observer.check_inside(SIZES)
 
 
+@pytest.mark.parametrize(("free", "law"), [(2, "C1"), (3, "X6")])
+def test_written_books_that_are_wrong_are_no_fault_of_the_order(free: int, law: str) -> None:
+    """C1, X6: what it saw is what is told at the end, or it was called too early."""
+    observer = seen(None, None, Effect("callback", (4,), sizes={"pool_avail": 2}))
+    with pytest.raises(InvariantViolation, match=law):
+        observer.check_inside(SIZES, {"pool_avail": free, "evictable_blocks": 1})
+
+
+def test_an_error_that_keeps_the_books_from_being_written_is_of_the_order() -> None:
+    """X6: the sizes are wrong to the end, and would not be if it had been called last."""
+    call = Effect("callback", (4,), sizes={"pool_avail": 2})
+    observer = seen(Fault("callback"), Failed(INJECTED), call)
+    with pytest.raises(InvariantViolation, match="X6"):
+        observer.check_inside(SIZES, {"pool_avail": 2, "evictable_blocks": 1})
+
+
 def test_a_fault_that_strikes_is_seen() -> None:
     """X2, X6: and one that nothing reached is not."""
     raised = seen(Fault("callback", 2), Failed(INJECTED))

@@ -396,3 +396,15 @@ def test_request_that_is_alone_and_cannot_grow_is_noticed(
     requests = [ask(0, 20, 2), ask(1, 30, 20, arrival_ms=1000.0)]
     with pytest.raises(InvariantViolation, match="E4: request 1 is alone and fits, but cannot grow"):
         engine_of(requests, check_every=0).run()
+
+
+def test_request_that_waits_for_nobody_is_noticed(engine_of: EngineOf, ask: Ask) -> None:
+    """E4: whom it waited for has left and gave nothing back; an engine that never asks again never ends."""
+    engine = engine_of([ask(0, 20, 10), ask(1, 25, 2)], capacity=32, page_size=4, check_every=0)
+    while not engine.decoding:
+        engine.step()
+    engine.step()
+    assert engine.queue
+    engine.decoding.remove(engine.decoding.requests)
+    with pytest.raises(InvariantViolation, match="E4: request 1 fits and is alone"):
+        engine.step()

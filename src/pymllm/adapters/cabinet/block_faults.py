@@ -46,7 +46,7 @@ _REFERENCES = (
     Fault(
         "B133",
         "Null and repeated blocks reach the free queue",
-        ("C1", "X1", "E4"),
+        ("C1", "E4"),
         ("blocks", "requests"),
         (
             Edit(
@@ -67,7 +67,7 @@ _REFERENCES = (
     Fault(
         "B124-blocks",
         "Observer called before the books are written",
-        ("X2", "C1", "C6", "X6"),
+        ("X6", "C6", "C1"),
         ("blocks", "requests"),
         (
             Edit(
@@ -101,7 +101,7 @@ _REFERENCES = (
     Fault(
         "B121-blocks",
         "Pin not rolled back when the allocation fails",
-        ("E3", "X4", "C1", "X2"),
+        ("X4", "C1", "X2"),
         ("requests",),
         (
             Edit(

@@ -101,7 +101,7 @@ _IN_THE_ENGINE = (
     Fault(
         "B71",
         "State stamped on a key that another component shortened",
-        ("M1", "M2", "E1"),
+        ("M1", "M2"),
         ("mamba",),
         (
             Edit(

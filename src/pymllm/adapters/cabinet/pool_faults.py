@@ -54,7 +54,7 @@ _SLOTS = (
     Fault(
         "B100",
         "Books balance while a page has two owners",
-        ("A1", "A3", "A2", "X7"),
+        ("A2", "A3", "A4", "X7"),  # where the first owner gave it back, it is out of its turn
         ("token-slots", "swa-slots"),
         (
             Edit(

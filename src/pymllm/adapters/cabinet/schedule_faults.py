@@ -87,7 +87,7 @@ _LIFE_CYCLE = (
     Fault(
         "B67",
         "Queued request aborted after it already owns a slot",
-        ("E3",),
+        ("E3", "E4"),  # what it holds for ever is room that the others lack
         ("radix",),
         (
             Edit(
@@ -101,7 +101,7 @@ _LIFE_CYCLE = (
     Fault(
         "B68",
         "Freed ping-pong slots still referenced by the request",
-        ("P2", "E2", "E3"),
+        ("E2", "E3"),
         ("radix",),
         (
             Edit(f"{_LIVE}.forget_memory", "self.length = self.row = ", "self.length = "),

@@ -1,0 +1,187 @@
+"""Mutants as mutmut makes them, one at a time in place of the sound function, with nothing in between.
+
+mutmut's own runs go through a trampoline at every call, which makes the state machines several times slower;
+here a forked process imports the module with the one function changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, ModuleType
+
+__all__ = ["Change", "install", "make_mutants", "read_mutant"]
+
+_SETTINGS = """
+[tool.mutmut]
+source_paths = ["src"]
+only_mutate = {only}
+pytest_add_cli_args_test_selection = ["test_nothing.py"]
+"""
+_NO_TEST = "from pymllm.oracle.spans import *\n\n\ndef test_nothing() -> None:\n    pass\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one function.
+
+    Parameters
+    ----------
+    module : str
+        That has the function.
+    function : str
+        Its name, after its class's where it has one.
+    old, new : str
+        The lines that differ.
+    text : str
+        Of the whole module with the change.
+    """
+
+    module: str
+    function: str
+    old: str
+    new: str
+    text: str
+
+
+def make_mutants(folder: Path, root: Path, only: Sequence[str]) -> list[str]:
+    """Let mutmut make all mutants of some files of a package in a folder, where they are not there already.
+
+    Returns
+    -------
+    list of str
+        mutmut's names for them.
+
+    Raises
+    ------
+    SystemExit
+        It made none.
+    """
+    shutil.copytree(
+        root / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+    )
+    (folder / "pyproject.toml").write_text(_SETTINGS.format(only=json.dumps(list(only))), encoding="utf-8")
+    (folder / "test_nothing.py").write_text(_NO_TEST, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mutmut", "run", "none"],  # no mutant is called so: they are made, and not run
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    names = [
+        name
+        for path in sorted((folder / "mutants" / "src").rglob("*.meta"))
+        for name in json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
+    ]
+    if not names:
+        raise SystemExit(done.stdout[-3000:])
+    return names
+
+
+def read_mutant(folder: Path, name: str) -> Change:
+    """Return the change that one of mutmut's mutants is.
+
+    Parameters
+    ----------
+    folder : Path
+        Of `make_mutants`.
+    name : str
+        Such as ``"pymllm.oracle.spans.x_cut__mutmut_3"``.
+    """
+    module, _, mangled = name.rpartition(".")
+    path = Path("src", *module.split(".")).with_suffix(".py")
+    if not (folder / path).exists():
+        path = Path("src", *module.split("."), "__init__.py")
+    function = re.sub(r"__mutmut_\d+$", "", mangled)
+    class_name, plain = "", function.removeprefix("x_")
+    if function.startswith("xǁ"):
+        _, class_name, plain = function.split("ǁ")
+    source = (folder / path).read_text(encoding="utf-8").splitlines()
+    mutated = (folder / "mutants" / path).read_text(encoding="utf-8")
+    first, last = _find(_parse(mutated), class_name, mangled)
+    new = mutated.splitlines()[first:last]
+    new[0] = new[0].replace(mangled, plain, 1)
+    first, last = _find(_parse("\n".join(source)), class_name, plain)
+    old = source[first:last]
+    text = "\n".join([*source[:first], *new, *source[last:], ""])
+    where = f"{module}.{class_name}.{plain}" if class_name else f"{module}.{plain}"
+    return Change(module, where, *_differ(old, new), text)
+
+
+@cache
+def _parse(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _find(tree: ast.Module, class_name: str, name: str) -> tuple[int, int]:
+    """Return where a function's lines begin and end, its decorators left out."""
+    body: list[ast.stmt] = tree.body
+    if class_name:
+        body = next(it for it in body if isinstance(it, ast.ClassDef) and it.name == class_name).body
+    # The last of a name counts: the first may be an overload.
+    found = [it for it in body if isinstance(it, ast.FunctionDef) and it.name == name][-1]
+    assert found.end_lineno is not None
+    return found.lineno - 1, found.end_lineno
+
+
+def _differ(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
+    """Return the lines that are only in one of two texts, written the same way first."""
+    texts = [ast.unparse(ast.parse("if 1:\n" + _indented(lines))).splitlines()[1:] for lines in (old, new)]
+    diff = list(difflib.ndiff(*texts))
+    gone, come = ([line[2:].strip() for line in diff if line.startswith(sign)] for sign in ("- ", "+ "))
+    return "\n".join(gone), "\n".join(come)
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f" {line}" if line.strip() else line for line in lines)
+
+
+class _ChangedLoader(importlib.machinery.SourceFileLoader):
+    """Loads a module from another text than its file's."""
+
+    def __init__(self, change: Change, path: str) -> None:
+        super().__init__(change.module, path)
+        self._text = change.text
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._text.encode(), self.path)  # never from a .pyc
+        return code
+
+
+class _ChangedFinder(importlib.abc.MetaPathFinder):
+    """Finds the one module."""
+
+    def __init__(self, change: Change, root: Path) -> None:
+        self._change = change
+        path = root.joinpath("src", *change.module.split("."))
+        self._path = path.with_suffix(".py") if not path.is_dir() else path / "__init__.py"
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._change.module:
+            return None
+        place = str(self._path)
+        return importlib.util.spec_from_file_location(
+            fullname, place, loader=_ChangedLoader(self._change, place)
+        )
+
+
+def install(change: Change, root: Path) -> None:
+    """Let this process import a module with a change in it; it must not have been imported before."""
+    assert change.module not in sys.modules
+    sys.meta_path.insert(0, _ChangedFinder(change, root))
