@@ -20,7 +20,7 @@ from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding
-from pymllm.conformance.shortening import shorten
+from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.oracle.history import History
@@ -196,7 +196,7 @@ class _Watch:
         smallest = [
             dataclasses.replace(found, is_unfinished=self._is_cut) for found in self._smallest.values()
         ]
-        short = [shorten(found, self._plan.shrinks) for found in smallest]
+        short = [shrink(found, seconds=None, plays=self._plan.shrinks) for found in smallest]
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash

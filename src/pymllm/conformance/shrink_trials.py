@@ -1,0 +1,197 @@
+"""Run candidates for a shorter program, each on a new adapter, and see whether it still breaks the law."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.adapter_calls import build_adapter, closing
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.program import play_steps
+from pymllm.conformance.step_references import without
+from pymllm.conformance.time_limit import HungError
+from pymllm.errors import InvariantViolation, ProgramError, PymllmError
+from pymllm.oracle.history import Config, Header
+from pymllm.oracle.operations import Operation
+
+__all__ = ["Look", "OutOfBudgetError", "Program", "Trials"]
+
+_HANGS = 3
+"""An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
+_REPAIRS = 4
+"""Operations that are carried out for one candidate, at most, as a multiple of its length."""
+_LEAST_REPAIRS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is made smaller: a configuration, and operations that are numbered from 1."""
+
+    config: Config
+    operations: tuple[Operation, ...]
+
+    @property
+    def key(self) -> int:
+        """A number that two programs share if they are equal, and hardly otherwise."""
+        return hash((tuple(self.config.items()), self.operations))
+
+
+class Look(Enum):
+    """How closely a program is looked at: the cheapest way in which the law is seen to be broken."""
+
+    OUTCOMES = "each outcome is judged"
+    TO_THE_END = "and the end, with parts of the program run again"
+    INSIDE = "and the implementation is walked from inside after every step"
+
+
+class OutOfBudgetError(Exception):
+    """No more programs may be tried."""
+
+
+class Trials:
+    """Plays programs, remembers which were tried, and keeps count of what they cost.
+
+    Parameters
+    ----------
+    header : Header
+        Of the history that is made smaller: adapter and seed.
+    laws : collection of str
+        Ids; a program that breaks one of them will do.
+    plays : int or None
+        Most programs to play.
+    seconds : float or None
+        After which nothing more is played.
+    on_play : callable, optional
+        Called before each.
+
+    Attributes
+    ----------
+    look : Look
+        How closely.
+    plays, hangs : int
+        So far.
+    """
+
+    def __init__(
+        self,
+        header: Header,
+        laws: Collection[str],
+        *,
+        plays: int | None = None,
+        seconds: float | None = None,
+        on_play: Callable[[], None] | None = None,
+    ) -> None:
+        self.look = Look.OUTCOMES
+        self.plays = 0
+        self.hangs = 0
+        self._header = header
+        self._laws = frozenset(laws)
+        self._plays_max = plays
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._on_play = on_play
+        self._tried: set[int] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more programs may be tried."""
+        return (
+            self.hangs >= _HANGS
+            or (self._plays_max is not None and self.plays >= self._plays_max)
+            or self._is_late
+        )
+
+    @property
+    def _is_late(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
+    def is_new(self, program: Program) -> bool:
+        """Tell whether a program has not been asked about before, and note that it has now."""
+        key = program.key
+        if key in self._tried:
+            return False
+        self._tried.add(key)
+        return True
+
+    def forget(self) -> None:
+        """Let every program be tried again: it is looked at in another way now."""
+        self._tried.clear()
+
+    def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
+        """Run a program without those of its operations that make no sense.
+
+        Returns
+        -------
+        tuple of (Program, FoundViolation) or None
+            What was left of it and broke one of the laws, up to the step that did; ``None`` where none is
+            broken.
+
+        Raises
+        ------
+        OutOfBudgetError
+            It must not be played any more, or was not at its end in time.
+        """
+        left = max(_LEAST_REPAIRS, _REPAIRS * len(program.operations))
+        while left > 0:
+            examiner = self._examiner_of(program)
+            if examiner is None:
+                return None
+            nonsense: list[int] = []
+            violation: InvariantViolation | None = None
+            try:
+                with closing(examiner.adapter):
+                    self._carry_out(examiner, program.operations)
+            except InvariantViolation as error:
+                violation = error
+            except ProgramError:
+                nonsense = [len(examiner.history)]
+            except HungError:
+                self.hangs += 1
+                return None
+            except OutOfBudgetError:
+                raise
+            except Exception:
+                return None  # whatever a program without some of its steps meets, it is not shorter
+            if violation is not None:
+                if violation.law not in self._laws:
+                    return None
+                played = program.operations[: len(examiner.history)]
+                return Program(program.config, played), FoundViolation(examiner.history, violation)
+            if not nonsense:
+                return None
+            left -= len(examiner.history)
+            program = Program(program.config, without(program.operations, nonsense))
+            if not self.is_new(program):
+                return None
+        return None
+
+    def _examiner_of(self, program: Program) -> Examiner | None:
+        if self.is_over:
+            raise OutOfBudgetError
+        self.plays += 1
+        if self._on_play is not None:
+            self._on_play()
+        try:
+            adapter = build_adapter(self._header.adapter, dict(program.config))
+            return Examiner(adapter, seed=self._header.seed, audit=self.look is Look.INSIDE)
+        except HungError:
+            self.hangs += 1
+        except PymllmError:
+            pass  # no adapter can be built so, or no judge
+        return None
+
+    def _carry_out(self, examiner: Examiner, operations: Sequence[Operation]) -> None:
+        steps = self._in_time(operations)
+        if self.look is Look.OUTCOMES:
+            for number, operation in steps:
+                examiner.do(operation, number)
+        else:
+            play_steps(examiner, steps)
+
+    def _in_time(self, operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
+        for number, operation in enumerate(operations, 1):
+            if self._is_late:
+                raise OutOfBudgetError
+            yield number, operation

@@ -1,0 +1,161 @@
+"""The smallest program that breaks a law: delta debugging over a history, each candidate run again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.reduction import Reduction
+from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, Program, Trials
+from pymllm.conformance.step_reduction import drop_families, drop_pairs, drop_runs, keep_end
+from pymllm.conformance.step_references import renumbered
+from pymllm.oracle.history import History
+from pymllm.oracle.operations import Operation
+
+__all__ = ["ShrinkProgress", "Shrinker", "shrink"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkProgress:
+    """How far a shrinker is.
+
+    Parameters
+    ----------
+    plays : int
+        Programs played so far.
+    operations : int
+        Of the smallest program so far.
+    seconds : float
+        Since it began.
+    """
+
+    plays: int
+    operations: int
+    seconds: float
+
+
+def shrink(
+    found: FoundViolation,
+    *,
+    seconds: float | None = 60.0,
+    plays: int | None = None,
+    laws: Collection[str] | None = None,
+    on_progress: Callable[[ShrinkProgress], None] | None = None,
+) -> FoundViolation:
+    """Return the smallest program that was found to break the same law.
+
+    Parameters
+    ----------
+    found : FoundViolation
+        Comes back as it is where running it again does not break the law.
+    seconds : float or None
+        After which the best so far is returned; ``None`` for as long as it takes.
+    plays : int or None
+        Most programs to try: what is found does not depend on the machine then.
+    laws : collection of str, optional
+        Ids of laws; by default only the one that was broken.
+    on_progress : callable, optional
+        Called before each program that is played.
+
+    Returns
+    -------
+    FoundViolation
+        Its history has outcomes, is numbered from 1, ends with the step that breaks the law, and is never
+        larger than the one given. Marked as unfinished where ``found`` is, where there were more programs
+        to try, or the adapter hung.
+    """
+    shrinker = Shrinker(found, seconds=seconds, plays=plays, laws=laws, on_progress=on_progress)
+    shrinker.run()
+    return shrinker.best
+
+
+class Shrinker:
+    """Makes one program smaller; the best so far can be had at any time, also after an interrupt.
+
+    Parameters
+    ----------
+    found, seconds, plays, laws, on_progress
+        As of `shrink`.
+
+    Attributes
+    ----------
+    best : FoundViolation
+        The smallest so far.
+    is_reproduced : bool
+        Whether running the program again broke the law.
+    """
+
+    def __init__(
+        self,
+        found: FoundViolation,
+        *,
+        seconds: float | None = 60.0,
+        plays: int | None = None,
+        laws: Collection[str] | None = None,
+        on_progress: Callable[[ShrinkProgress], None] | None = None,
+    ) -> None:
+        self._found = found
+        self._on_progress = on_progress
+        self._since = time.monotonic()
+        wanted = {found.violation.law} if laws is None else laws
+        header = found.history.header
+        self.trials = Trials(header, wanted, plays=plays, seconds=seconds, on_play=self._tell)
+        self._reduction: Reduction | None = None
+        self._is_finished = False
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether running the program again broke the law."""
+        return self._reduction is not None
+
+    @property
+    def best(self) -> FoundViolation:
+        """The smallest so far."""
+        found = self._found if self._reduction is None else self._reduction.found
+        is_unfinished = self._found.is_unfinished or not self._is_finished
+        return found if found.is_unfinished == is_unfinished else replace(found, is_unfinished=is_unfinished)
+
+    def run(self) -> None:
+        """Try smaller programs until there are none, or no more may be tried."""
+        try:
+            self._begin()
+            if self._reduction is not None:
+                self._reduce(self._reduction)
+            self._is_finished = not self.trials.hangs
+        except OutOfBudgetError:
+            pass
+
+    def _begin(self) -> None:
+        program = _numbered(self._found.history)
+        for look in Look:
+            self.trials.look = look
+            result = self.trials.play(program)
+            if result is not None:
+                self._reduction = Reduction(self.trials, *result)
+                return
+
+    def _reduce(self, reduction: Reduction) -> None:
+        keep_end(reduction)
+        before = None
+        while before != reduction.program:
+            before = reduction.program
+            drop_families(reduction)
+            drop_runs(reduction)
+            drop_pairs(reduction)
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            length = len(self.best.history)
+            spent = time.monotonic() - self._since
+            self._on_progress(ShrinkProgress(self.trials.plays, length, spent))
+
+
+def _numbered(history: History) -> Program:
+    """Return the operations numbered from 1, and so whatever names them."""
+    numbers = {step.number: number for number, step in enumerate(history.steps, 1)}
+    operations: list[Operation] = [
+        renumbered(step.operation, lambda number: numbers.get(number, number)) for step in history.steps
+    ]
+    return Program(dict(history.header.config), tuple(operations))
