@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,16 +10,15 @@ from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
+from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.step_references import without
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
 from pymllm.oracle.history import Config, Header
 from pymllm.oracle.operations import Operation
 
-__all__ = ["Look", "OutOfBudgetError", "Program", "Trials"]
+__all__ = ["Look", "Program", "Trials"]
 
-_HANGS = 3
-"""An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
 _REPAIRS = 4
 """Operations that are carried out for one candidate, at most, as a multiple of its length."""
 _LEAST_REPAIRS = 400
@@ -47,10 +45,6 @@ class Look(Enum):
     INSIDE = "and the implementation is walked from inside after every step"
 
 
-class OutOfBudgetError(Exception):
-    """No more programs may be tried."""
-
-
 class Trials:
     """Plays programs, remembers which were tried, and keeps count of what they cost.
 
@@ -60,52 +54,21 @@ class Trials:
         Of the history that is made smaller: adapter and seed.
     laws : collection of str
         Ids; a program that breaks one of them will do.
-    plays : int or None
-        Most programs to play.
-    seconds : float or None
-        After which nothing more is played.
-    on_play : callable, optional
-        Called before each.
+    budget : ShrinkBudget
+        Spent with each program.
 
     Attributes
     ----------
     look : Look
         How closely.
-    plays, hangs : int
-        So far.
     """
 
-    def __init__(
-        self,
-        header: Header,
-        laws: Collection[str],
-        *,
-        plays: int | None = None,
-        seconds: float | None = None,
-        on_play: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, header: Header, laws: Collection[str], budget: ShrinkBudget) -> None:
         self.look = Look.OUTCOMES
-        self.plays = 0
-        self.hangs = 0
         self._header = header
         self._laws = frozenset(laws)
-        self._plays_max = plays
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._on_play = on_play
+        self._budget = budget
         self._tried: set[int] = set()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no more programs may be tried."""
-        return (
-            self.hangs >= _HANGS
-            or (self._plays_max is not None and self.plays >= self._plays_max)
-            or self._is_late
-        )
-
-    @property
-    def _is_late(self) -> bool:
-        return self._end is not None and time.monotonic() >= self._end
 
     def is_new(self, program: Program) -> bool:
         """Tell whether a program has not been asked about before, and note that it has now."""
@@ -148,7 +111,7 @@ class Trials:
             except ProgramError:
                 nonsense = [len(examiner.history)]
             except HungError:
-                self.hangs += 1
+                self._budget.hangs += 1
                 return None
             except OutOfBudgetError:
                 raise
@@ -168,16 +131,12 @@ class Trials:
         return None
 
     def _examiner_of(self, program: Program) -> Examiner | None:
-        if self.is_over:
-            raise OutOfBudgetError
-        self.plays += 1
-        if self._on_play is not None:
-            self._on_play()
+        self._budget.spend()
         try:
             adapter = build_adapter(self._header.adapter, dict(program.config))
             return Examiner(adapter, seed=self._header.seed, audit=self.look is Look.INSIDE)
         except HungError:
-            self.hangs += 1
+            self._budget.hangs += 1
         except PymllmError:
             pass  # no adapter can be built so, or no judge
         return None
@@ -192,6 +151,5 @@ class Trials:
 
     def _in_time(self, operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
         for number, operation in enumerate(operations, 1):
-            if self._is_late:
-                raise OutOfBudgetError
+            self._budget.check_time()
             yield number, operation

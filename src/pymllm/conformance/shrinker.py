@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.reduction import Reduction
-from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, Program, Trials
+from pymllm.conformance.scenario_reduction import ScenarioReduction
+from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
+from pymllm.conformance.shrink_trials import Look, Program, Trials
 from pymllm.conformance.step_reduction import drop_families, drop_pairs, drop_runs, keep_end
 from pymllm.conformance.step_references import renumbered
 from pymllm.oracle.history import History
@@ -98,11 +99,9 @@ class Shrinker:
     ) -> None:
         self._found = found
         self._on_progress = on_progress
-        self._since = time.monotonic()
-        wanted = {found.violation.law} if laws is None else laws
-        header = found.history.header
-        self.trials = Trials(header, wanted, plays=plays, seconds=seconds, on_play=self._tell)
-        self._reduction: Reduction | None = None
+        self._laws = frozenset({found.violation.law} if laws is None else laws)
+        self.budget = ShrinkBudget(plays, seconds, self._tell)
+        self._reduction: Reduction | ScenarioReduction | None = None
         self._is_finished = False
 
     @property
@@ -120,21 +119,27 @@ class Shrinker:
     def run(self) -> None:
         """Try smaller programs until there are none, or no more may be tried."""
         try:
-            self._begin()
-            if self._reduction is not None:
+            self._reduction = self._begin()
+            if isinstance(self._reduction, ScenarioReduction):
+                self._reduction.run()
+            elif self._reduction is not None:
                 self._reduce(self._reduction)
-            self._is_finished = not self.trials.hangs
+            self._is_finished = not self.budget.hangs
         except OutOfBudgetError:
             pass
 
-    def _begin(self) -> None:
+    def _begin(self) -> Reduction | ScenarioReduction | None:
+        """Break the law again: by the operations alone, or else by the acts that led to them."""
+        trials = Trials(self._found.history.header, self._laws, self.budget)
         program = _numbered(self._found.history)
-        for look in Look:
-            self.trials.look = look
-            result = self.trials.play(program)
+        for trials.look in Look:
+            result = trials.play(program)
             if result is not None:
-                self._reduction = Reduction(self.trials, *result)
-                return
+                return Reduction(trials, *result)
+        if self._found.scenario is None:
+            return None
+        scenarios = ScenarioReduction(self._found, self._laws, self.budget)
+        return scenarios if scenarios.begin() else None
 
     def _reduce(self, reduction: Reduction) -> None:
         keep_end(reduction)
@@ -147,9 +152,8 @@ class Shrinker:
 
     def _tell(self) -> None:
         if self._on_progress is not None:
-            length = len(self.best.history)
-            spent = time.monotonic() - self._since
-            self._on_progress(ShrinkProgress(self.trials.plays, length, spent))
+            told = ShrinkProgress(self.budget.plays, len(self.best.history), self.budget.seconds)
+            self._on_progress(told)
 
 
 def _numbered(history: History) -> Program:
