@@ -13,6 +13,7 @@ from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
 from pymllm.cli.rerun import rerun_command
 from pymllm.cli.schema import schema_command
+from pymllm.cli.shrink import shrink_command
 from pymllm.cli.verify import verify_command
 
 __all__ = ["main"]
@@ -21,6 +22,7 @@ for command in (
     verify_command,
     rerun_command,
     judge_command,
+    shrink_command,
     faults_command,
     adapters_command,
     schema_command,

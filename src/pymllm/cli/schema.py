@@ -13,8 +13,8 @@ from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "verify")
-"""What faults prints, a line of a history, what judge and rerun print, what verify prints."""
+SCHEMAS = ("faults", "history", "judgement", "shrink", "verify")
+"""What faults prints, a line of a history, what judge and rerun print, what shrink and verify print."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
@@ -27,6 +27,10 @@ def make_schema(name: str) -> dict[str, Any]:
         from pymllm.cli.faults_document import faults_schema
 
         return faults_schema()
+    if name == "shrink":
+        from pymllm.cli.shrink_document import shrink_schema
+
+        return shrink_schema()
     from pymllm.cli.verify_document import verify_schema
 
     return verify_schema()
@@ -37,7 +41,7 @@ def make_schema(name: str) -> dict[str, Any]:
 def schema_command(name: str) -> None:
     """Print the JSON schema of a document or file of this program.
 
-    history: one line of a program's file. The others are what commands print with --json: faults, verify,
-    and judgement for both judge and rerun.
+    history: one line of a program's file. The others are what commands print with --json: faults, shrink,
+    verify, and judgement for both judge and rerun.
     """
     say(json.dumps(make_schema(name), indent=2))

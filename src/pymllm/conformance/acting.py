@@ -118,8 +118,10 @@ class ActingMachine(RuleBasedStateMachine):
         So far.
     is_acting : bool
         Whether an act is under way.
-    steps_run, runs, totals
-        Of the class: operations and programs so far, and a function to call with each ended examiner.
+    steps_run, runs
+        Of the class: operations and programs so far.
+    on_end, before_step
+        Of the class: functions to call with each ended examiner, and before each operation.
     """
 
     ADAPTER: ClassVar[str]
@@ -131,6 +133,7 @@ class ActingMachine(RuleBasedStateMachine):
     steps_run: ClassVar[int] = 0
     runs: ClassVar[int] = 0
     on_end: ClassVar[Callable[[Examiner], None] | None] = None
+    before_step: ClassVar[Callable[[], None] | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +155,10 @@ class ActingMachine(RuleBasedStateMachine):
 
     def do(self, operation: Operation) -> Outcome:
         """Carry out an operation and have it judged."""
-        type(self).steps_run += 1
+        cls = type(self)
+        cls.steps_run += 1
+        if cls.before_step is not None:
+            cls.before_step()
         return self._watched(lambda: self.examiner.do(operation))
 
     def _watched(self, call: Callable[[], T]) -> T:
@@ -195,9 +201,8 @@ class ActingMachine(RuleBasedStateMachine):
 
 def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:
     """Return what a machine class was made of: the first of its bases that stands in a module."""
-    return next(
-        base for base in machine.__mro__ if vars(sys.modules[base.__module__]).get(base.__name__) is base
-    )
+    bases: list[type[ActingMachine]] = [base for base in machine.__mro__ if issubclass(base, ActingMachine)]
+    return next(base for base in bases if getattr(sys.modules[base.__module__], base.__name__, None) is base)
 
 
 def make_machine(

@@ -8,9 +8,11 @@ from typing import Any
 
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.shrink_trials import Program, Trials
+from pymllm.conformance.step_references import references
+from pymllm.oracle.history import History
 from pymllm.oracle.operations import AddRequest, Key, Operation
 
-__all__ = ["Reduction", "weigh"]
+__all__ = ["Reduction", "count_tokens", "weigh"]
 
 
 class Reduction:
@@ -83,12 +85,19 @@ def weigh(program: Program) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        Operations, tokens of keys and prompts, the sum of the configuration's numbers, how many fields of
-        operations are not their default, and the sum of all numbers in operations.
+        Operations, how often one refers to another, tokens of keys and prompts, the sum of the
+        configuration's numbers, how many fields of operations are not their default, and the sum of all
+        numbers in operations.
     """
     tokens, unusual, numbers = _sum([_weigh_record(operation) for operation in program.operations], (0, 0, 0))
     pools = sum(value for value in program.config.values() if type(value) is int)
-    return len(program.operations), tokens, pools, unusual, numbers
+    named = sum(1 for operation in program.operations for _ in references(operation))
+    return len(program.operations), named, tokens, pools, unusual, numbers
+
+
+def count_tokens(history: History) -> int:
+    """Count the tokens of all keys and prompts of a history."""
+    return sum(_weigh_record(step.operation)[0] for step in history.steps)
 
 
 @functools.lru_cache(maxsize=100_000)

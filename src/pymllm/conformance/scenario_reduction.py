@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
 from pymllm.conformance.adapter_calls import close_adapter
@@ -14,8 +13,6 @@ from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["ScenarioReduction"]
 
@@ -150,19 +147,12 @@ class ScenarioReduction:
 
     def _machine_of(self, config: Config) -> type[ActingMachine]:
         """Make the machine class of a configuration; it asks before each operation whether it is late."""
-        header, budget = self.found.history.header, self._budget
-        scenario = self._scenario
+        header, scenario = self.found.history.header, self._scenario
         made = make_machine(scenario.machine, header.adapter, config, seed=header.seed, audit=scenario.audit)
-
-        def do(self: Any, operation: Operation) -> Outcome:
-            budget.check_time()
-            outcome: Outcome = super(timed, self).do(operation)
-            return outcome
-
-        # A whole program is run again where only that shows the law.
-        space = {"do": do, "REPLAY_EVERY": 1 if "X3" in self._laws else sys.maxsize, "runs": 1}
-        timed: type[ActingMachine] = type(made.__name__, (made,), {**space, "CONFIG": config})
-        return timed
+        made.before_step = self._budget.check_time
+        made.runs = 1
+        made.REPLAY_EVERY = 1 if "X3" in self._laws else sys.maxsize  # only that takes a second run to see
+        return made
 
 
 def _play(machine_class: type[ActingMachine], acts: Acts) -> None:

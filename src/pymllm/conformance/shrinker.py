@@ -6,16 +6,36 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.key_reduction import merge_tokens, shorten_keys
+from pymllm.conformance.pool_reduction import shrink_pages, shrink_pools
 from pymllm.conformance.reduction import Reduction
 from pymllm.conformance.scenario_reduction import ScenarioReduction
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.shrink_trials import Look, Program, Trials
+from pymllm.conformance.span_reduction import shrink_allocations, untangle_inserts
 from pymllm.conformance.step_reduction import drop_families, drop_pairs, drop_runs, keep_end
 from pymllm.conformance.step_references import renumbered
+from pymllm.conformance.value_reduction import lower_numbers, make_usual
 from pymllm.oracle.history import History
 from pymllm.oracle.operations import Operation
 
 __all__ = ["ShrinkProgress", "Shrinker", "shrink"]
+
+
+_PASSES = (
+    drop_families,
+    drop_runs,
+    untangle_inserts,
+    drop_runs,
+    drop_pairs,
+    make_usual,
+    merge_tokens,
+    shorten_keys,
+    shrink_allocations,
+    shrink_pages,
+    shrink_pools,
+    lower_numbers,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +144,7 @@ class Shrinker:
                 self._reduction.run()
             elif self._reduction is not None:
                 self._reduce(self._reduction)
+                self._confirm(self._reduction)
             self._is_finished = not self.budget.hangs
         except OutOfBudgetError:
             pass
@@ -146,9 +167,28 @@ class Shrinker:
         before = None
         while before != reduction.program:
             before = reduction.program
-            drop_families(reduction)
-            drop_runs(reduction)
-            drop_pairs(reduction)
+            for make_smaller in _PASSES:
+                make_smaller(reduction)
+
+    def _confirm(self, reduction: Reduction) -> None:
+        """See to it that whoever looks as closely as possible, as a rerun does, sees the law broken, too.
+
+        Where another law is seen first, the program is made smaller once more under the closest look, if that
+        shows the law in the program as it was found.
+        """
+        trials = reduction.trials
+        if trials.look is Look.INSIDE:
+            return
+        trials.look = Look.INSIDE
+        result = trials.play(reduction.program)
+        if result is not None:
+            reduction.program, reduction.found = result
+            return
+        again = trials.play(_numbered(self._found.history))
+        if again is not None:
+            trials.forget()
+            self._reduction = Reduction(trials, *again)
+            self._reduce(self._reduction)
 
     def _tell(self) -> None:
         if self._on_progress is not None:
