@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,6 +18,10 @@ from pymllm.oracle.history import Config
 __all__ = ["ScenarioReduction"]
 
 Acts = tuple[PlayedAct, ...]
+
+
+_OTHERS = 150
+_ACTS_OF_OTHERS = 3
 
 
 class ScenarioReduction:
@@ -62,6 +67,7 @@ class ScenarioReduction:
             self._drop_acts()
             self._lower_arguments()
             self._shrink_pools()
+            self._try_others()
 
     @property
     def _acts(self) -> Acts:
@@ -116,6 +122,16 @@ class ScenarioReduction:
             smaller = [size for size in dict.fromkeys((1, value // 2, value - 1)) if 0 < size < value]
             is_shrinking = any(self._attempt({**self._config, key: size}, self._acts) for size in smaller)
 
+    def _try_others(self) -> None:
+        """Draw short scenarios in small pools: what took many requests may take few of another shape."""
+        source = random.Random(len(self._tried))
+        known = acts_of(self._scenario.machine)
+        names, weights = list(known), [act.act_weight for act in known.values()]
+        for _ in range(_OTHERS):
+            chosen = source.choices(names, weights, k=source.randint(1, _ACTS_OF_OTHERS))
+            acts = tuple(_draw_act(source, name, known[name].act_ranges) for name in chosen)
+            self._attempt({key: _draw_size(source, value) for key, value in self._config.items()}, acts)
+
     # -- how -----------------------------------------------------------------------------------------------
 
     def _attempt(self, config: Config, acts: Acts) -> bool:
@@ -153,6 +169,20 @@ class ScenarioReduction:
         made.runs = 1
         made.REPLAY_EVERY = 1 if "X3" in self._laws else sys.maxsize  # only that takes a second run to see
         return made
+
+
+def _draw_act(source: random.Random, name: str, ranges: dict[str, tuple[int, int]]) -> PlayedAct:
+    return PlayedAct(name, tuple((key, _draw(source, *bounds)) for key, bounds in ranges.items()))
+
+
+def _draw(source: random.Random, low: int, high: int) -> int:
+    """Draw a number of a range, rather a small one."""
+    return source.randint(low, source.randint(low, high))
+
+
+def _draw_size(source: random.Random, value: int | str | bool | None) -> int | str | bool | None:
+    """Draw a size as it is or smaller; what is no number stays."""
+    return _draw(source, 1, value) if type(value) is int and value and source.random() < 0.5 else value
 
 
 def _play(machine_class: type[ActingMachine], acts: Acts) -> None:

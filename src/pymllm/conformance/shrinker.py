@@ -13,7 +13,7 @@ from pymllm.conformance.scenario_reduction import ScenarioReduction
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.shrink_trials import Look, Program, Trials
 from pymllm.conformance.span_reduction import shrink_allocations, untangle_inserts
-from pymllm.conformance.step_reduction import drop_families, drop_pairs, drop_runs, keep_end
+from pymllm.conformance.step_reduction import drop_families, drop_kinds, drop_pairs, drop_runs, keep_end
 from pymllm.conformance.step_references import renumbered
 from pymllm.conformance.value_reduction import lower_numbers, make_usual
 from pymllm.oracle.history import History
@@ -23,6 +23,7 @@ __all__ = ["ShrinkProgress", "Shrinker", "shrink"]
 
 
 _PASSES = (
+    drop_kinds,
     drop_families,
     drop_runs,
     untangle_inserts,

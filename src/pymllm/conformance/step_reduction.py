@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
 
 from pymllm.conformance.reduction import Reduction
-from pymllm.conformance.step_references import only, without
+from pymllm.conformance.step_references import only, references, without
 from pymllm.oracle.operations import Operation
 
-__all__ = ["drop_families", "drop_pairs", "drop_runs", "keep_end"]
+__all__ = ["drop_families", "drop_kinds", "drop_pairs", "drop_runs", "keep_end"]
 
 _FIRST_END = 4
 _LONGER_ENDS = 3
@@ -31,13 +32,24 @@ def drop_families(reduction: Reduction) -> None:
     """Leave out all operations on the keys that begin alike, one family after the other."""
     for family in sorted({_family(operation) for operation in reduction.operations} - {""}):
         numbers = [at for at, operation in enumerate(reduction.operations, 1) if _family(operation) == family]
-        reduction.attempt(without(reduction.operations, numbers))
+        reduction.attempt(without(reduction.operations, set(numbers)))
 
 
 def _family(operation: Operation) -> str:
     """Return how an operation's key begins, its namespace included; nothing where it has none."""
     key = getattr(operation, "key", None)
     return "" if key is None else repr((key.extra_key, key.tokens[:1]))
+
+
+def drop_kinds(reduction: Reduction) -> None:
+    """Leave out all operations of one kind, those first that nobody refers to; else all but the last."""
+    operations = reduction.operations
+    named = Counter(type(operations[number - 1]) for it in operations for number in references(it))
+    kinds = {type(operation): None for operation in operations}
+    for kind in sorted(kinds, key=lambda kind: (named[kind], kind.__name__)):
+        numbers = [at for at, operation in enumerate(reduction.operations, 1) if type(operation) is kind]
+        if numbers and not reduction.attempt(without(reduction.operations, set(numbers))):
+            reduction.attempt(without(reduction.operations, set(numbers[:-1])))
 
 
 def drop_runs(reduction: Reduction) -> None:
