@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 from pymllm.conformance.acting import FoundViolation
-from pymllm.conformance.shrink_trials import Program, Trials
+from pymllm.conformance.shrink_trials import Program
 from pymllm.conformance.step_references import references
 from pymllm.oracle.history import History
 from pymllm.oracle.operations import AddRequest, Key, Operation
 
-__all__ = ["Reduction", "count_tokens", "weigh"]
+__all__ = ["Player", "Reduction", "count_tokens", "weigh"]
+
+
+class Player(Protocol):
+    """Who runs programs: `pymllm.conformance.shrink_trials.Trials`."""
+
+    def is_new(self, program: Program) -> bool:
+        """Tell whether a program has not been asked about before."""
+
+    def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
+        """Run a program; what was left of it and broke the law, or ``None``."""
 
 
 class Reduction:
@@ -20,8 +30,8 @@ class Reduction:
 
     Parameters
     ----------
-    trials : Trials
-        Who plays.
+    player : Player
+        Runs what is tried.
     program : Program
         Breaks the law.
     found : FoundViolation
@@ -33,8 +43,8 @@ class Reduction:
         The smallest so far.
     """
 
-    def __init__(self, trials: Trials, program: Program, found: FoundViolation) -> None:
-        self.trials = trials
+    def __init__(self, player: Player, program: Program, found: FoundViolation) -> None:
+        self._player = player
         self.program = program
         self.found = found
 
@@ -64,9 +74,9 @@ class Reduction:
             Nothing more may be tried.
         """
         candidate = Program({**self.program.config, **config}, operations)
-        if not _is_smaller(candidate, self.program) or not self.trials.is_new(candidate):
+        if not _is_smaller(candidate, self.program) or not self._player.is_new(candidate):
             return False
-        result = self.trials.play(candidate)
+        result = self._player.play(candidate)
         if result is None:
             return False
         self.program, self.found = result

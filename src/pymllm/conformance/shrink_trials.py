@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.adapter_calls import build_adapter, closing
+from pymllm.conformance.caller_duty import makes_sense
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.program import play_steps
+from pymllm.conformance.program import end_program
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
-from pymllm.conformance.step_references import without
+from pymllm.conformance.step_references import references, without
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
 from pymllm.oracle.history import Config, Header
@@ -98,37 +99,50 @@ class Trials:
         """
         left = max(_LEAST_REPAIRS, _REPAIRS * len(program.operations))
         while left > 0:
-            examiner = self._examiner_of(program)
-            if examiner is None:
-                return None
-            nonsense: list[int] = []
-            violation: InvariantViolation | None = None
-            try:
-                with closing(examiner.adapter):
-                    self._carry_out(examiner, program.operations)
-            except InvariantViolation as error:
-                violation = error
-            except ProgramError:
-                nonsense = [len(examiner.history)]
-            except HungError:
-                self._budget.hangs += 1
-                return None
-            except OutOfBudgetError:
-                raise
-            except Exception:
-                return None  # whatever a program without some of its steps meets, it is not shorter
-            if violation is not None:
-                if violation.law not in self._laws:
+            run = self._run(program)
+            left -= max(run.steps, 1)
+            if run.skipped:
+                # Steps have other numbers without them, and who knows what else: once more, as it will stand.
+                done = program.operations[: run.steps] if run.found else program.operations
+                program = Program(program.config, without(done, run.skipped))
+                if not self.is_new(program):
                     return None
-                played = program.operations[: len(examiner.history)]
-                return Program(program.config, played), FoundViolation(examiner.history, violation)
-            if not nonsense:
+            elif run.found is None:
                 return None
-            left -= len(examiner.history)
-            program = Program(program.config, without(program.operations, nonsense))
-            if not self.is_new(program):
-                return None
+            else:
+                return Program(program.config, program.operations[: run.steps]), run.found
         return None
+
+    def _run(self, program: Program) -> _Run:
+        """Run a program once."""
+        examiner = self._examiner_of(program)
+        if examiner is None:
+            return _Run(0)
+        skipped: set[int] = set()
+        number = 0
+        try:
+            with closing(examiner.adapter):
+                for number, operation in enumerate(program.operations, 1):
+                    self._budget.check_time()
+                    if not _carry_out(examiner, number, operation, skipped):
+                        skipped.add(number)
+                if not skipped and self.look is not Look.OUTCOMES:
+                    end_program(examiner)
+        except InvariantViolation as violation:
+            if violation.law in self._laws:
+                return _Run(number, skipped, FoundViolation(examiner.history, violation))
+        except OutOfBudgetError:
+            raise
+        except ProgramError:
+            return _Run(number, {*skipped, number})
+        except HungError:
+            self._budget.hangs += 1
+        except Exception:
+            pass  # whatever a program without some of its steps meets, it is not shorter
+        else:
+            # What is judged at the end was left out above.
+            return _Run(number, skipped if self.look is not Look.OUTCOMES else set())
+        return _Run(number)
 
     def _examiner_of(self, program: Program) -> Examiner | None:
         self._budget.spend()
@@ -141,15 +155,26 @@ class Trials:
             pass  # no adapter can be built so, or no judge
         return None
 
-    def _carry_out(self, examiner: Examiner, operations: Sequence[Operation]) -> None:
-        steps = self._in_time(operations)
-        if self.look is Look.OUTCOMES:
-            for number, operation in steps:
-                examiner.do(operation, number)
-        else:
-            play_steps(examiner, steps)
 
-    def _in_time(self, operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
-        for number, operation in enumerate(operations, 1):
-            self._budget.check_time()
-            yield number, operation
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What came of one run: how many steps were begun, which made no sense, and what they broke."""
+
+    steps: int
+    skipped: Collection[int] = ()
+    found: FoundViolation | None = None
+
+
+def _carry_out(examiner: Examiner, number: int, operation: Operation, skipped: Collection[int]) -> bool:
+    """Carry an operation out if it makes sense; whether it did."""
+    is_left_over = any(step in skipped for step in references(operation))
+    if is_left_over or not makes_sense(examiner.judge, operation):
+        return False
+    try:
+        examiner.do(operation, number)
+    except ProgramError:
+        if examiner.is_cut_short:  # the adapter itself saw it, before it did anything
+            examiner.history.steps.pop()
+            return False
+        raise
+    return True

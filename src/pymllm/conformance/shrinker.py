@@ -122,6 +122,7 @@ class Shrinker:
         self._on_progress = on_progress
         self._laws = frozenset({found.violation.law} if laws is None else laws)
         self.budget = ShrinkBudget(plays, seconds, self._tell)
+        self._trials = Trials(found.history.header, self._laws, self.budget)
         self._reduction: Reduction | ScenarioReduction | None = None
         self._is_finished = False
 
@@ -152,7 +153,7 @@ class Shrinker:
 
     def _begin(self) -> Reduction | ScenarioReduction | None:
         """Break the law again: by the operations alone, or else by the acts that led to them."""
-        trials = Trials(self._found.history.header, self._laws, self.budget)
+        trials = self._trials
         program = _numbered(self._found.history)
         for trials.look in Look:
             result = trials.play(program)
@@ -177,7 +178,7 @@ class Shrinker:
         Where another law is seen first, the program is made smaller once more under the closest look, if that
         shows the law in the program as it was found.
         """
-        trials = reduction.trials
+        trials = self._trials
         if trials.look is Look.INSIDE:
             return
         trials.look = Look.INSIDE
