@@ -34,7 +34,9 @@ def found_in(program: Program) -> FoundViolation:
 
 
 def reduction_of(
-    operations: list[Operation], breaks: Callable[[tuple[Operation, ...]], object], config: Config | None = None
+    operations: list[Operation],
+    breaks: Callable[[tuple[Operation, ...]], object],
+    config: Config | None = None,
 ) -> Reduction:
     """Make a reduction whose programs break the law as their operations say."""
     return reduction_in(operations, lambda program: breaks(program.operations), config)

@@ -64,10 +64,14 @@ class ScenarioReduction:
         before = None
         while before != (self._config, self._acts):
             before = self._config, self._acts
-            self._drop_acts()
-            self._lower_arguments()
-            self._shrink_pools()
+            self.run_once()
             self._try_others()
+
+    def run_once(self) -> None:
+        """Try once each way to make the scenario smaller."""
+        self._drop_acts()
+        self._lower_arguments()
+        self._shrink_pools()
 
     @property
     def _acts(self) -> Acts:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 __all__ = ["OutOfBudgetError", "ShrinkBudget"]
 
@@ -50,6 +51,21 @@ class ShrinkBudget:
     def seconds(self) -> float:
         """Seconds since the beginning."""
         return time.monotonic() - self._since
+
+    @contextmanager
+    def part(self, share: float) -> Iterator[None]:
+        """Leave the block once so much of what is left was spent; what comes after it has the rest."""
+        before = self._plays_max, self._seconds
+        if self._plays_max is not None:
+            self._plays_max = self.plays + int((self._plays_max - self.plays) * share)
+        if self._seconds is not None:
+            self._seconds = self.seconds + (self._seconds - self.seconds) * share
+        try:
+            yield
+        except OutOfBudgetError:
+            pass
+        finally:
+            self._plays_max, self._seconds = before
 
     def spend(self) -> None:
         """Count a program that is about to be played; raises `OutOfBudgetError` where none may be."""

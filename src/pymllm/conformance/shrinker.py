@@ -39,6 +39,10 @@ _PASSES = (
 )
 
 
+_LONG = 60
+_SHARE_OF_ACTS = 0.4
+
+
 @dataclass(frozen=True, slots=True)
 class ShrinkProgress:
     """How far a shrinker is.
@@ -141,6 +145,8 @@ class Shrinker:
     def run(self) -> None:
         """Try smaller programs until there are none, or no more may be tried."""
         try:
+            if self._found.scenario is not None and len(self._found.history) > _LONG:
+                self._begin_with_acts()
             self._reduction = self._begin()
             if isinstance(self._reduction, ScenarioReduction):
                 self._reduction.run()
@@ -150,6 +156,16 @@ class Shrinker:
             self._is_finished = not self.budget.hangs
         except OutOfBudgetError:
             pass
+
+    def _begin_with_acts(self) -> None:
+        """Leave out acts of a long program before operations: what is left of them hangs together."""
+        with self.budget.part(_SHARE_OF_ACTS):
+            scenarios = ScenarioReduction(self._found, self._laws, self.budget)
+            if scenarios.begin():
+                try:
+                    scenarios.run_once()
+                finally:
+                    self._found = replace(scenarios.found, is_unfinished=self._found.is_unfinished)
 
     def _begin(self) -> Reduction | ScenarioReduction | None:
         """Break the law again: by the operations alone, or else by the acts that led to them."""
