@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.judgement import Judgement, make_text, read_program
-from pymllm.cli.program import say
+from pymllm.cli.program import complain, say
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse, timeout_option
 from pymllm.errors import UsageError
 from pymllm.oracle.history import History, write_history
@@ -151,15 +151,22 @@ def _shrink(
         )
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
     best = replace(best, history=History(header, best.history.steps))
-    try:
-        write_history(best.history, target)
-    except OSError as error:
-        raise click.UsageError(f"--output {target}: cannot be written: {error.strerror or error}.") from None
-    shrunk = Shrunk(file, str(target), before, best, shrinker.budget.plays, shrinker.budget.seconds)
+    output = str(target) if _write(best.history, target) else None
+    shrunk = Shrunk(file, output, before, best, shrinker.budget.plays, shrinker.budget.seconds)
     say(json.dumps(make_document(shrunk), indent=2) if as_json else make_text(shrunk))
     if interruption is not None:
         raise interruption
     return 1
+
+
+def _write(history: History, path: Path) -> bool:
+    """Write the small program; what cannot be written is complained of: the result matters more."""
+    try:
+        write_history(history, path)
+    except OSError as error:
+        complain(f"{path}: cannot be written: {error.strerror or error}")
+        return False
+    return True
 
 
 def _telling(show: Callable[[int], None], total: int) -> Callable[[ShrinkProgress], None]:

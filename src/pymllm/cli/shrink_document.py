@@ -27,8 +27,10 @@ class Shrunk:
 
     Parameters
     ----------
-    file, output : str
-        Where it was, and where the small one is.
+    file : str
+        Where it was.
+    output : str or None
+        Where the small one is; ``None`` where it could not be written.
     before, after : FoundViolation
         What each breaks.
     plays : int
@@ -38,7 +40,7 @@ class Shrunk:
     """
 
     file: str
-    output: str
+    output: str | None
     before: FoundViolation
     after: FoundViolation
     plays: int
@@ -47,7 +49,7 @@ class Shrunk:
     @property
     def again(self) -> str | None:
         """What to type to see the violation again; ``None`` where that does not show it."""
-        if not make_finding(self.after).is_rerun:
+        if self.output is None or not make_finding(self.after).is_rerun:
             return None
         return f"pymllm rerun {quote(self.output)} --adapter {quote(self.after.history.header.adapter)}"
 
@@ -64,7 +66,8 @@ def make_text(shrunk: Shrunk) -> str:
     lines += _sizes(shrunk.before.history, after.history)
     lines.append(_how(shrunk))
     lines += [f"        {line}".rstrip() for line in write_program(after.history).splitlines()]
-    lines.append(f"    written    {shrunk.output}")
+    if shrunk.output is not None:
+        lines.append(f"    written    {shrunk.output}")
     if shrunk.again is not None:
         lines.append(f"    again      {shrunk.again}")
     return "\n".join(lines)
@@ -108,7 +111,7 @@ class Document:
     schema: str
     version: int
     file: str
-    output: str
+    output: str | None
     adapter: str
     kind: str
     law: str
