@@ -230,8 +230,8 @@ def _name_of(searcher: Searcher, caught: Caught) -> str:
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
-    """Drop steps, and let Hypothesis look for something small by itself; operations of the smallest."""
-    lengths = [len(shrink(caught.found, seconds=None, plays=shrinks).history)]
+    """Shrink what was found, and let Hypothesis look for something small by itself; the smallest's length."""
+    lengths = [len(shrink(caught.found, seconds=None, plays=shrinks, laws=fault.laws).history)]
     again = make_machine(
         caught.machine.__bases__[0], caught.adapter, caught.config, seed=seed, audit=caught.is_inside
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pymllm.conformance.acting import FoundViolation
-from pymllm.conformance.adapter_calls import build_adapter, closing
+from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing
 from pymllm.conformance.caller_duty import makes_sense
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import end_program
@@ -148,12 +148,16 @@ class Trials:
         self._budget.spend()
         try:
             adapter = build_adapter(self._header.adapter, dict(program.config))
-            return Examiner(adapter, seed=self._header.seed, audit=self.look is Look.INSIDE)
         except HungError:
             self._budget.hangs += 1
+            return None
         except PymllmError:
-            pass  # no adapter can be built so, or no judge
-        return None
+            return None  # no adapter can be built so
+        try:
+            return Examiner(adapter, seed=self._header.seed, audit=self.look is Look.INSIDE)
+        except ProgramError:  # nor judged
+            close_adapter(adapter)
+            return None
 
 
 @dataclass(frozen=True, slots=True)
