@@ -16,9 +16,9 @@ SUFFIXES = {".py", ".md", ".toml", ".ini", ".txt", ".json", ".sh", ""}
 
 
 def is_left_by_a_tool(path: Path) -> bool:
-    """Whether a hidden folder other than .ci holds the file, such as a cache that a run left."""
-    folders = path.relative_to(ROOT).parts[:-1]
-    return any(part.startswith(".") and part != ".ci" for part in folders)
+    """Whether it is coverage's data, a worktree's link to git, or in a hidden folder other than .ci."""
+    *folders, name = path.relative_to(ROOT).parts
+    return name in (".coverage", ".git") or any(part.startswith(".") and part != ".ci" for part in folders)
 
 
 TEXTS = sorted(

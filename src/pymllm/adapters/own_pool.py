@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ def as_numbers(elements: torch.Tensor) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, rows.tolist()))
 
 
-class OwnPool(BaseAdapter):
+class OwnPool(BaseAdapter, ABC):
     """One object of ours; ``device`` in the configuration names another device than the CPU.
 
     Attributes
@@ -58,9 +59,9 @@ class OwnPool(BaseAdapter):
         self.device = torch.device(str(config.get("device", "cpu")))
         self.pool: Any = self.make_pool()
 
+    @abstractmethod
     def make_pool(self) -> object:
         """Build what is adapted."""
-        raise NotImplementedError
 
     def number(self, key: str) -> int:
         """Return a number of the configuration; `ValueError` if there is none by this name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,9 +32,9 @@ class OwnTree(OwnPrefixCache):
         page_size = self._size("page_size")
         self.foreign_node = self.build(page_size).insert(RadixKey([1] * page_size)).last_node
 
+    @abstractmethod
     def build(self, page_size: int, pool: Any = None) -> Any:
         """Build another cache of the same class."""
-        raise NotImplementedError
 
     def claim(self) -> frozenset[str]:
         """Claim what every tree of ours can; what is about slots only over a pool."""

@@ -11,6 +11,7 @@ import click
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, make_adapter
+from pymllm.cli.options import json_option
 from pymllm.cli.program import say
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 
@@ -19,7 +20,7 @@ __all__ = ["adapters_command"]
 
 @click.command("adapters", short_help="List who can be examined.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a list.")
+@json_option
 @click.option("-v", "--verbose", is_flag=True, help="List configurations and what each claims.")
 def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """List adapters: name, kind, what is adapted.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
 from pymllm.cli.program import say
 from pymllm.errors import UsageError
 
@@ -45,14 +46,8 @@ _SHRINKS = 300
     show_default=True,
     help="The first seed.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    show_default="the number of processors",
-    help="Processes; 1 looks in this one.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@jobs_option
+@json_option
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -60,13 +55,7 @@ _SHRINKS = 300
     help="Write the table as Markdown, too.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Bar on standard error; auto shows it on a terminal.",
-)
+@progress_option
 def faults_command(
     ids: tuple[str, ...],
     cabinets: tuple[str, ...],
@@ -99,7 +88,7 @@ def faults_command(
     def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
         return progress_bar(progress, label, total, unit="")
 
-    report = look_for_faults(chosen, _plan(full, seed), jobs or len(os.sched_getaffinity(0)), show)
+    report = look_for_faults(chosen, _plan(full, seed), count_processes(jobs), show)
     from pymllm.cli.faults_document import make_document
     from pymllm.cli.faults_table import make_page, make_text
 

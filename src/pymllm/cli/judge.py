@@ -7,6 +7,7 @@ import json
 import click
 
 from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
+from pymllm.cli.options import json_option
 from pymllm.cli.program import say
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import History
@@ -17,7 +18,7 @@ __all__ = ["judge_command"]
 
 @click.command("judge", short_help="Judge the recorded outcomes of a program.")
 @click.argument("file", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def judge_command(file: str, as_json: bool) -> int:
     """Judge the outcomes that FILE has recorded, without running anything.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pymllm.cli.options import json_option, progress_option
 from pymllm.cli.program import complain, say
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
@@ -164,14 +165,8 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     show_default=True,
     help="Walk all invariants after every N-th cache operation; 0 never.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Bar on standard error; auto shows it on a terminal.",
-)
+@json_option
+@progress_option
 @click.pass_context
 def replay_command(context: click.Context, /, *, as_json: bool, progress: str, **options: Any) -> int:
     """Replay requests through a cache and its pools, and say what came of it.

@@ -8,9 +8,10 @@ import os
 import click
 
 from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
+from pymllm.cli.options import json_option, timeout_option
 from pymllm.cli.program import say
 from pymllm.cli.values import CONFIG
-from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse, timeout_option
+from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
 from pymllm.oracle.history import Config
 
@@ -33,7 +34,7 @@ __all__ = ["rerun_command"]
     help="What to build, such as '{\"page_size\": 4}'.",
 )
 @timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def rerun_command(
     file: str, adapter: str | None, config: Config | None, timeout: float, as_json: bool
 ) -> int:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
-from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, timeout_option
+from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
 
 if TYPE_CHECKING:
     from pymllm.cli.verify_files import SavedFiles
@@ -61,13 +62,7 @@ __all__ = ["verify_command"]
     show_default="as many as the profile has time for",
     help="Programs per machine and configuration, the same on every machine.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    show_default="the number of processors",
-    help="Processes; 1 searches in this one.",
-)
+@jobs_option
 @timeout_option
 @click.option(
     "--output",
@@ -77,7 +72,7 @@ __all__ = ["verify_command"]
     show_default=True,
     help="Where programs that break a law are written.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@json_option
 @click.option(
     "--junit",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -85,13 +80,7 @@ __all__ = ["verify_command"]
     help="Write the verdicts as JUnit XML, too.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Bar on standard error; auto shows it on a terminal.",
-)
+@progress_option
 def verify_command(
     output: Path, as_json: bool, junit: Path | None, verbose: bool, progress: str, **options: Any
 ) -> int:

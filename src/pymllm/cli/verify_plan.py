@@ -12,6 +12,7 @@ import click
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, find_adapter, load_adapter
+from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
 
@@ -21,20 +22,7 @@ __all__ = [
     "find_adapter_or_refuse",
     "find_law_or_refuse",
     "load_or_refuse",
-    "timeout_option",
 ]
-
-_TIMEOUT = 30.0
-
-timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(0, 1_000_000),
-    metavar="SECONDS",
-    default=_TIMEOUT,
-    show_default=True,
-    help="Most for one call of an adapter: what takes longer hangs. 0: no limit.",
-)
-"""For the commands that run adapters."""
 
 PROFILE_NAMES = ("dev", "ci", "deep")
 """Keys of `pymllm.conformance.profiles.PROFILES`."""
@@ -68,7 +56,7 @@ class VerifyOptions:
     seed: int | None
     examples: int | None
     jobs: int | None
-    timeout: float = _TIMEOUT
+    timeout: float = DEFAULT_TIMEOUT
 
     def check(self) -> None:
         """Refuse names that do not exist.
@@ -92,7 +80,7 @@ class VerifyOptions:
 
     def count_jobs(self) -> int:
         """Return the number of processes."""
-        return self.jobs or len(os.sched_getaffinity(0))
+        return count_processes(self.jobs)
 
 
 def find_adapter_or_refuse(name: str) -> AdapterEntry:

@@ -19,6 +19,7 @@ __all__ = [
     "as_device",
     "as_dtype",
     "as_int",
+    "as_page_size",
     "as_pool",
     "as_row_dtype",
     "as_size",
@@ -269,6 +270,39 @@ def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "
     if pool is not None and not callable(getattr(pool, method, None)):
         raise TypeError(f"{name} is {short_repr(pool)}, which has no method {method}: give a pool, or None")
     return pool
+
+
+def as_page_size(page_size: SupportsIndex, pool: Any) -> int:
+    """Read the size of a cache's pages, which must be that of its pool's.
+
+    Parameters
+    ----------
+    page_size : int
+        Tokens per page.
+    pool : object or None
+        Where it has a ``page_size``, that one counts.
+
+    Returns
+    -------
+    int
+        The size as a Python int.
+
+    Raises
+    ------
+    TypeError
+        It is not an int.
+    ValueError
+        It is below 1, or not the pool's.
+
+    Notes
+    -----
+    Laws: X1.
+    """
+    size = as_size("page_size", page_size)
+    pool_page = getattr(pool, "page_size", size)
+    if pool_page != size:
+        raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
+    return size
 
 
 def as_callback(callback: Any, name: str = "on_node_evict") -> Any:

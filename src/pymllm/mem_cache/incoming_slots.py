@@ -1,4 +1,4 @@
-"""Check the slots that an insert brings, before anything changes."""
+"""Check the slots that an insert brings, of KV and of a state, before anything changes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.radix_tree import PagedKey
 from pymllm.mem_cache.token_encoding import decode_tokens
 
-__all__ = ["copy_for_keeps", "read_incoming_slots"]
+__all__ = ["copy_for_keeps", "read_incoming_slots", "read_track_slot"]
 
 _DENSE, _UINT64 = torch.strided, torch.uint64  # every insert asks: 20 ns less each than through torch
 
@@ -107,6 +108,62 @@ def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.dev
     if part.device != device:
         return part.to(device, torch.int64, copy=True)
     return part.clone() if part.dtype is torch.int64 else part.long()
+
+
+def read_track_slot(value: Any, pool: Any) -> int:
+    """Return the one track slot of a caller's tensor, or raise.
+
+    Parameters
+    ----------
+    value : torch.Tensor
+        Any integer dtype, shape ``(1,)``.
+    pool : pool or None
+        Owner of the track slots; asked where it has ``is_track_slot_handed_out``.
+
+    Returns
+    -------
+    int
+        In ``1 .. 2**63 - 1``.
+
+    Raises
+    ------
+    TypeError
+        ``value`` is no tensor, has no numbers in it, or its dtype is no integer.
+    ValueError
+        Another shape.
+    OwnershipError
+        Out of range, or not the caller's to give: no eviction could ever give it back.
+
+    Notes
+    -----
+    Cost: O(1); reading the number waits for the device that it is on. Laws: M1, M7, X1.
+    """
+    if not isinstance(value, torch.Tensor):
+        given = "an int" if type(value) is int else f"a {type(value).__name__}"
+        raise TypeError(
+            f"mamba_value is {given}: give a 1-D integer tensor of one track slot, torch.tensor([slot])"
+        )
+    if value.dtype not in INTEGER_DTYPES:
+        raise TypeError(f"mamba_value has dtype {value.dtype}: track slots are integers")
+    if value.shape != (1,):
+        raise ValueError(
+            f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)"
+        )
+    try:
+        track_slot = int(value)
+    except RuntimeError:
+        if value.is_meta:
+            raise TypeError("mamba_value is on the meta device: give a real track slot") from None
+        track_slot = value.tolist()[0]  # int() stops at 2**63; another failure fails here again
+    if not 0 < track_slot < 2**63:
+        raise OwnershipError(f"mamba_value is {track_slot}: track slots are in 1 .. 2**63 - 1")
+    is_handed_out = getattr(pool, "is_track_slot_handed_out", None)
+    if is_handed_out is not None and not is_handed_out(track_slot):
+        raise OwnershipError(
+            f"mamba_value is {track_slot}, which mamba_pool has not handed out: "
+            "give what its alloc_track_slot returned"
+        )
+    return track_slot
 
 
 def _check_fits_int64(slots: torch.Tensor) -> None:

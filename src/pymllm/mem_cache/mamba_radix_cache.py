@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.errors import OwnershipError
-from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_callback, as_device, as_int, as_pool, as_size
+from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_size, as_pool
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -24,7 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan
 from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
-from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
+from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
@@ -105,10 +104,7 @@ class MambaRadixCache(BasePrefixCache):
         mamba_pool: Any = None,
         on_node_evict: Callable[[int], Any] | None = None,
     ) -> None:
-        self.page_size = as_size("page_size", page_size)
-        pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
-        if pool_page != self.page_size:
-            raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
+        self.page_size = as_page_size(page_size, token_to_kv_pool_allocator)
         self.pool = as_pool(token_to_kv_pool_allocator)
         self.mamba_pool = as_pool(mamba_pool, "mamba_pool", "free_track_slot")
         self.on_node_evict = as_callback(on_node_evict)
@@ -145,10 +141,6 @@ class MambaRadixCache(BasePrefixCache):
     def mamba_protected_size(self) -> int:
         """Count the states that a hold at their node protects, O(1) (M4, M6)."""
         return self._states.protected
-
-    def total_size(self) -> int:
-        """Count all cached tokens, with and without a state, O(1) (R7)."""
-        return self._tree.evictable_tokens + self._tree.protected_tokens
 
     # -- the calls -----------------------------------------------------------------------------------
 
@@ -276,7 +268,7 @@ class MambaRadixCache(BasePrefixCache):
         slots = read_incoming_slots(value, len(key), paged, self.page_size, self.pool)
         track_slot = None
         if mamba_value is not None:
-            track_slot = self._read_track_slot(mamba_value)
+            track_slot = read_track_slot(mamba_value, self.mamba_pool)
             if not paged.length or paged.length != len(key):
                 raise ValueError(
                     f"mamba_value comes with a key of {len(key)} tokens: a state belongs to the end of a key "
@@ -406,11 +398,8 @@ class MambaRadixCache(BasePrefixCache):
             f"MambaRadixCache: {self.total_size()} tokens, {self.evictable_size()} evictable, "
             f"{states} states, {self._states.evictable} evictable, page {self.page_size}"
         )
-        pending = [(child, 1) for child in reversed(self._tree.root.children.values())]
-        while pending:
-            node, level = pending.pop()
-            print("  " * level + node.describe())
-            pending.extend((child, level + 1) for child in reversed(node.children.values()))
+        for line in self._tree.outline():
+            print(line)
 
     # -- what the calls share ------------------------------------------------------------------------
 
@@ -428,38 +417,6 @@ class MambaRadixCache(BasePrefixCache):
                     raise
         finally:
             self._callbacks.inside = None
-
-    def _read_track_slot(self, value: Any) -> int:
-        """Return the one track slot of a caller's tensor, or raise.
-
-        What is not the caller's to give is refused here: no eviction could ever give it back (M7).
-        """
-        if not isinstance(value, torch.Tensor):
-            given = "an int" if type(value) is int else f"a {type(value).__name__}"
-            raise TypeError(
-                f"mamba_value is {given}: give a 1-D integer tensor of one track slot, torch.tensor([slot])"
-            )
-        if value.dtype not in INTEGER_DTYPES:
-            raise TypeError(f"mamba_value has dtype {value.dtype}: track slots are integers")
-        if value.shape != (1,):
-            raise ValueError(
-                f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)"
-            )
-        try:
-            track_slot = int(value)
-        except RuntimeError:
-            if value.is_meta:
-                raise TypeError("mamba_value is on the meta device: give a real track slot") from None
-            track_slot = value.tolist()[0]  # int() stops at 2**63; another failure fails here again
-        if not 0 < track_slot < 2**63:
-            raise OwnershipError(f"mamba_value is {track_slot}: track slots are in 1 .. 2**63 - 1")
-        is_handed_out = getattr(self.mamba_pool, "is_track_slot_handed_out", None)
-        if is_handed_out is not None and not is_handed_out(track_slot):
-            raise OwnershipError(
-                f"mamba_value is {track_slot}, which mamba_pool has not handed out: "
-                "give what its alloc_track_slot returned"
-            )
-        return track_slot
 
     def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
         """Split a node; the state stays with the lower half, whose end it belongs to (M3).

@@ -7,39 +7,24 @@ from typing import Any
 import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.mem_cache.edge_key import EdgeKey
+from pymllm.mem_cache.base_tree_node import BaseTreeNode
 
 __all__ = ["MambaTreeNode"]
 
 
-class MambaTreeNode(EdgeKey):
+class MambaTreeNode(BaseTreeNode):
     """One node of a `MambaRadixCache`: the edge into it, its KV slots, and perhaps a state at its end.
+
+    What it shares with the nodes of other trees is in `BaseTreeNode`.
 
     Attributes
     ----------
-    children : dict
-        Child nodes, filed under the bytes of their first page (below the root with namespace and token
-        width).
-    parent : MambaTreeNode or None
-        ``None`` for a root and once evicted.
-    key : RadixKey
-        The tokens of the edge, ``uint32``, read-only.
-    value : torch.Tensor or None
-        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
     mamba_value : torch.Tensor or None
         Track slot of the state after the node's last token, ``int64``, shape ``(1,)``; ``None`` without one.
     full_lock_ref : int
         Holds at or below the node (R6); a root's is 1.
     mamba_lock_ref : int
         Holds at exactly the node while it has a state, else 0; never above ``full_lock_ref`` (M4).
-    last_access_time : float
-        Number of the last match or insert that used it, a logical clock (R8, X3).
-    hit_count : int
-        Matches whose returned path has the node.
-    hash_values : list of str or None
-        One chained SHA-256 per page, once `MambaRadixCache.compute_node_hash` was asked.
-    id : int
-        Counts up per cache, never reused.
     prev, next : MambaTreeNode or None
         Neighbours in ``full_lru``, the more recent one first.
     mamba_prev, mamba_next : MambaTreeNode or None
@@ -47,23 +32,12 @@ class MambaTreeNode(EdgeKey):
     """
 
     __slots__ = (  # noqa: RUF023 - the documented order, then what is private
-        "children",
-        "parent",
-        "value",
         "full_lock_ref",
         "mamba_lock_ref",
-        "last_access_time",
-        "hit_count",
-        "hash_values",
-        "id",
         "prev",
         "next",
         "mamba_prev",
         "mamba_next",
-        "_filed_under",
-        "_depth",
-        "_holds",
-        "_owner",
         "_track_slot",
         "_track_index",
     )
@@ -111,20 +85,9 @@ class MambaTreeNode(EdgeKey):
             self._track_slot = None if value is None else int(value)
 
     @property
-    def evicted(self) -> bool:
-        """Whether the KV slots are gone."""
-        return self.value is None
-
-    @property
     def mamba_tombstone(self) -> bool:
         """Whether the node has KV but no state."""
         return self.value is not None and self._track_slot is None
-
-    def __lt__(self, other: MambaTreeNode) -> bool:
-        """Tell whether this node is less recent (R8)."""
-        if not isinstance(other, MambaTreeNode):
-            return NotImplemented
-        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def __repr__(self) -> str:
         state = "none" if self._track_slot is None else self._track_slot

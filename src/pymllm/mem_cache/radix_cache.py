@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_pool, as_size
+from pymllm.mem_cache.arguments import as_callback, as_device, as_int, as_page_size, as_pool, as_size
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -77,13 +77,10 @@ class RadixCache(BasePrefixCache):
         token_to_kv_pool_allocator: Any = None,
         on_node_evict: Callable[[int], Any] | None = None,
     ) -> None:
-        self.page_size = as_size("page_size", page_size)
+        self.page_size = as_page_size(page_size, token_to_kv_pool_allocator)
         self.sliding_window_size = (
             None if sliding_window_size is None else as_size("sliding_window_size", sliding_window_size)
         )
-        pool_page = getattr(token_to_kv_pool_allocator, "page_size", self.page_size)
-        if pool_page != self.page_size:
-            raise ValueError(f"page_size is {page_size}, but the pool's is {pool_page}: give both the same")
         self.pool = as_pool(token_to_kv_pool_allocator)
         self.on_node_evict = as_callback(on_node_evict)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
@@ -407,11 +404,8 @@ class RadixCache(BasePrefixCache):
         """Print the tree to standard output, one line per node, children indented below their parent."""
         sizes = f"{self.total_size()} tokens, {self.evictable_size()} evictable"
         print(f"RadixCache: {sizes}, page {self.page_size}")
-        pending = [(child, 1) for child in reversed(self._tree.root.children.values())]
-        while pending:
-            node, level = pending.pop()
-            print("  " * level + node.describe())
-            pending.extend((child, level + 1) for child in reversed(node.children.values()))
+        for line in self._tree.outline():
+            print(line)
 
     # -- what the calls share ------------------------------------------------------------------------
 

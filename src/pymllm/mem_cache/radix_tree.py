@@ -48,6 +48,9 @@ class RadixNode(Protocol):
     _holds: int  # holds taken at exactly this node
     _owner: object | None  # the tree's epoch while in it; the tree itself for a root; None once removed
 
+    def describe(self) -> str:
+        """Return what is shown of the node, on one line."""
+
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 _get_value = attrgetter("value")
@@ -233,6 +236,14 @@ class RadixTree(Generic[NodeT]):
             node = pending.pop()
             yield node
             pending.extend(node.children.values())
+
+    def outline(self) -> Iterator[str]:
+        """Describe every node but the root on a line, children indented below their parent."""
+        pending = [(child, 1) for child in reversed(self.root.children.values())]
+        while pending:
+            node, level = pending.pop()
+            yield "  " * level + node.describe()
+            pending.extend((child, level + 1) for child in reversed(node.children.values()))
 
     def path_to(self, node: NodeT) -> list[NodeT]:
         """List the nodes from below the root down to ``node``."""

@@ -7,25 +7,18 @@ from typing import Any
 import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.mem_cache.edge_key import EdgeKey
+from pymllm.mem_cache.base_tree_node import BaseTreeNode
 
 __all__ = ["TreeNode"]
 
 
-class TreeNode(EdgeKey):
+class TreeNode(BaseTreeNode):
     """One node of a `RadixCache`: the edge into it, its slots, and who uses it.
+
+    What it shares with the nodes of other trees is in `BaseTreeNode`.
 
     Attributes
     ----------
-    children : dict
-        Child nodes, filed under the bytes of their first page (below the root with namespace and token
-        width).
-    parent : TreeNode or None
-        ``None`` for a root and once evicted.
-    key : RadixKey
-        The tokens of the edge, ``uint32``, read-only.
-    value : torch.Tensor or None
-        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
     lock_ref : int
         Holds at or below the node (R6); a root's is 1.
     swa_lock_ref : int
@@ -34,32 +27,13 @@ class TreeNode(EdgeKey):
         The window KV was freed.
     swa_boundary_id : int or None
         Names the node as the edge of a window (S5).
-    last_access_time : float
-        Number of the last match or insert that used it, a logical clock (R8, X3).
-    hit_count : int
-        Matches whose returned path has the node.
-    hash_values : list of str or None
-        One chained SHA-256 per page, once `RadixCache.compute_node_hash` was asked.
-    id : int
-        Counts up per cache, never reused.
     """
 
     __slots__ = (  # noqa: RUF023 - the documented order, then what is private
-        "children",
-        "parent",
-        "value",
         "lock_ref",
         "swa_lock_ref",
         "swa_tombstone",
         "swa_boundary_id",
-        "last_access_time",
-        "hit_count",
-        "hash_values",
-        "id",
-        "_filed_under",
-        "_depth",
-        "_holds",
-        "_owner",
     )
 
     def __init__(self) -> None:
@@ -82,17 +56,6 @@ class TreeNode(EdgeKey):
         self._depth = 0
         self._holds = 0
         self._owner: object | None = None
-
-    @property
-    def evicted(self) -> bool:
-        """Whether the slots are gone."""
-        return self.value is None
-
-    def __lt__(self, other: TreeNode) -> bool:
-        """Tell whether this node is less recent (R8)."""
-        if not isinstance(other, TreeNode):
-            return NotImplemented
-        return (self.last_access_time, self._depth) < (other.last_access_time, other._depth)
 
     def __repr__(self) -> str:
         return f"TreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, lock_ref={self.lock_ref})"

@@ -5,7 +5,9 @@ whatever an implementation chose is named by the step that chose it, so that a p
 adapter: nodes by the `Match` or `Insert` that returned them, holds by their `Lock`, slots by a `Span` of
 the step that handed them out.
 
-Which operations an adapter must understand depends on its kind (`OPERATIONS_OF`).
+Which operations an adapter must understand depends on its kind (`OPERATIONS_OF`). Those of one kind are in
+a module of their own, such as `pymllm.oracle.slot_operations`; those of several kinds are here. All are
+imported from here.
 """
 
 from __future__ import annotations
@@ -31,9 +33,34 @@ from pymllm.oracle.block_operations import (
     StoreState,
     WriteLive,
 )
+from pymllm.oracle.buffer_operations import BUFFER_OPERATIONS, MoveKV, ReadKV, WriteKV
+from pymllm.oracle.hash_operations import HASH_OPERATIONS, HashBytes, HashInt64, HashPage, PickToken, SliceKey
+from pymllm.oracle.keys import Key, Token
+from pymllm.oracle.prefix_operations import PREFIX_OPERATIONS, Evict, Hash, Insert, Lock, Match, Unlock
 from pymllm.oracle.records import decode_tagged, encode_tagged
 from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
+from pymllm.oracle.row_operations import ROW_OPERATIONS, AllocRows, FreeRow, ReadRows, WriteEntries, WriteRow
+from pymllm.oracle.slot_operations import (
+    SLOT_OPERATIONS,
+    Alloc,
+    BeginGroup,
+    EndGroup,
+    Free,
+    FreeSWA,
+    Merge,
+    MoveSWA,
+    ReadHalves,
+)
 from pymllm.oracle.spans import SPAN_LIMIT, Span
+from pymllm.oracle.state_operations import (
+    STATE_OPERATIONS,
+    AllocTrack,
+    CopyStates,
+    FreeTrack,
+    ReadStates,
+    ResetStates,
+    WriteState,
+)
 
 __all__ = [
     "KINDS",
@@ -108,32 +135,6 @@ __all__ = [
     "operation_to_plain",
 ]
 
-Token = int | tuple[int, ...]
-"""One element of a key: a token id, or a tuple of them (bigrams)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a prefix cache.
-
-    Parameters
-    ----------
-    tokens : tuple of int or of tuple of int
-        Token ids, or equally long tuples of them.
-    extra_key : str, int or None
-        Namespace.
-    form : str
-        The container that the adapter hands over: ``list``, ``tuple``, ``array``, ``int32``, ``int64``
-        (NumPy), ``tensor32`` or ``tensor64``; an adapter that has only one ignores it.
-    """
-
-    tokens: tuple[Token, ...]
-    extra_key: str | int | None = None
-    form: str = "list"
-
-
-# -- for every kind ------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
@@ -172,352 +173,9 @@ class Fault:
     nth: int = 1
 
 
-# -- slot allocators -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Alloc:
-    """Take slots (A3); answered by `Slots` or `NoRoom`."""
-
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Give slots back (A5). ``form`` is the dtype, and ``strided``, ``2d`` or nothing: ``"int64 2d"``."""
-
-    slots: tuple[Span, ...]
-    form: str = "int32"
-
-
-@dataclass(frozen=True, slots=True)
-class FreeSWA:
-    """Give the SWA halves of slots back (A7)."""
-
-    slots: tuple[Span, ...]
-    form: str = "int32"
-
-
-@dataclass(frozen=True, slots=True)
-class MoveSWA:
-    """Give the SWA halves of ``source`` to the slots ``target``, pair by pair (A7)."""
-
-    source: tuple[Span, ...]
-    target: tuple[Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadHalves:
-    """Translate slots to their SWA halves, 0 where gone (A7); answered by `Slots` with only ``swa_slots``."""
-
-    slots: tuple[Span, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """Merge freed slots into the free ones, by request (A4)."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginGroup:
-    """Collect the frees that follow (A6)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndGroup:
-    """Carry out the frees since `BeginGroup` (A6)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Clear:
     """Make a pool as good as new; every slot that it handed out is its own again (X7)."""
-
-
-# -- request rows --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AllocRows:
-    """Take rows for requests, all or none (P1); answered by `Slots` or `NoRoom`."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class FreeRow:
-    """Give a row back (P2); ``row`` names exactly one."""
-
-    row: Span
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRow:
-    """Write ``values`` into positions ``start .. stop`` of one row (P3); ``form`` is theirs, as of `Free`."""
-
-    row: Span
-    start: int
-    stop: int
-    values: tuple[int, ...]
-    form: str = "int32"
-
-
-@dataclass(frozen=True, slots=True)
-class WriteEntries:
-    """Write one value into one position of each row named; row 0 takes padding (P2, E5).
-
-    ``form`` is that of all three, as of `Free`.
-    """
-
-    rows: tuple[Span, ...]
-    positions: tuple[int, ...]
-    values: tuple[int, ...]
-    form: str = "int32"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRows:
-    """Read the whole table; answered by `Table`."""
-
-
-# -- KV buffers ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WriteKV:
-    """Write rows of keys and values (P3).
-
-    Parameters
-    ----------
-    layer : int
-        Layer.
-    slots : tuple of int
-        One per row; 0 takes padding.
-    keys, values : tuple of tuple of int
-        One row of integers for each slot, as long as a row of the buffer, each in -128 .. 127: an adapter
-        stores them as numbers or as the bit patterns of its dtype, and reads them back likewise.
-    shape : str
-        ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"strided"`` the same with gaps
-        in memory, ``"batch"`` ``[1, n, heads, dim]`` with slots ``[1, n]``.
-    form : str
-        That of the slots, as of `Free`; a batch's are a row as they are.
-    """
-
-    layer: int
-    slots: tuple[int, ...]
-    keys: tuple[tuple[int, ...], ...]
-    values: tuple[tuple[int, ...], ...]
-    shape: str = "heads"
-    form: str = "int64"
-
-
-@dataclass(frozen=True, slots=True)
-class MoveKV:
-    """Write rows that are views of the layer's own buffers, all read before one is written (P3).
-
-    ``count`` rows from ``source`` on go to as many from ``target`` on.
-    """
-
-    layer: int
-    source: int
-    target: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadKV:
-    """Read both whole buffers of a layer; answered by `Buffers`."""
-
-    layer: int
-
-
-# -- state pools ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AllocTrack:
-    """Take one track slot (P5); answered by `Slots` or `NoRoom`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FreeTrack:
-    """Give one track slot back (P5)."""
-
-    slot: Span
-
-
-@dataclass(frozen=True, slots=True)
-class WriteState:
-    """Write a state through a layer's views, each of the two parts with integers of its own.
-
-    Under a prefix cache the slot is the caller's: a snapshot that is handed over by a later `Insert`.
-
-    Parameters
-    ----------
-    layer : int
-        Layer.
-    slot : Span
-        Exactly one row or track slot.
-    recurrent, conv : int
-        The first element of each part.
-    ramp : int
-        Each further element, in the order of memory, is larger by this. All are in -128 .. 127 and stored
-        as in `WriteKV`.
-    """
-
-    layer: int
-    slot: Span
-    recurrent: int
-    conv: int
-    ramp: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CopyStates:
-    """Copy states row to row over all layers (P5); ``form`` as of `Free`."""
-
-    source: tuple[Span, ...]
-    target: tuple[Span, ...]
-    form: str = "int64"
-
-
-@dataclass(frozen=True, slots=True)
-class ResetStates:
-    """Zero the states of some rows (P5); ``form`` as of `Free`."""
-
-    rows: tuple[Span, ...]
-    form: str = "int64"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStates:
-    """Read the states of a layer; answered by `States`."""
-
-    layer: int
-
-
-# -- keys and hashes -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SliceKey:
-    """Slice a key (K1); answered by `Tokens`."""
-
-    key: Key
-    start: int | None
-    stop: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class PickToken:
-    """Index a key with one integer (K1); answered by `Tokens`."""
-
-    key: Key
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class HashPage:
-    """Hash the tokens of a page, chained to a prior hash (H1); answered by `Hashes`."""
-
-    key: Key
-    prior: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HashInt64:
-    """Turn a hex digest into a signed 64-bit integer (H1); answered by `Number`."""
-
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class HashBytes:
-    """Hash bytes, given in hex, to an unsigned 64-bit integer (H1); answered by `Number`."""
-
-    data: str
-
-
-# -- prefix caches -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Find the longest usable cached prefix (R2); answered by `Matched`."""
-
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Insert:
-    """Cache a key (R3, R4, S7); answered by `Inserted`.
-
-    Parameters
-    ----------
-    key : Key
-        The key, an unaligned tail included.
-    slots : tuple of Span, or None
-        One slot per token; ``None`` lets a cache without a pool store the token ids (R1).
-    prev_prefix_len, swa_evicted_seqlen : int
-        As in the documented interface.
-    form : str
-        As of `Free`.
-    state : Span or None
-        The track slot with the state after the key's last token (M1): exactly one, of an `AllocTrack`.
-    """
-
-    key: Key
-    slots: tuple[Span, ...] | None = None
-    prev_prefix_len: int = 0
-    swa_evicted_seqlen: int = 0
-    form: str = "int64"
-    state: Span | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Evict ``tokens`` and, of the second kind of memory, ``secondary``; answered by `Evicted`.
-
-    The second kind is counted in tokens of the window's half (S3), or in states (M5); laws: R5, S3, M5.
-    """
-
-    tokens: int
-    secondary: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """Take a hold at the node that step ``of`` returned (R6, S5); answered by `Locked`."""
-
-    of: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unlock:
-    """Release a hold (R6, S5).
-
-    Parameters
-    ----------
-    lock : int
-        The step of its `Lock`.
-    at : int or None
-        Passes the node of another `Match`, `Insert` or `Lock` instead.
-    token : int or None
-        Passes the token of another `Lock` instead; 0 passes none at all.
-    """
-
-    lock: int
-    at: int | None = None
-    token: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hash:
-    """Compute the page hashes of the node that step ``of`` returned (H2, H3); answered by `Hashes`.
-
-    Those of its whole path, from the root.
-    """
-
-    of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,44 +203,21 @@ Operation = (
     | AddRequest | ScheduleChunk | RunStep | Pause | Resume | Release
 )  # fmt: skip
 
-_POOL = (Alloc, Free, FreeSWA, MoveSWA)
-
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
-    "slots": (*_POOL, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
-    "rows": (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows, Clear, Malformed),
-    "buffers": (WriteKV, MoveKV, ReadKV, Malformed),
-    "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Clear, Malformed),
-    "hashes": (SliceKey, PickToken, HashPage, HashInt64, HashBytes, Malformed),
+    "slots": (*SLOT_OPERATIONS, Clear, Malformed),
+    "rows": (*ROW_OPERATIONS, Clear, Malformed),
+    "buffers": (*BUFFER_OPERATIONS, Malformed),
+    "states": (*STATE_OPERATIONS, Clear, Malformed),
+    "hashes": (*HASH_OPERATIONS, Malformed),
     "prefix": (
-        *_POOL,
-        ReadHalves,
-        Match,
-        Insert,
-        Evict,
-        Lock,
-        Unlock,
-        Hash,
-        Reset,
-        Inspect,
-        Fault,
-        Malformed,
-        AllocTrack,
-        FreeTrack,
-        WriteState,
-        ReadStates,
+        *(Alloc, Free, FreeSWA, MoveSWA, ReadHalves),
+        *(*PREFIX_OPERATIONS, Reset, Inspect, Fault, Malformed),
+        *(AllocTrack, FreeTrack, WriteState, ReadStates),
     ),
     "blocks": (*BLOCK_OPERATIONS, ReadStates, Inspect, Reset, Fault, Malformed),
     "requests": (
-        AddRequest,
-        ScheduleChunk,
-        RunStep,
-        Pause,
-        Resume,
-        Release,
-        Reset,
-        Inspect,
-        Fault,
-        Malformed,
+        *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release),
+        *(Reset, Inspect, Fault, Malformed),
     ),
 }
 """The operations of each kind of implementation."""

@@ -83,8 +83,6 @@ class BlockEngine(EngineLoop[BlockRequest]):
         super().__init__(config, source, progress, self.memory, self.watch)
         self.running: list[BlockRequest] = []
         self.paused: list[BlockRequest] = []
-        # `BlockMemory.changes` when the queue's head was last refused: it is futile to ask again before.
-        self._refused_at = -1
         self._has_made_room = False
 
     # -- running ---------------------------------------------------------------------------------------
@@ -142,8 +140,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     def _abort(self, live: BlockRequest) -> None:
         self.watch.notice(Event.ABORTED, live)
         if live in self.queue:
-            self.queue.remove(live)
-            self._refused_at = -1
+            self._leave_queue(live)
         else:
             self._leave(live)
         self._tally.aborted += 1
@@ -180,7 +177,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
     def _admit_next(self, budget: int) -> BlockRequest | None:
         """Admit the oldest waiting request, if memory suffices for it (law E4)."""
         is_full = len(self.running) == self.config.max_running
-        if not self.queue or is_full or self._refused_at == self.memory.changes:
+        if is_full or not self._may_ask_again():
             return None
         live = self.queue[0]
         limit = self._ask_for_chunk(live, min(budget, live.prompt_length))
@@ -207,7 +204,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
 
     def _refuse(self, live: BlockRequest) -> None:
         self.watch.notice(Event.REFUSED, live)
-        self._refused_at = self.memory.changes
+        self._remember_refusal()
         if not self.running:
             raise InvariantViolation(
                 "E4",

@@ -96,8 +96,6 @@ class Engine(EngineLoop[LiveRequest]):
         self.prefilling: list[LiveRequest] = []
         self.decoding = DecodeBatch(config.page_size)
         self._admission = AdmissionRule(config, self.memory)
-        # `EngineMemory.changes` when the queue's head was last refused: it is futile to ask again before.
-        self._refused_at = -1
         self._has_retracted = False
 
     # -- running ---------------------------------------------------------------------------------------
@@ -151,8 +149,7 @@ class Engine(EngineLoop[LiveRequest]):
             self._leave(live)
             self.memory.give_back(live)
         else:
-            self.queue.remove(live)
-            self._refused_at = -1
+            self._leave_queue(live)
         self._tally.aborted += 1
 
     def _leave(self, live: LiveRequest) -> None:
@@ -262,7 +259,7 @@ class Engine(EngineLoop[LiveRequest]):
 
     def _admit_next(self) -> LiveRequest | None:
         """Admit the oldest waiting request, if memory suffices for it (law E4)."""
-        while self.queue and self._refused_at != self.memory.changes:
+        while self._may_ask_again():
             live = self.queue[0]
             prefix = self.memory.match_and_hold(live)
             if self._source.may_abort and self._source.abort(live.request_id, Stage.HELD):
@@ -290,7 +287,7 @@ class Engine(EngineLoop[LiveRequest]):
     def _refuse(self, live: LiveRequest) -> None:
         self.watch.notice(Event.REFUSED, live)
         self.memory.give_back(live)
-        self._refused_at = self.memory.changes
+        self._remember_refusal()
         if not (self.prefilling or self.decoding):
             raise InvariantViolation(
                 "E4",

@@ -32,6 +32,10 @@ Watched = TypeVar("Watched", bound=LiveSequence, contravariant=True)
 class LoopMemory(Protocol):
     """What a loop asks of an engine's memory."""
 
+    @property
+    def changes(self) -> int:
+        """Counts up whenever somebody who was refused might be admitted."""
+
     def use(self) -> MemoryUse:
         """Tell how much is in use now."""
 
@@ -96,6 +100,7 @@ class EngineLoop(ABC, Generic[Live]):
         self._loop_memory = memory
         self._loop_watch = watch
         self._tally = EngineTally()
+        self._refused_at = -1  # the memory's changes when the head of the queue was last refused
         self._ceiling = HitCeiling(config.page_size, held_back=1)
         self._coming: Request | None = None
         self._is_closed = False
@@ -222,6 +227,21 @@ class EngineLoop(ABC, Generic[Live]):
             for live in lives:
                 if self._source.abort(live.request_id, stage):
                     self._abort(live)
+
+    # -- the queue's head --------------------------------------------------------------------------------
+
+    def _may_ask_again(self) -> bool:
+        """Tell whether somebody waits whom memory has not refused as it is now."""
+        return bool(self.queue) and self._refused_at != self._loop_memory.changes
+
+    def _remember_refusal(self) -> None:
+        """Note that memory, as it is now, does not suffice for the head of the queue."""
+        self._refused_at = self._loop_memory.changes
+
+    def _leave_queue(self, live: Live) -> None:
+        """Take a request out of the queue, whose head may be another one then."""
+        self.queue.remove(live)
+        self._refused_at = -1
 
     # -- the source's choices ----------------------------------------------------------------------------
 

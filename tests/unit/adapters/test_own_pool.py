@@ -98,7 +98,8 @@ def test_one_number_is_named_by_one_number() -> None:
         Rows("x", Rows.CONFIGURATIONS[0]).apply(1, FreeRow(Span(0, 1, 3)))
 
 
-def test_there_is_nothing_to_adapt_by_itself() -> None:
-    """A subclass says what."""
-    with pytest.raises(NotImplementedError):
-        OwnPool.make_pool(Rows("x", Rows.CONFIGURATIONS[0]))
+def test_an_adapter_that_does_not_say_what_it_adapts_cannot_be_made() -> None:
+    """X1: a forgotten method is an error when the adapter is made, not when it is asked."""
+    unfinished = type("Unfinished", (OwnPool,), {"KIND": "rows"})
+    with pytest.raises(TypeError, match=r"abstract method '?make_pool"):
+        unfinished("x", Rows.CONFIGURATIONS[0])

@@ -77,3 +77,10 @@ def test_what_every_tree_can_is_claimed(kind: type[OwnTree]) -> None:
     claimed = kind("tree", CONFIG).capabilities
     assert {"exact_lru", "refusals", "callbacks", "inspect", "hashes"} < claimed
     assert "pool" not in claimed
+
+
+def test_an_adapter_that_builds_no_other_tree_cannot_be_made() -> None:
+    """X1: a forgotten method is an error when the adapter is made, not at the first foreign node."""
+    unfinished = type("Unfinished", (OwnTree,), {"make_cache": Radix.make_cache})
+    with pytest.raises(TypeError, match=r"abstract method '?build"):
+        unfinished("tree", CONFIG)

@@ -158,3 +158,25 @@ def test_what_cannot_be_called_is_no_callback() -> None:
     """X1: found at once, and not after the first eviction."""
     with pytest.raises(TypeError, match="on_node_evict is 5: give a function of a node id"):
         arguments.as_callback(5)
+
+
+@pytest.mark.parametrize("pool", [None, SimpleNamespace(), SimpleNamespace(page_size=4)])
+def test_a_page_is_as_large_as_the_pools_or_as_asked(pool: Any) -> None:
+    """X1: a pool that names no page size leaves it to the cache."""
+    assert arguments.as_page_size(torch.tensor(4), pool) == 4
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "words"),
+    [
+        (8, ValueError, "page_size is 8, but the pool's is 4"),
+        (0, ValueError, "page_size must be at least 1"),
+        (4.0, TypeError, "page_size must be an int"),
+    ],
+)
+def test_a_page_of_another_size_than_the_pools_is_refused(
+    size: Any, error: type[Exception], words: str
+) -> None:
+    """X1: both sizes are named, and nonsense is told from a difference."""
+    with pytest.raises(error, match=words):
+        arguments.as_page_size(size, SimpleNamespace(page_size=4))

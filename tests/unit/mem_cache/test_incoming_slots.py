@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache import RadixKey, TokenToKVPoolAllocator
-from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
+from pymllm.errors import OwnershipError
+from pymllm.mem_cache import GDNPool, RadixKey, TokenToKVPoolAllocator
+from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.radix_tree import PagedKey
 
 _POOL = TokenToKVPoolAllocator(16, "cpu", page_size=4)
@@ -102,3 +103,34 @@ def test_copy_crosses_devices(source: str, target: str) -> None:
     kept = copy_for_keeps(value, 0, 3, torch.device(target))
     value.zero_()
     assert (str(kept.device), kept.tolist()) == (target, [4, 5, 6])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.uint64])
+def test_a_track_slot_is_one_integer_of_any_dtype(dtype: torch.dtype) -> None:
+    """M1: without a pool it is a plain number; with one, a slot that it handed out."""
+    assert read_track_slot(torch.tensor([200], dtype=dtype), None) == 200
+    states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=2)
+    slot = states.alloc_track_slot()
+    assert read_track_slot(torch.tensor([slot], dtype=dtype), states) == slot
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (3, TypeError, r"mamba_value is an int: .*torch\.tensor"),
+        ([3], TypeError, "mamba_value is a list"),
+        (torch.tensor([3.0]), TypeError, "float32"),
+        (torch.tensor(3), ValueError, r"shape \(\)"),
+        (torch.tensor([3, 4]), ValueError, r"shape \(2,\)"),
+        (torch.empty(1, dtype=torch.int64, device="meta"), TypeError, "meta device"),
+        (torch.tensor([0]), OwnershipError, "mamba_value is 0"),
+        (torch.tensor([2**63], dtype=torch.uint64), OwnershipError, f"mamba_value is {2**63}"),
+        (torch.tensor([3]), OwnershipError, "has not handed out"),
+    ],
+)
+def test_what_is_no_track_slot_of_the_callers_is_named(
+    value: Any, error: type[Exception], words: str
+) -> None:
+    """M7, X1: the message names the value and what to give."""
+    with pytest.raises(error, match=words):
+        read_track_slot(value, GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=2))

@@ -1,8 +1,7 @@
-"""`MambaTreeNode` on its own: order, what it has, and what it says of itself."""
+"""`MambaTreeNode` on its own: what it has, and what it says of itself."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from pymllm.mem_cache import MambaTreeNode, RadixKey
@@ -12,22 +11,6 @@ def make_node(access: float, depth: int) -> MambaTreeNode:
     node = MambaTreeNode()
     node.last_access_time, node._depth = access, depth
     return node
-
-
-@pytest.mark.parametrize(("older", "younger"), [((1, 9), (2, 3)), ((2, 3), (2, 4))])
-def test_order_is_access_then_depth(older: tuple[float, int], younger: tuple[float, int]) -> None:
-    """R8: the access number decides, and the depth among nodes of one access."""
-    assert make_node(*older) < make_node(*younger)
-    assert not make_node(*younger) < make_node(*older)
-    assert not make_node(*older) < make_node(*older)
-
-
-def test_node_without_slots_is_evicted() -> None:
-    """A node has left its cache when its slots are gone."""
-    node = MambaTreeNode()
-    assert node.evicted
-    node.value = torch.tensor([1])
-    assert not node.evicted
 
 
 def test_tombstone_has_slots_and_no_state() -> None:
@@ -77,14 +60,6 @@ def test_tree_and_cache_count_one_lock() -> None:
     assert node.lock_ref == 1
 
 
-def test_node_takes_no_other_field() -> None:
-    """Nodes are many and compact: a misspelt field is an error, not a dictionary for each node."""
-    node = MambaTreeNode()
-    with pytest.raises(AttributeError):
-        node.swa_tombstone = True  # type: ignore[attr-defined]
-    assert not hasattr(node, "__dict__")
-
-
 def test_description_names_locks_and_state() -> None:
     """`describe` shows what a reader of the printed tree looks for, a state only where there is one."""
     node = make_node(7.0, 2)
@@ -101,9 +76,3 @@ def test_repr_is_short() -> None:
     assert repr(node) == shown.format("none")
     node.mamba_value, node._track_slot = torch.tensor([3]), 3
     assert repr(node) == shown.format(3)
-
-
-def test_recency_is_compared_among_nodes_only() -> None:
-    """X1, R8: a number has no recency."""
-    with pytest.raises(TypeError, match="not supported between"):
-        MambaTreeNode() < 3  # type: ignore[operator]  # noqa: B015

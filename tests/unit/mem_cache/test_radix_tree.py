@@ -83,6 +83,25 @@ class TestStructure:
         assert cache.evict(3000).full_evicted == 2999
 
 
+class TestOutline:
+    def test_children_are_indented_below_their_parent(self) -> None:
+        """Section 4: one line for each node but the root, in the order of the first insert."""
+        cache = RadixCache()
+        for tokens in ([1, 2, 3], [1, 2, 4], [5]):
+            put(cache, tokens)
+        lines = list(cache._tree.outline())
+        assert [(len(line) - len(line.lstrip()), line.split()[1].rstrip(",;")) for line in lines] == [
+            (2, "RadixKey(1"),
+            (4, "RadixKey(3"),
+            (4, "RadixKey(4"),
+            (2, "RadixKey(5"),
+        ]
+
+    def test_empty_tree_has_no_lines(self) -> None:
+        """Section 4: the root is the cache's to print."""
+        assert list(RadixCache()._tree.outline()) == []
+
+
 class TestSplit:
     def test_lower_half_keeps_object_and_id(self) -> None:
         """R10: whoever holds the node still does; the upper half is new, with copies of the counts."""

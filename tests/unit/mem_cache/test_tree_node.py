@@ -1,9 +1,6 @@
-"""`TreeNode` on its own: order, and what it says of itself."""
+"""`TreeNode` on its own: what it says of itself."""
 
 from __future__ import annotations
-
-import pytest
-import torch
 
 from pymllm.mem_cache import RadixKey, TreeNode
 
@@ -12,21 +9,6 @@ def _node(access: float, depth: int) -> TreeNode:
     node = TreeNode()
     node.last_access_time, node._depth = access, depth
     return node
-
-
-@pytest.mark.parametrize(("older", "younger"), [((1, 9), (2, 3)), ((2, 3), (2, 4))])
-def test_order_is_access_then_depth(older: tuple[float, int], younger: tuple[float, int]) -> None:
-    """R8: the access number decides, and the depth among nodes of one access."""
-    assert _node(*older) < _node(*younger)
-    assert not _node(*younger) < _node(*older)
-
-
-def test_node_without_slots_is_evicted() -> None:
-    """A node has left its cache when its slots are gone."""
-    node = TreeNode()
-    assert node.evicted
-    node.value = torch.tensor([1])
-    assert not node.evicted
 
 
 def test_description_names_locks_and_tombstone() -> None:
@@ -41,9 +23,3 @@ def test_description_names_locks_and_tombstone() -> None:
 def test_repr_is_short() -> None:
     """`repr` tells a node by id and size, whatever its key."""
     assert repr(_node(1.0, 4)) == "TreeNode(id=1, tokens=0, depth=4, lock_ref=0)"
-
-
-def test_recency_is_compared_among_nodes_only() -> None:
-    """X1, R8: a number has no recency."""
-    with pytest.raises(TypeError, match="not supported between"):
-        TreeNode() < 3  # type: ignore[operator]  # noqa: B015

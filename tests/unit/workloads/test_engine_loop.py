@@ -11,6 +11,7 @@ from pymllm.errors import UsageError
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage, TraceSource
 
@@ -86,3 +87,24 @@ def test_unknown_victim_is_the_sources_mistake(loop_of: EngineOf, ask: Ask, scri
     """X1: only a live request can be retracted."""
     with pytest.raises(UsageError, match=r"retract_victim gave 7; it must be one of \[0, 1, 2\]"):
         loop_of(script([ask(n, 12, 30) for n in range(3)], victims=[7])).run()
+
+
+@pytest.mark.parametrize("cache", CLASSES)
+def test_a_refused_head_is_not_asked_again_before_something_changes(
+    cache: str, script: Script, ask: Ask
+) -> None:
+    """E4: while others only decode it has no better chance; who follows is asked once it leaves."""
+    seen: list[tuple[int, Event, int]] = []
+    requests = [ask(0, 9, 25), ask(1, 40, 1), ask(2, 4, 1)]
+    source = script(requests, aborts={(1, Stage.QUEUED): 12})
+    engine = CLASSES[cache](
+        EngineConfig(cache=cache, capacity=48, max_running=3),
+        source,
+        onlooker=lambda event, live: seen.append((engine.report().iterations, event, live.request_id)),
+    )
+    engine.run()
+    refused = {at for at, event, number in seen if event is Event.REFUSED}
+    assert 0 in refused
+    assert refused <= {0, 1}  # the prompt of the first is computed, and may be cached, in iteration 0
+    assert (11, Event.ABORTED, 1) in seen
+    assert (11, Event.ADMITTED, 2) in seen

@@ -8,10 +8,13 @@ from pymllm.core.inference.contexts.block_observer import BlockObserver
 
 
 def test_nobody_is_told_where_nobody_asked() -> None:
-    """X2: no observer is fine, and calls are welcome."""
+    """X2, X6: calls stay welcome, and the next observer hears of its own blocks only."""
     observer = BlockObserver()
     observer.run(None, [1], {2})
     observer.refuse("reset")
+    heard: list[tuple[list[int], set[int]]] = []
+    observer.run(lambda blocks, hashes: heard.append((blocks, hashes)), [3], {4})
+    assert heard == [([3], {4})]
 
 
 def test_calls_are_refused_only_while_it_runs() -> None:

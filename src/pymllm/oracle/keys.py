@@ -1,0 +1,30 @@
+"""What a prefix is found by: tokens in a namespace, and how they are handed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Key", "Token"]
+
+Token = int | tuple[int, ...]
+"""One element of a key: a token id, or a tuple of them (bigrams)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a prefix cache.
+
+    Parameters
+    ----------
+    tokens : tuple of int or of tuple of int
+        Token ids, or equally long tuples of them.
+    extra_key : str, int or None
+        Namespace.
+    form : str
+        The container that the adapter hands over: ``list``, ``tuple``, ``array``, ``int32``, ``int64``
+        (NumPy), ``tensor32`` or ``tensor64``; an adapter that has only one ignores it.
+    """
+
+    tokens: tuple[Token, ...]
+    extra_key: str | int | None = None
+    form: str = "list"
