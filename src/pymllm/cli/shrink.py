@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.judgement import Judgement, make_text, read_program
+from pymllm.cli.options import json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
-from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse, timeout_option
+from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
 from pymllm.oracle.history import History, write_history
 
@@ -59,14 +60,8 @@ _SECONDS = 60.0
     help="After which the smallest so far will do.",
 )
 @timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Bar on standard error; auto shows it on a terminal.",
-)
+@json_option
+@progress_option
 def shrink_command(
     file: str,
     adapter: str | None,

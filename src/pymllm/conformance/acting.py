@@ -201,8 +201,8 @@ class ActingMachine(RuleBasedStateMachine):
 
 def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:
     """Return what a machine class was made of: the first of its bases that stands in a module."""
-    bases: list[type[ActingMachine]] = [base for base in machine.__mro__ if issubclass(base, ActingMachine)]
-    return next(base for base in bases if getattr(sys.modules[base.__module__], base.__name__, None) is base)
+    bases = [base for base in machine.__mro__ if issubclass(base, ActingMachine)]
+    return next(base for base in bases if vars(sys.modules[base.__module__]).get(base.__name__) == base)
 
 
 def make_machine(
