@@ -24,7 +24,6 @@ TURNS = (2_000, 8_000, 32_000, 100_000)
 LONG_BY_NATURE = {
     "B29": "a request that cannot grow shows only once others have come, held memory and gone",
     "B52": "two requests and an eviction that frees less than was asked for",
-    "B61": "window pages die one by one until an inner node has only dead children and a hold below",
     "B67": "the request must be queued, matched and aborted while another one holds",
     "B68": "the row must have been given back and be named by a request that still lives",
     "B89": "a second request must hit what the first one has cached",

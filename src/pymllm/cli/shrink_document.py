@@ -19,6 +19,7 @@ __all__ = ["SCHEMA", "VERSION", "Shrunk", "make_document", "make_text", "shrink_
 
 SCHEMA = "pymllm.shrink"
 VERSION = 1
+_MOST_PRINTED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ def make_text(shrunk: Shrunk) -> str:
     lines += explain(after.violation, after.history)
     lines += _sizes(shrunk.before.history, after.history)
     lines.append(_how(shrunk))
-    lines += [f"        {line}".rstrip() for line in write_program(after.history).splitlines()]
+    if len(after.history) <= _MOST_PRINTED:  # nobody reads more, and the file has it
+        lines += [f"        {line}".rstrip() for line in write_program(after.history).splitlines()]
     if shrunk.output is not None:
         lines.append(f"    written    {shrunk.output}")
     if shrunk.again is not None:

@@ -12,6 +12,7 @@ from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
 from pymllm.conformance.shrinker import shrink
 from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import History, Step
 from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
 
 PROGRAM = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
@@ -33,6 +34,15 @@ def test_the_text_sets_what_is_beside_what_was(shrunk: Shrunk) -> None:
     assert "    max_reqs   2 -> 1" in lines
     assert "    programs   1,234 were run in 5.7 s; no part of it can go" in lines
     assert lines[-1].startswith("    again      pymllm rerun 'a b.short.jsonl' --adapter ")
+
+
+def test_a_program_that_stayed_long_is_not_printed(shrunk: Shrunk) -> None:
+    """The file has it."""
+    steps = [Step(number, ReadRows()) for number in range(1, 102)]
+    long = FoundViolation(History(shrunk.after.history.header, steps), shrunk.after.violation)
+    text = make_text(Shrunk("a", "b", shrunk.before, long, 1, 0.0))
+    assert "    operations 4 -> 101" in text
+    assert "run_program" not in text
 
 
 def test_what_a_rerun_does_not_show_is_not_promised(shrunk: Shrunk) -> None:
