@@ -14,6 +14,7 @@ from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
 from pymllm.cli.rerun import rerun_command
 from pymllm.cli.schema import schema_command
+from pymllm.cli.shrink import shrink_command
 from pymllm.cli.situations import situations_command
 from pymllm.cli.soak import soak_command
 from pymllm.cli.verify import verify_command
@@ -26,6 +27,7 @@ for command in (
     compare_command,
     rerun_command,
     judge_command,
+    shrink_command,
     faults_command,
     adapters_command,
     situations_command,

@@ -21,6 +21,7 @@ __all__ = [
     "PROFILE_NAMES",
     "VerifyOptions",
     "find_adapter_or_refuse",
+    "find_law_or_refuse",
     "load_or_refuse",
 ]
 
@@ -79,7 +80,7 @@ class VerifyOptions:
 
     def find_laws(self) -> tuple[Law, ...]:
         """Return the laws, each once; `click.UsageError` for an id that is none."""
-        return tuple(dict.fromkeys(_find_law(id) for id in self.laws))
+        return tuple(dict.fromkeys(find_law_or_refuse(id) for id in self.laws))
 
     def count_jobs(self) -> int:
         """Return the number of processes."""
@@ -127,7 +128,8 @@ def load_or_refuse(name: str) -> AdapterClass:
         raise click.UsageError(f"{error}.") from None
 
 
-def _find_law(id: str) -> Law:
+def find_law_or_refuse(id: str) -> Law:
+    """Return a law; `click.UsageError` for an id that is none."""
     try:
         return find_law(id)
     except ValueError as error:

@@ -7,7 +7,9 @@ times faster from a seed.
 
 from __future__ import annotations
 
+import functools
 import random
+import sys
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from pymllm.adapters.base import Adapter
 from pymllm.conformance.adapter_calls import build_adapter, close_adapter
 from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.scenario import PlayedAct, Scenario
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config, History
 from pymllm.oracle.operations import Operation
@@ -46,23 +49,56 @@ def act(
     def mark(method: Callable[..., None]) -> Any:
         strategies: dict[str, Any] = {name: st.integers(low, high) for name, (low, high) in ranges.items()}
         decorate: Any = rule
-        made = decorate(**strategies)(method)
+        noted = _noted(method)
+        made = decorate(**strategies)(noted)
         if needs is not None:
             made = precondition(lambda machine: bool(getattr(machine, needs)))(made)
         made.act_needs, made.act_ranges, made.act_weight = needs, ranges, weight
-        made.act_itself = method
+        made.act_itself = noted
         return made
 
     return mark
 
 
+def _noted(method: Callable[..., None]) -> Callable[..., None]:
+    """Have the machine note the act, unless another act makes it."""
+
+    @functools.wraps(method)
+    def noted(machine: ActingMachine, **arguments: int) -> None:
+        if machine.is_acting:
+            method(machine, **arguments)
+            return
+        machine.acts_played.append(PlayedAct(method.__name__, tuple(arguments.items())))
+        machine.is_acting = True
+        try:
+            method(machine, **arguments)
+        finally:
+            machine.is_acting = False
+
+    return noted
+
+
 @dataclass(frozen=True, slots=True)
 class FoundViolation:
-    """A program that breaks a law, and how; unfinished where the search for a smaller one was cut short."""
+    """A program that breaks a law, and how.
+
+    Parameters
+    ----------
+    history : History
+        The program with its outcomes.
+    violation : InvariantViolation
+        The law, and what was seen.
+    is_unfinished : bool
+        Whether the search for a smaller one was cut short.
+    scenario : Scenario or None
+        The acts that led to it, where a machine played them: what an engine of theirs does wrong, its calls
+        alone do not show.
+    """
 
     history: History
     violation: InvariantViolation
     is_unfinished: bool = False
+    scenario: Scenario | None = None
 
 
 class ActingMachine(RuleBasedStateMachine):
@@ -82,8 +118,14 @@ class ActingMachine(RuleBasedStateMachine):
         The adapter beside its judge.
     found : FoundViolation or None
         Of the class: the last violation that any run met; after Hypothesis has shrunk, the smallest.
-    steps_run, runs, totals
-        Of the class: operations and programs so far, and a function to call with each ended examiner.
+    acts_played : list of PlayedAct
+        So far.
+    is_acting : bool
+        Whether an act is under way.
+    steps_run, runs
+        Of the class: operations and programs so far.
+    on_end, before_step
+        Of the class: functions to call with each ended examiner, and before each operation.
     """
 
     ADAPTER: ClassVar[str]
@@ -95,9 +137,12 @@ class ActingMachine(RuleBasedStateMachine):
     steps_run: ClassVar[int] = 0
     runs: ClassVar[int] = 0
     on_end: ClassVar[Callable[[Examiner], None] | None] = None
+    before_step: ClassVar[Callable[[], None] | None] = None
 
     def __init__(self) -> None:
         super().__init__()
+        self.acts_played: list[PlayedAct] = []
+        self.is_acting = False
         self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
         self.begin()
 
@@ -114,6 +159,9 @@ class ActingMachine(RuleBasedStateMachine):
 
     def do(self, operation: Operation) -> Outcome:
         """Carry out an operation and have it judged."""
+        before_step = type(self).before_step
+        if before_step is not None:
+            before_step()
         return self._watched(lambda: self.examiner.do(operation))
 
     def look_inside(self) -> None:
@@ -124,7 +172,8 @@ class ActingMachine(RuleBasedStateMachine):
         try:
             return call()
         except InvariantViolation as violation:
-            type(self).found = FoundViolation(self.examiner.history, violation)
+            scenario = Scenario(_bare(type(self)), self.AUDIT, tuple(self.acts_played))
+            type(self).found = FoundViolation(self.examiner.history, violation, scenario=scenario)
             raise
 
     def teardown(self) -> None:
@@ -157,6 +206,12 @@ class ActingMachine(RuleBasedStateMachine):
     def _is_broken(self) -> bool:
         found = type(self).found
         return found is not None and found.history is self.examiner.history
+
+
+def _bare(machine: type[ActingMachine]) -> type[ActingMachine]:
+    """Return what a machine class was made of: the first of its bases that stands in a module."""
+    bases = [base for base in machine.__mro__ if issubclass(base, ActingMachine)]
+    return next(base for base in bases if vars(sys.modules[base.__module__]).get(base.__name__) == base)
 
 
 def make_machine(

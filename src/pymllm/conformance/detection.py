@@ -14,7 +14,7 @@ from pymllm.conformance.deadline import TookTooLong, deadline
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.searchers import Caught, Searcher, make_searchers
-from pymllm.conformance.shortening import shorten
+from pymllm.conformance.shrinker import shrink
 from pymllm.errors import PymllmError
 from pymllm.oracle.history import Config
 
@@ -242,8 +242,8 @@ def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
-    """Drop steps, and let Hypothesis look for something small by itself; operations of the smallest."""
-    lengths = [len(shorten(caught.found, shrinks).history)]
+    """Shrink what was found, and let Hypothesis look for something small by itself; the smallest's length."""
+    lengths = [len(shrink(caught.found, seconds=None, plays=shrinks, laws=fault.laws).history)]
     again = make_machine(
         caught.machine.__bases__[0], caught.adapter, caught.config, seed=seed, audit=caught.is_inside
     )

@@ -11,7 +11,7 @@ from pymllm.conformance.twins import check_twins
 from pymllm.oracle.history import Config, History
 from pymllm.oracle.operations import Operation
 
-__all__ = ["play_steps", "run_program"]
+__all__ = ["end_program", "play_steps", "run_program"]
 
 
 def run_program(
@@ -59,6 +59,17 @@ def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> No
     """
     for number, operation in steps:
         examiner.do(operation, number)
+    end_program(examiner)
+
+
+def end_program(examiner: Examiner) -> None:
+    """Judge the end of a program, and run it on new adapters again, in part and as a whole (X3).
+
+    Raises
+    ------
+    InvariantViolation
+        A law is broken.
+    """
     header = examiner.history.header
 
     def make() -> Adapter:

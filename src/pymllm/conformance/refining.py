@@ -12,7 +12,7 @@ from pymllm.conformance.machines import MachineEntry, load_machine
 from pymllm.conformance.results import SearchedConfiguration
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.search_tasks import VerifyPlan
-from pymllm.conformance.shortening import shorten
+from pymllm.conformance.shrinker import shrink
 from pymllm.oracle.history import Config
 
 __all__ = ["RefineTask", "plan_refining", "refine"]
@@ -82,7 +82,7 @@ def _search_again(source: SearchedConfiguration, plan: VerifyPlan) -> SearchPlan
 def refine(task: RefineTask) -> tuple[Finding, ...]:
     """Make a finding smaller; other laws that smaller programs broke on the way come with it."""
     found = FoundViolation(task.finding.history, task.finding.violation)
-    findings = [make_finding(shorten(found, task.plays))]
+    findings = [make_finding(shrink(found, seconds=None, plays=task.plays))]
     if task.plan is not None:
         machine = make_machine(load_machine(task.machine), task.adapter, task.config, seed=task.plan.seed)
         again = search(machine, task.plan).found

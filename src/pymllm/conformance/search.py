@@ -21,7 +21,7 @@ from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding
-from pymllm.conformance.shortening import shorten
+from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.oracle.history import History
@@ -206,7 +206,7 @@ class _Watch:
         smallest = [
             dataclasses.replace(found, is_unfinished=self._is_cut) for found in self._smallest.values()
         ]
-        short = [shorten(found, self._plan.shrinks) for found in smallest]
+        short = [shrink(found, seconds=None, plays=self._plan.shrinks) for found in smallest]
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash

@@ -1,0 +1,86 @@
+"""Small programs out of what machines find: the law is kept, nothing grows, the same comes of the same."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.conformance.acting import FoundViolation, drive, make_machine
+from pymllm.conformance.block_machine import BlockMachine
+from pymllm.conformance.prefix_machine import PrefixMachine
+from pymllm.conformance.reduction import weigh
+from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.shrink_trials import Program
+from pymllm.conformance.shrinker import shrink
+from pymllm.errors import InvariantViolation
+
+MACHINES = {
+    "faulty-dirty-rows": RowMachine,
+    "faulty-greedy-eviction": PrefixMachine,
+    "faulty-low-boundaries": PrefixMachine,
+    "faulty-copied-states": PrefixMachine,
+    "faulty-releases-once": BlockMachine,
+}
+PLAYS = 250
+
+
+@functools.cache
+def found(adapter: str) -> FoundViolation:
+    config = dict(load_adapter(find_adapter(adapter)).CONFIGURATIONS[-1])
+    machine = make_machine(MACHINES[adapter], adapter, config, seed=0)
+    for seed in range(200):
+        try:
+            drive(machine, seed, 60)
+        except InvariantViolation:
+            break
+    assert machine.found is not None
+    return machine.found
+
+
+@functools.cache
+def small(adapter: str) -> FoundViolation:
+    return shrink(found(adapter), plays=PLAYS)
+
+
+def program_of(found: FoundViolation) -> Program:
+    steps = found.history.steps
+    return Program(found.history.header.config, tuple(step.operation for step in steps))
+
+
+@pytest.mark.parametrize("adapter", MACHINES)
+def test_a_small_program_breaks_the_same_law_when_it_is_run_again(adapter: str) -> None:
+    """Whoever gets the file sees what was seen, outcome by outcome."""
+    again = rerun_history(small(adapter).history, adapter)
+    assert again.violation is not None
+    assert again.violation.law == found(adapter).violation.law == small(adapter).violation.law
+    assert again.differences == ()
+    assert len(again.history) == len(small(adapter).history)
+
+
+@pytest.mark.parametrize("adapter", MACHINES)
+def test_nothing_grows(adapter: str) -> None:
+    """Operations first, then what they refer to, tokens, pools."""
+    assert weigh(program_of(small(adapter))) <= weigh(program_of(found(adapter)))
+    assert len(small(adapter).history) <= 12
+
+
+@pytest.mark.parametrize("adapter", MACHINES)
+def test_the_same_comes_of_the_same(adapter: str) -> None:
+    """A number of programs, and not a time, bounds the search."""
+    again = shrink(found(adapter), plays=PLAYS)
+    assert program_of(again) == program_of(small(adapter))
+    assert again.is_unfinished == small(adapter).is_unfinished
+
+
+@pytest.mark.parametrize("adapter", MACHINES)
+def test_what_is_small_stays(adapter: str) -> None:
+    """Once nothing can go, nothing goes."""
+    smallest = shrink(small(adapter), plays=4 * PLAYS)
+    if not smallest.is_unfinished:
+        again = shrink(smallest, plays=4 * PLAYS)
+        assert program_of(again) == program_of(smallest)
+        assert not again.is_unfinished
+    assert weigh(program_of(smallest)) <= weigh(program_of(small(adapter)))

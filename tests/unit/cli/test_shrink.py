@@ -1,0 +1,141 @@
+"""``pymllm shrink``: a long program in, a short one out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.conformance.program import run_program
+from pymllm.conformance.shrinker import Shrinker
+from pymllm.oracle.history import load_history, write_history
+from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+
+PROGRAM = [
+    AllocRows(0),
+    ReadRows(),
+    AllocRows(1),
+    AllocRows(1),
+    WriteRow(Span(3, 0, 1), 0, 1, (7,)),
+    FreeRow(Span(3, 0, 1)),
+    ReadRows(),
+]
+
+
+def shrink(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["shrink", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    history = run_program("rows", {"max_reqs": 2, "max_context_len": 2}, PROGRAM)
+    write_history(history, tmp_path / "long.jsonl")
+    return str(tmp_path / "long.jsonl")
+
+
+def test_the_small_program_is_printed_and_written(file: str, tiny: str) -> None:
+    """P2: beside the file, with the law as its note; a rerun shows it."""
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries")
+    assert (result.exit_code, result.stderr) == (1, "")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"P2  VIOLATED by {tiny}:KeepsEntries: a freed row is zero")
+    assert "    operations 7 -> 4" in lines
+    assert "    max_reqs   2 -> 1" in lines
+    assert "                AllocRows(1),  # 1: Slots((1,))" in lines
+    written = file.replace(".jsonl", ".short.jsonl")
+    assert lines[-1] == f"    again      pymllm rerun {written} --adapter {tiny}:KeepsEntries"
+    history = load_history(Path(written))
+    assert len(history) == 4
+    assert history.header.note.startswith("P2")
+    assert "pymllm" in history.header.versions
+    assert CliRunner().invoke(main, ["rerun", written]).exit_code == 1
+
+
+def test_it_can_be_had_as_a_document(file: str, tiny: str, tmp_path: Path) -> None:
+    """With another file, and any of some laws."""
+    short = tmp_path / "short.jsonl"
+    arguments = ["--law", "p2", "--law", "X3", "-o", str(short), "--json"]
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", *arguments)
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["law"], document["finished"]) == (1, "P2", True)
+    assert (document["before"]["operations"], document["after"]["operations"]) == (7, 4)
+    assert document["output"] == str(short)
+    assert len(load_history(short)) == 4
+
+
+def test_a_program_that_breaks_nothing_is_left_alone(file: str) -> None:
+    """The verdict of a rerun, and no file."""
+    result = shrink(file)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("holds  7 steps of rows: ")
+    assert not Path(file.replace(".jsonl", ".short.jsonl")).exists()
+
+
+def test_little_time_gives_what_there_is(file: str, tiny: str) -> None:
+    """Not smaller, and it says so."""
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", "--seconds", "1e-9")
+    assert result.exit_code == 1
+    assert "    operations 7 -> 7" in result.stdout
+    assert "more --seconds may find a smaller one" in result.stdout
+
+
+def test_an_interrupt_gives_what_there_is(file: str, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printed and written before it ends with 130."""
+
+    def interrupted(self: Shrinker) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Shrinker, "run", interrupted)
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries")
+    assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
+    assert "    operations 7 -> 7" in result.stdout
+    assert len(load_history(Path(file.replace(".jsonl", ".short.jsonl")))) == 7
+
+
+def test_a_bar_can_be_shown(file: str, tiny: str) -> None:
+    """On standard error; the result stands on standard output."""
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", "--progress", "on", "--json")
+    assert "shrinking" in result.stderr
+    assert json.loads(result.stdout)["law"] == "P2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--adapter", "raddix"], "no adapter 'raddix'"),
+        (["--adapter", "hashes"], "is a program for rows; hashes is of kind hashes."),
+        (["--law", "R66"], "no law 'R66'"),
+        (["--seconds", "0"], "0.0 is not in the range"),
+        (["--output", "/no/such/folder/a.jsonl"], "there is no folder /no/such/folder; make it first."),
+    ],
+)
+def test_bad_input_is_one_line(file: str, arguments: list[str], words: str) -> None:
+    """X1: nothing was run."""
+    result = shrink(file, *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+
+
+def test_a_law_that_is_not_broken_is_named(file: str, tiny: str) -> None:
+    """And so is the one that is."""
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", "--law", "P1", "--law", "X3")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "long.jsonl: breaks P2, and not P1 or X3; name it with --law." in result.stderr
+
+
+def test_what_cannot_be_written_is_printed_all_the_same(file: str, tiny: str) -> None:
+    """A minute's work is not lost to a name that is too long."""
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", "-o", f"{Path(file).parent}/{'x' * 300}")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "cannot be written: File name too long" in result.stderr
+    assert "    operations 7 -> 4" in result.stdout
+    assert "written" not in result.stdout
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    """X1: as of a rerun."""
+    result = shrink(str(tmp_path / "none.jsonl"))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,177 @@
+"""The smallest program that breaks a law."""
+
+from __future__ import annotations
+
+import pytest
+
+from pymllm.adapters.cabinet.planting import planted
+from pymllm.adapters.cabinet.table import own_cabinet
+from pymllm.adapters.registry import make_adapter
+from pymllm.conformance.acting import FoundViolation, drive, make_machine
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
+from pymllm.conformance.program import play_steps
+from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.shrinker import Shrinker, ShrinkProgress, shrink
+from pymllm.conformance.time_limit import time_limit
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Header, History
+from pymllm.oracle.operations import (
+    AllocRows,
+    FreeRow,
+    Operation,
+    ReadRows,
+    Span,
+    WriteRow,
+)
+
+CONFIG = {"max_reqs": 3, "max_context_len": 4}
+LONG: list[Operation] = [
+    AllocRows(0),
+    ReadRows(),
+    AllocRows(1),
+    AllocRows(1),
+    WriteRow(Span(3, 0, 1), 0, 1, (7,)),
+    WriteRow(Span(4, 0, 1), 0, 1, (7,)),
+    ReadRows(),
+    FreeRow(Span(3, 0, 1)),
+    AllocRows(0),
+    ReadRows(),
+]
+SHORT = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (1,)), FreeRow(Span(1, 0, 1)), ReadRows()]
+
+
+def found(adapter: str) -> FoundViolation:
+    examiner = Examiner(make_adapter(adapter, dict(CONFIG)), seed=5)
+    with pytest.raises(InvariantViolation) as caught:
+        play_steps(examiner, enumerate(LONG, 1))
+    return FoundViolation(examiner.history, caught.value)
+
+
+def operations_of(found: FoundViolation) -> list[Operation]:
+    return [step.operation for step in found.history.steps]
+
+
+def test_only_what_is_needed_stays(tiny: str) -> None:
+    """P2: a row, a write, a free and a look, numbered from 1, with the outcomes of this program."""
+    short = shrink(found(f"{tiny}:KeepsEntries"), plays=1000)
+    assert operations_of(short) == SHORT
+    assert [step.number for step in short.history.steps] == [1, 2, 3, 4]
+    assert all(step.outcome is not None for step in short.history.steps)
+    assert short.violation.law == "P2"
+    assert short.history.header.seed == 5
+    assert short.history.header.config == {"max_reqs": 1, "max_context_len": 1}
+
+
+def test_the_small_program_breaks_the_law_again(tiny: str) -> None:
+    """P2: whoever runs it sees the same."""
+    short = shrink(found(f"{tiny}:KeepsEntries"), plays=1000)
+    again = rerun_history(short.history, short.history.header.adapter)
+    assert again.violation is not None
+    assert again.violation.law == "P2"
+    assert again.differences == ()
+
+
+def test_a_small_program_stays_as_it_is(tiny: str) -> None:
+    """And the same program gives the same, time and again."""
+    short = shrink(found(f"{tiny}:KeepsEntries"), plays=1000)
+    again = shrink(short, plays=1000)
+    assert operations_of(again) == operations_of(short)
+    assert again.history.header == short.history.header
+    assert not again.is_unfinished
+
+
+def test_any_of_some_laws_will_do(tiny: str) -> None:
+    """The one that was broken need not be among them."""
+    original = found(f"{tiny}:KeepsEntries")
+    other = FoundViolation(original.history, InvariantViolation("X3", "looked"))
+    assert shrink(other, plays=1000).violation.law == "X3"
+    short = shrink(other, plays=1000, laws=("X3", "P2"))
+    assert short.violation.law == "P2"
+    assert operations_of(short) == SHORT
+
+
+def test_it_tells_how_far_it_is(tiny: str) -> None:
+    """Programs played, operations left, seconds."""
+    told: list[ShrinkProgress] = []
+    shrink(found(f"{tiny}:KeepsEntries"), plays=30, on_progress=told.append)
+    assert [it.plays for it in told] == list(range(len(told)))
+    lengths = [it.operations for it in told]
+    assert lengths == sorted(lengths, reverse=True)
+    assert (lengths[0], lengths[-1]) == (len(LONG), len(SHORT))
+    assert [it.seconds for it in told] == sorted(it.seconds for it in told)
+
+
+def test_the_best_so_far_survives_an_interrupt(tiny: str) -> None:
+    """It is smaller already, and marked as unfinished."""
+
+    def interrupt(progress: ShrinkProgress) -> None:
+        if progress.operations < len(LONG):
+            raise KeyboardInterrupt
+
+    shrinker = Shrinker(found(f"{tiny}:KeepsEntries"), on_progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        shrinker.run()
+    assert len(shrinker.best.history) < len(LONG)
+    assert shrinker.best.is_unfinished
+    assert shrinker.is_reproduced
+
+
+def test_what_only_a_look_inside_shows_is_looked_at_inside(tiny: str) -> None:
+    """P1: no outcome tells of it."""
+    examiner = Examiner(make_adapter(f"{tiny}:WrongInside", dict(CONFIG)))
+    with pytest.raises(InvariantViolation) as caught:
+        play_steps(examiner, enumerate([ReadRows(), *[AllocRows(1)] * 3], 1))
+    short = shrink(FoundViolation(examiner.history, caught.value), plays=1000)
+    assert operations_of(short) == [AllocRows(1), AllocRows(1)]
+
+
+def test_what_an_engine_does_wrong_is_made_small_by_its_acts() -> None:
+    """E2: its calls alone, run again, break no law."""
+    (fault,) = [fault for fault in own_cabinet() if fault.id == "B10"]
+    config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
+    machine = make_machine(LifecycleMachine, "radix", config, seed=0, audit=False)
+    with planted(fault.edits):
+        for seed in range(100):
+            try:
+                drive(machine, seed, 40)
+            except InvariantViolation:
+                break
+        assert machine.found is not None
+        short = shrink(machine.found, plays=100)
+    assert short.violation.law in fault.laws
+    assert len(short.history) <= 12
+
+
+def test_it_ends(tiny: str) -> None:
+    """What was reached until then breaks the law all the same, and is numbered from 1."""
+    lengths = [len(shrink(found(f"{tiny}:KeepsEntries"), plays=plays).history) for plays in (0, 12, 100)]
+    assert lengths[0] == len(LONG) > lengths[1] > lengths[2] == len(SHORT)
+
+
+def test_what_does_not_break_the_law_again_stays_as_it_is(tiny: str) -> None:
+    """An engine's finding, one of another law, and one whose adapter is gone."""
+    original = found(f"{tiny}:KeepsEntries")
+    for adapter, law in ((f"{tiny}:TinyRows", "P2"), (f"{tiny}:KeepsEntries", "E3"), ("gone", "P2")):
+        history = History(Header(adapter, "rows", dict(CONFIG)), original.history.steps)
+        same = FoundViolation(history, InvariantViolation(law, "looked"))
+        assert shrink(same, plays=1000) is same
+
+
+def test_a_crash_on_the_way_is_no_shorter_program(tiny: str) -> None:
+    """What a program without some of its steps meets may be anything."""
+    short = shrink(found(f"{tiny}:KeepsEntriesAndBreaks"), plays=1000)
+    assert short.violation.law == "P2"
+    assert len(short.history) == len(SHORT) + 1
+
+
+def test_a_program_that_hangs_ends_it(tiny: str) -> None:
+    """What was reached until then is kept, and said to be unfinished: nobody waits for the next one."""
+    original = found(f"{tiny}:KeepsEntriesAndHangs")
+    with time_limit(0.3):
+        short = shrink(original, plays=1000)
+    assert short.violation.law == "P2"
+    assert len(short.history) <= len(LONG)
+    assert short.is_unfinished
+    assert not shrink(found(f"{tiny}:KeepsEntries"), plays=1000).is_unfinished
+    assert shrink(found(f"{tiny}:KeepsEntries"), plays=12).is_unfinished
