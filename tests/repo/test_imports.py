@@ -24,12 +24,24 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # The judge shares nothing with what it judges: that independence is what it is for.
     "oracle": ({"errors"}, set()),
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch"}),
+    # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
+    "instrument": ({"errors"}, {"pynvml"}),
     "conformance": (
-        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters"},
+        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis"},
     ),
     "cli": (
-        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "conformance"},
+        {
+            "errors",
+            "mem_cache",
+            "core",
+            "invariants",
+            "workloads",
+            "oracle",
+            "adapters",
+            "instrument",
+            "conformance",
+        },
         {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
     ),
 }

@@ -1,0 +1,224 @@
+"""Does memory leak, and in which layer? A verdict from what checkpoints at rest have read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pymllm.instrument.reading import BYTES, Reading
+from pymllm.instrument.slope import Slope, estimate_slope
+
+__all__ = ["BOUNDS", "Checkpoint", "Layer", "LayerVerdict", "LeakVerdict", "Outcome", "judge_leaks"]
+
+CONFIDENCE = 0.998
+FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
+_WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the first epochs
+
+
+class Layer(enum.Enum):
+    """Where memory can stay, from the inside out; none has what another has."""
+
+    SLOTS = "slots"
+    """Slots of a pool that are neither free nor anybody's."""
+    LIVE = "live bytes"
+    """Bytes that tensors hold when all of them should be gone."""
+    CACHE = "allocator cache"
+    """Bytes that the allocator holds for no tensor and cannot give back."""
+    DEVICE = "device"
+    """Bytes on the device that torch's allocator does not hold."""
+
+
+class Outcome(enum.Enum):
+    """What the checkpoints say of a layer."""
+
+    NO_LEAK = "no leak"
+    LEAK = "leak"
+    UNKNOWN = "unknown"
+
+
+BOUNDS: Mapping[Layer, float] = {
+    Layer.SLOTS: 0.0,
+    # Half of the smallest block that torch's allocator hands out.
+    Layer.LIVE: 256.0,
+    # An eighth of the smallest segment that the allocator and the driver deal in (2 MiB).
+    Layer.CACHE: float(256 << 10),
+    Layer.DEVICE: float(256 << 10),
+}
+"""Growth per epoch up to which a layer does not leak, in slots or bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was read while nothing ran.
+
+    Parameters
+    ----------
+    at : float
+        Epochs done.
+    slots : Reading
+        Of `Layer.SLOTS`.
+    live, cache : Reading
+        Bytes of `Layer.LIVE` and `Layer.CACHE`.
+    returned : Reading
+        Bytes that the allocator kept for later and gave back when asked: no leak, however many.
+    own : Reading
+        Bytes of `Layer.DEVICE` by what the driver says of this process.
+    device : Reading
+        The same by what is in use on the whole device.
+    others : Reading
+        How many other processes use the device.
+    """
+
+    at: float
+    slots: Reading
+    live: Reading
+    cache: Reading
+    returned: Reading
+    own: Reading
+    device: Reading
+    others: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class LayerVerdict:
+    """What the checkpoints say of one layer.
+
+    Parameters
+    ----------
+    layer : Layer
+        Which.
+    outcome : Outcome
+        What they say.
+    unit : str
+        Of the slope, per epoch.
+    slope : Slope or None
+        Growth per epoch; ``None`` where there were too few readings.
+    reason : str or None
+        Why it is unknown.
+    """
+
+    layer: Layer
+    outcome: Outcome
+    unit: str
+    slope: Slope | None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        if self.outcome is Outcome.UNKNOWN or self.slope is None:
+            return f"{self.layer.value}: unknown ({self.reason})"
+        if self.outcome is Outcome.NO_LEAK:
+            return f"{self.layer.value}: no leak"
+        low, high, sure = self.slope.low, self.slope.high, self.slope.confidence
+        return (
+            f"{self.layer.value}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
+            f" ({low:,.6g} to {high:,.6g} with {sure:.1%} confidence)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeakVerdict:
+    """What the checkpoints say of all layers.
+
+    Parameters
+    ----------
+    layers : tuple of LayerVerdict
+        From the inside out: slots, live bytes, allocator cache, device.
+    checkpoints : int
+        How many there were.
+    """
+
+    layers: tuple[LayerVerdict, ...]
+    checkpoints: int
+
+    @property
+    def leaking(self) -> tuple[LayerVerdict, ...]:
+        """The layers that leak, from the inside out."""
+        return tuple(it for it in self.layers if it.outcome is Outcome.LEAK)
+
+    def of(self, layer: Layer) -> LayerVerdict:
+        """Return the verdict on one layer."""
+        return next(it for it in self.layers if it.layer is layer)
+
+    def __str__(self) -> str:
+        return "\n".join(str(it) for it in self.layers)
+
+
+def judge_leaks(
+    checkpoints: Sequence[Checkpoint], bounds: Mapping[Layer, float] = BOUNDS, confidence: float = CONFIDENCE
+) -> LeakVerdict:
+    """Judge each layer by what the checkpoints have read.
+
+    Parameters
+    ----------
+    checkpoints : sequence of Checkpoint
+        In order. The first quarter is the warming up and does not count; 8 must be left.
+    bounds : mapping, default `BOUNDS`
+        Growth per epoch up to which a layer does not leak.
+    confidence : float, default 0.998
+        Of the interval of a slope: a layer without growth is accused once in a thousand times at most.
+
+    Notes
+    -----
+    A layer leaks when even the lower end of its slope's interval is above the bound, and it grew in the later
+    half as well: what fills up and then stays is no leak. It does not leak when the upper end is within the
+    bound, of all checkpoints or of enough late ones. Otherwise they do not tell.
+
+    The device's memory is judged by what the driver says of this process. Where that cannot be read, growth
+    is held against the process only if the driver lists no other one.
+    """
+    settled = checkpoints[len(checkpoints) // _WARM_UP :]
+
+    def judged(layer: Layer, read: Sequence[tuple[float, Reading]]) -> LayerVerdict:
+        return _judge_layer(layer, read, bounds[layer], confidence)
+
+    verdicts = [
+        judged(Layer.SLOTS, [(it.at, it.slots) for it in settled]),
+        judged(Layer.LIVE, [(it.at, it.live) for it in settled]),
+        judged(Layer.CACHE, [(it.at, it.cache) for it in settled]),
+    ]
+    if sum(it.own.is_known for it in settled) >= FEWEST:
+        verdicts.append(judged(Layer.DEVICE, [(it.at, it.own) for it in settled]))
+    else:
+        verdict = judged(Layer.DEVICE, [(it.at, it.device) for it in settled])
+        verdicts.append(_unless_it_was_others(verdict, settled))
+    return LeakVerdict(tuple(verdicts), len(checkpoints))
+
+
+def _judge_layer(
+    layer: Layer, read: Sequence[tuple[float, Reading]], bound: float, confidence: float
+) -> LayerVerdict:
+    """Judge one layer by its readings, unknown ones left out."""
+    unit = read[0][1].unit if read else BYTES
+    points = [(at, float(it.value)) for at, it in read if it.value is not None]
+
+    def verdict(outcome: Outcome, slope: Slope | None, reason: str | None = None) -> LayerVerdict:
+        return LayerVerdict(layer, outcome, unit, slope, reason)
+
+    if len(points) < FEWEST:
+        why = next((it.reason for _, it in read if it.reason is not None), None)
+        short = f"too short: {len(points)} checkpoints after the warming up, {FEWEST} are needed"
+        return verdict(Outcome.UNKNOWN, None, why or short)
+    slope = estimate_slope([points], confidence)
+    late_points = points[len(points) // 2 :]
+    late = estimate_slope([late_points], confidence)
+    if slope is None or late is None:
+        return verdict(Outcome.UNKNOWN, None, "the checkpoints are all at one epoch")
+    if slope.low > bound and late.value > bound:
+        return verdict(Outcome.LEAK, slope)
+    if slope.high <= bound or (len(late_points) >= FEWEST and late.high <= bound):
+        return verdict(Outcome.NO_LEAK, slope)
+    reason = (
+        f"{len(points)} checkpoints do not tell: {slope.low:,.6g} to {slope.high:,.6g} {unit} per epoch, of"
+        f" which {bound:,.6g} are no leak; take more"
+    )
+    return verdict(Outcome.UNKNOWN, slope, reason)
+
+
+def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:
+    """Take back an accusation that another process may deserve."""
+    if verdict.outcome is not Outcome.LEAK or all(it.others.value == 0 for it in settled):
+        return verdict
+    why = next((it.others.reason for it in settled if it.others.reason is not None), "others use it, too")
+    reason = f"device memory grows, but whose is unknown: {why}"
+    return LayerVerdict(verdict.layer, Outcome.UNKNOWN, verdict.unit, verdict.slope, reason)
