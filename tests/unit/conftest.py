@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_nvml.machine import FakeNvml
+
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
     """The module of small adapters, as ``--adapter`` names it: ``f"{tiny}:TinyRows"``."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     return "tiny_adapters"
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    """Builds a fake NVML library when it is first asked for one."""
+    return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.slope import Slope, estimate_slope
@@ -39,9 +39,8 @@ class Outcome(enum.Enum):
 
 BOUNDS: Mapping[Layer, float] = {
     Layer.SLOTS: 0.0,
-    # Half of the smallest block that torch's allocator hands out.
-    Layer.LIVE: 256.0,
-    # An eighth of the smallest segment that the allocator and the driver deal in (2 MiB).
+    Layer.LIVE: 0.0,
+    # An eighth of the smallest segment that the allocator and the driver deal in (2 MiB): they round.
     Layer.CACHE: float(256 << 10),
     Layer.DEVICE: float(256 << 10),
 }
@@ -94,6 +93,8 @@ class LayerVerdict:
         Of the slope, per epoch.
     slope : Slope or None
         Growth per epoch; ``None`` where there were too few readings.
+    bound : float
+        Growth per epoch up to which the layer does not leak.
     reason : str or None
         Why it is unknown.
     """
@@ -102,13 +103,15 @@ class LayerVerdict:
     outcome: Outcome
     unit: str
     slope: Slope | None
+    bound: float
     reason: str | None = None
 
     def __str__(self) -> str:
         if self.outcome is Outcome.UNKNOWN or self.slope is None:
             return f"{self.layer.value}: unknown ({self.reason})"
         if self.outcome is Outcome.NO_LEAK:
-            return f"{self.layer.value}: no leak"
+            allowed = f" (up to {self.bound:,.6g} {self.unit} per epoch are none)" if self.bound else ""
+            return f"{self.layer.value}: no leak{allowed}"
         low, high, sure = self.slope.low, self.slope.high, self.slope.confidence
         return (
             f"{self.layer.value}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
@@ -193,7 +196,7 @@ def _judge_layer(
     points = [(at, float(it.value)) for at, it in read if it.value is not None]
 
     def verdict(outcome: Outcome, slope: Slope | None, reason: str | None = None) -> LayerVerdict:
-        return LayerVerdict(layer, outcome, unit, slope, reason)
+        return LayerVerdict(layer, outcome, unit, slope, bound, reason)
 
     if len(points) < FEWEST:
         why = next((it.reason for _, it in read if it.reason is not None), None)
@@ -209,8 +212,8 @@ def _judge_layer(
     if slope.high <= bound or (len(late_points) >= FEWEST and late.high <= bound):
         return verdict(Outcome.NO_LEAK, slope)
     reason = (
-        f"{len(points)} checkpoints do not tell: {slope.low:,.6g} to {slope.high:,.6g} {unit} per epoch, of"
-        f" which {bound:,.6g} are no leak; take more"
+        f"{len(points)} checkpoints do not tell: {slope.low:,.6g} to {slope.high:,.6g} {unit} per epoch,"
+        f" where {bound:,.6g} are no leak; take more"
     )
     return verdict(Outcome.UNKNOWN, slope, reason)
 
@@ -221,4 +224,4 @@ def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) 
         return verdict
     why = next((it.others.reason for it in settled if it.others.reason is not None), "others use it, too")
     reason = f"device memory grows, but whose is unknown: {why}"
-    return LayerVerdict(verdict.layer, Outcome.UNKNOWN, verdict.unit, verdict.slope, reason)
+    return replace(verdict, outcome=Outcome.UNKNOWN, reason=reason)

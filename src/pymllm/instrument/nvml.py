@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,11 +58,18 @@ class NvmlTracker:
         device_index(device)
         self._device = device
         self._period = 1 / hz
+        self._run: NvmlRun | None = None
+        self._begin_in_process()
+
+    def _begin_in_process(self) -> None:
+        """Have nothing running, with a lock that nobody holds: at first, and in a forked child."""
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._depth = 0
-        self._run: NvmlRun | None = None
 
     def __enter__(self) -> Self:
+        if self._pid != os.getpid():
+            self._begin_in_process()
         with self._lock:
             if self._depth == 0:
                 self._run = NvmlRun(device_index(self._device), self._period)
@@ -73,9 +81,11 @@ class NvmlTracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         run = self._started()
-        if run.is_forked():
-            return
+        if self._pid != os.getpid():
+            self._begin_in_process()
         with self._lock:
+            if self._depth == 0:
+                return  # What is left here was entered by the parent of this process, and goes on there.
             self._depth -= 1
             if self._depth == 0:
                 run.stop()

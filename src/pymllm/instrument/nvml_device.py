@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_visible import is_uuid, visible_name
 from pymllm.instrument.reading import Unreadable
 
-__all__ = ["DeviceIdentity", "NvmlDevice", "device_index", "find_device"]
+__all__ = ["DeviceIdentity", "NvmlDevice", "cuda_uuid", "device_index", "find_device"]
 
 _ORDER = "CUDA_DEVICE_ORDER"
 
@@ -100,7 +100,27 @@ def device_index(device: Any) -> int | str:
     return index
 
 
-def find_device(library: NvmlLibrary, device: int | str) -> NvmlDevice:
+def cuda_uuid(index: int) -> str | None:
+    """Return the UUID, without what it begins with, of a device that CUDA already uses in this process.
+
+    Parameters
+    ----------
+    index : int
+        As CUDA counts.
+
+    Notes
+    -----
+    ``None`` where CUDA is not in use. Neither loads torch nor initialises CUDA.
+    """
+    torch = _torch_in_use()
+    if torch is None or index >= torch.cuda.device_count():
+        return None
+    return str(torch.cuda.get_device_properties(index).uuid)  # pragma: needs cuda
+
+
+def find_device(
+    library: NvmlLibrary, device: int | str, uuid_of: Callable[[int], str | None] = cuda_uuid
+) -> NvmlDevice:
     """Find a device as CUDA would, without initialising CUDA.
 
     Parameters
@@ -109,6 +129,8 @@ def find_device(library: NvmlLibrary, device: int | str) -> NvmlDevice:
         Open.
     device : int or str
         CUDA's index in this process, or a UUID or its beginning.
+    uuid_of : callable, default `cuda_uuid`
+        Knows the UUID of an index, or ``None``.
 
     Raises
     ------
@@ -123,9 +145,9 @@ def find_device(library: NvmlLibrary, device: int | str) -> NvmlDevice:
     """
     if isinstance(device, str):
         return _by_uuid(library, device)
-    uuid = _uuid_in_use(device)
+    uuid = uuid_of(device)
     if uuid is not None:
-        return _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")  # pragma: needs cuda
+        return _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")
     name = visible_name(device, os.environ)
     return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
 
@@ -139,14 +161,6 @@ def _torch_in_use() -> Any:
 def _current_index() -> int:
     torch = _torch_in_use()
     return 0 if torch is None else torch.cuda.current_device()
-
-
-def _uuid_in_use(index: int) -> str | None:
-    """Return the UUID of a device that CUDA already uses here."""
-    torch = _torch_in_use()
-    if torch is None or index >= torch.cuda.device_count():
-        return None
-    return str(torch.cuda.get_device_properties(index).uuid)  # pragma: needs cuda
 
 
 def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:

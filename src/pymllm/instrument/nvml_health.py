@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pymllm.instrument.nvml_device import NvmlDevice
-from pymllm.instrument.nvml_library import LOST, NvmlLibrary
+from pymllm.instrument.nvml_library import LOST, TIMED_OUT, NvmlFailure, NvmlLibrary
 from pymllm.instrument.nvml_record import Health
 from pymllm.instrument.reading import COUNT, Reading, Unreadable
 
@@ -22,7 +22,6 @@ _SLOWDOWNS: tuple[tuple[int, str, bool], ...] = (
 )
 _EVENTS_MOST = 64  # taken at once: a device that reports without end must not hold the sampler
 _ANY_INSTANCE = 0xFFFFFFFF  # of an event that belongs to no MIG instance
-_TIMED_OUT = "Timeout"
 
 
 class HealthWatch:
@@ -77,7 +76,7 @@ class HealthWatch:
 
     def notice(self, reason: Unreadable) -> None:
         """Remember a reason that says that the device was lost."""
-        if LOST in str(reason) and self._lost is None:
+        if isinstance(reason, NvmlFailure) and reason.code == LOST and self._lost is None:
             self._lost = str(reason)
 
     def close(self) -> None:
@@ -146,8 +145,8 @@ class HealthWatch:
         for _ in range(_EVENTS_MOST):
             try:
                 event = self._library.call("nvmlEventSetWait", self._events, 0)
-            except Unreadable as reason:
-                if str(reason).endswith(_TIMED_OUT):
+            except NvmlFailure as failure:
+                if failure.code == TIMED_OUT:
                     return
                 raise
             if event.gpuInstanceId in (self._device.instance, _ANY_INSTANCE) or self._device.instance is None:

@@ -8,14 +8,34 @@ from typing import Any
 
 from pymllm.instrument.reading import Unreadable
 
-__all__ = ["LOST", "NvmlLibrary"]
+__all__ = ["FUNCTION_NOT_FOUND", "LOST", "TIMED_OUT", "NvmlFailure", "NvmlLibrary"]
 
-LOST = "GPU is lost"
+# Of NVML's errors, those that mean something here.
+TIMED_OUT = 10
+FUNCTION_NOT_FOUND = 13
+LOST = 15
+
 _PACKAGE = "nvidia-ml-py is not installed; pip install 'pymllm[gpu]' brings it"
 
-# Processes that hold NVML open through this module, by how often. A forked child inherits the number of its
-# parent, whose library it cannot use.
-_open: dict[int, int] = {}
+# Who holds NVML open: process and object. A forked child inherits the entries of its parent, whose library it
+# cannot use. Entries come and go in one step each, so that no fork finds a lock held.
+_open: set[tuple[int, int]] = set()
+
+
+class NvmlFailure(Unreadable):
+    """NVML answered with an error.
+
+    Parameters
+    ----------
+    reason : str
+        The function and what the library said.
+    code : int
+        The error's number.
+    """
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class NvmlLibrary:
@@ -42,7 +62,7 @@ class NvmlLibrary:
         Unreadable
             Without the package, the library, the driver or the permission.
         """
-        if any(pid != os.getpid() for pid in _open):
+        if any(pid != os.getpid() for pid, _ in tuple(_open)):
             raise Unreadable(
                 "this process was forked while its parent had NVML open; start it with spawn instead"
             )
@@ -57,7 +77,7 @@ class NvmlLibrary:
             self._pynvml = None
             raise
         self._pid = os.getpid()
-        _open[self._pid] = _open.get(self._pid, 0) + 1
+        _open.add((self._pid, id(self)))
 
     def close(self) -> None:
         """Let go of the library; in a forked child, where there is nothing to let go of, do nothing."""
@@ -69,9 +89,7 @@ class NvmlLibrary:
             pass  # A device that was lost takes the library with it; there is nothing left to close.
         finally:
             self._pynvml = None
-            _open[self._pid] -= 1
-            if not _open[self._pid]:
-                del _open[self._pid]
+            _open.discard((self._pid, id(self)))
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of pynvml.
@@ -90,11 +108,16 @@ class NvmlLibrary:
         """
         if self._pynvml is None:
             raise Unreadable("NVML is not open")
+        function = getattr(self._pynvml, name, None)
+        if function is None:
+            raise NvmlFailure(f"{name}: this nvidia-ml-py lacks it", FUNCTION_NOT_FOUND)
         try:
-            return getattr(self._pynvml, name)(*arguments)
-        # The second is what pynvml raises where the driver is older than it; it is no NVMLError.
-        except (self._pynvml.NVMLError, self._pynvml.NVMLLibraryMismatchError) as error:
-            raise Unreadable(f"{name}: {_said(error)}") from None
+            return function(*arguments)
+        except self._pynvml.NVMLError as error:
+            raise NvmlFailure(f"{name}: {_said(error)}", error.value) from None
+        # What pynvml raises where the driver is older than it; it is no NVMLError.
+        except self._pynvml.NVMLLibraryMismatchError:
+            raise NvmlFailure(f"{name}: the driver is older than nvidia-ml-py", FUNCTION_NOT_FOUND) from None
 
     def constant(self, name: str) -> int:
         """Return a constant of pynvml."""
@@ -102,18 +125,19 @@ class NvmlLibrary:
         return value
 
     def first_of(self, *calls: tuple[Any, ...]) -> Any:
-        """Make calls until one succeeds: the newest form of a function first.
+        """Make the first call that the library has a function for: the newest form of a function first.
 
         Raises
         ------
         Unreadable
-            With the reason of the last call.
+            With the reason of that call.
         """
         for call in calls[:-1]:
             try:
                 return self.call(*call)
-            except Unreadable:
-                continue
+            except NvmlFailure as failure:
+                if failure.code != FUNCTION_NOT_FOUND:
+                    raise
         return self.call(*calls[-1])
 
     def __enter__(self) -> NvmlLibrary:

@@ -99,6 +99,13 @@ class SamplingCost:
     pauses: int
     paused_ns: int
 
+    def __str__(self) -> str:
+        mean = self.total_ns / max(self.samples, 1)
+        return (
+            f"{self.samples} samples of {mean / 1e3:.0f} us on average and {self.longest_ns / 1e3:.0f} us at"
+            f" most, {self.total_ns / 1e6:.1f} ms in all, and {self.ends_ns / 1e6:.1f} ms before and after"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NvmlRecord:
@@ -164,3 +171,18 @@ class NvmlRecord:
         if self.invalid:
             return False
         return None if self.unwatched else True
+
+    def __str__(self) -> str:
+        if self.device is None:
+            return f"not watched: {self.reason}"
+        lines = [
+            f"{self.device.name} ({self.device.uuid}), driver {self.device.driver}",
+            f"device memory: {self.used_start} at the start, {self.used_peak} at most,"
+            f" {self.used_end} at the end",
+            f"this process: {self.process_start} at the start, {self.process_end} at the end",
+            f"utilization: {self.utilization_mean} on average, {self.utilization_peak} at most",
+            f"watching took {self.cost}; the run, {self.seconds:.2f} s",
+        ]
+        lines += [f"invalid: {reason}" for reason in self.invalid]
+        lines += [f"not watched: {reason}" for reason in self.unwatched]
+        return "\n".join(lines)

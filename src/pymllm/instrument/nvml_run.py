@@ -48,6 +48,11 @@ class Channel:
         self._in_a_row += 1
         self.is_open = self._count > 0 and self._in_a_row < _PATIENCE
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether it gave nothing when it was last asked."""
+        return self._in_a_row > 0
+
     def mean(self) -> Reading:
         if not self._count:
             return Reading.unknown(self.unit, self.reason or "no sample was taken")
@@ -64,7 +69,6 @@ class Watched:
     library: NvmlLibrary
     device: NvmlDevice
     gauge: MemoryGauge | None
-    gauge_reason: str | None
     health: HealthWatch
 
 
@@ -126,14 +130,13 @@ class NvmlRun:
             self._thread.start()
 
     def _watch(self, library: NvmlLibrary, device: NvmlDevice) -> Watched:
-        gauge, reason = None, None
+        gauge = None
         try:
             gauge = MemoryGauge(library, device)
-        except Unreadable as error:
-            reason = str(error)
-            self._memory.fail(error)
+        except Unreadable as reason:
+            self._memory.fail(reason)
         self._process_start = process_memory(library, device).mine
-        return Watched(library, device, gauge, reason, HealthWatch(library, device))
+        return Watched(library, device, gauge, HealthWatch(library, device))
 
     def stop(self) -> None:
         """Stop sampling, take a last sample, and read what is read at the end."""
@@ -142,13 +145,22 @@ class NvmlRun:
             self._condition.notify_all()
         if self._thread is not None:
             self._thread.join()
-        if self._watched is not None:
+        with self._condition:
+            self._end()
+
+    def _end(self) -> None:
+        """Read what is read at the end, but nothing slow while somebody is being timed."""
+        watched, is_quiet = self._watched, not self._pausing
+        if is_quiet:
             self._sample()
         self._ended_ns = time.perf_counter_ns()
-        if self._watched is not None:
-            self._process_end = process_memory(self._watched.library, self._watched.device).mine
-            self._watched.health.close()
-            self._watched.library.close()
+        if watched is not None:
+            if is_quiet:
+                self._process_end = process_memory(watched.library, watched.device).mine
+            else:
+                self._process_end = Reading.unknown(BYTES, "the run ended while it was paused")
+            watched.health.close()
+            watched.library.close()
         self._ends_ns += time.perf_counter_ns() - self._ended_ns
 
     # -- sampling --------------------------------------------------------------------------------------
@@ -240,7 +252,7 @@ class NvmlRun:
                 total=none if gauge is None else gauge.total,
                 reserved=none if gauge is None else gauge.reserved,
                 used_start=none if first is None else Reading(first, BYTES),
-                used_end=none if last is None or not self._memory.is_open else Reading(last, BYTES),
+                used_end=none if last is None or self._memory.is_failing else Reading(last, BYTES),
                 used_peak=self._memory.peak(),
                 process_start=self._process_start,
                 process_end=self._process_end,
