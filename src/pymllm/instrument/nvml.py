@@ -21,6 +21,8 @@ __all__ = ["NvmlTracker"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_BEGIN_ONLY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 
 class NvmlTracker:
     """Samples a device in a thread of its own: a context manager and a decorator.
@@ -96,14 +98,14 @@ class NvmlTracker:
         Parameters
         ----------
         function : callable
-            Neither a coroutine function nor a generator function: calling one does not run it.
+            Neither a coroutine function nor a generator function of either kind: calling one does not run it.
 
         Raises
         ------
         TypeError
             For one of those.
         """
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if any(begins_only(function) for begins_only in _BEGIN_ONLY):
             raise TypeError(f"{function.__qualname__} only begins when called; enter the tracker inside it")
 
         @functools.wraps(function)
