@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_record import UsedMeans
@@ -410,3 +411,28 @@ def test_a_child_forked_before_may_watch_by_itself() -> None:
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
+
+
+# -- on a device -------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_an_allocation_on_a_device_is_in_the_curve() -> None:
+    """256 MiB that are taken while the tracker runs are seen by the driver."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    torch.cuda.empty_cache()
+    with NvmlTracker(hz=100) as tracker:
+        held = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        time.sleep(0.1)
+        del held
+        torch.cuda.empty_cache()
+        time.sleep(0.1)
+    record = tracker.summary()
+    print(record)
+    assert record.used_means in set(UsedMeans) - {UsedMeans.UNKNOWN}
+    assert max(record.curve.used) - min(record.curve.used) >= 256 * MIB
+    assert record.used_peak.minus(record.used_start).value == max(record.curve.used) - record.curve.used[0]
+    assert record.cost.samples >= 10
