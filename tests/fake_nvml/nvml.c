@@ -8,6 +8,7 @@
  *   init            what nvmlInit returns
  *   gpus            how many there are                                     1
  *   name, uuid      of a device
+ *   forbidden       whether this process may not look at it
  *   total, used     bytes                                                  8 GiB, 1 GiB
  *   grow            bytes that used gains at every reading of it           0
  *   reserved        bytes of the driver itself                             512 MiB
@@ -33,7 +34,7 @@
 
 typedef unsigned long long u64;
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10,
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10,
        LOST = 15, VERSION_MISMATCH = 25 };
 enum { GPUS = 8, INSTANCES = 8, WHOLE = -1 };
 
@@ -172,6 +173,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
     BEGIN(NULL);
     if (index >= number_of(NULL, "gpus", 1)) return INVALID;
+    if (number_of(&gpus[index], "forbidden", 0)) return NO_PERMISSION;
     *device = &gpus[index];
     return SUCCESS;
 }

@@ -83,7 +83,7 @@ class HealthWatch:
         """Count the errors of memory again, and stop watching."""
         self.sample()
         self._since_start = tuple(
-            after.minus(before) for after, before in zip(self._counts(), self._at_start, strict=True)
+            _new(before, after) for before, after in zip(self._at_start, self._counts(), strict=True)
         )
         if self._events is not None:
             try:
@@ -151,6 +151,14 @@ class HealthWatch:
                 raise
             if event.gpuInstanceId in (self._device.instance, _ANY_INSTANCE) or self._device.instance is None:
                 self._xids.append(int(event.eventData))
+
+
+def _new(before: Reading, after: Reading) -> Reading:
+    """Return how many there are since; unknown where the count began anew."""
+    new = after.minus(before)
+    if new.value is None or new.value >= 0:
+        return new
+    return Reading.unknown(COUNT, f"the count fell from {before} to {after}, as after a reset")
 
 
 def why_invalid(health: Health) -> tuple[str, ...]:

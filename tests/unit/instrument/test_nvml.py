@@ -381,6 +381,7 @@ def test_a_forked_child_has_nothing_and_breaks_nothing() -> None:
                 assert "forked" in str(tracker.summary().reason)
                 with tracker.paused():
                     pass
+                tracker.__exit__(None, None, None)
                 with tracker as again, NvmlTracker() as new:
                     pass
                 assert "forked while its parent had NVML open" in str(again.summary().reason)

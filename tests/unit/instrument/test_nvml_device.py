@@ -157,6 +157,22 @@ def test_a_driver_that_knows_no_mig_has_whole_gpus() -> None:
     assert found(1) == "GPU-00000001-fake"
 
 
+@on_machine(gpus=3, gpu0__forbidden=1, gpu1__fail__nvmlDeviceGetUUID=15, gpu2__mig=1)
+def test_a_device_that_may_not_be_looked_at_hides_no_other() -> None:
+    """A container may show GPUs and forbid them, and a lost one says nothing of the others."""
+    assert found("GPU-00000002-fake") == "GPU-00000002-fake"
+    assert found("MIG-00000002-0000") == "MIG-00000002-0000-fake"
+    assert "no device has a UUID" in found("GPU-00000000-fake")
+    assert "ambiguous among Fake GPU, one that may not be looked at" in found(2)
+
+
+@on_machine(mig=2, fail__nvmlDeviceGetMaxMigDeviceCount=3)
+def test_a_divided_gpu_without_instances_is_no_device() -> None:
+    """CUDA cannot use it either."""
+    assert "divided into 0 MIG instances" in found(0)
+    assert found("GPU-00000000-fake") == "GPU-00000000-fake"
+
+
 @on_machine(gpus=2, fail__nvmlDeviceGetName=4)
 def test_what_a_device_is_called_may_be_unknown() -> None:
     """A name is no reason to watch nothing, unless it is needed to tell devices apart."""

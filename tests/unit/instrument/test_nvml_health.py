@@ -33,6 +33,16 @@ def test_only_what_is_new_counts() -> None:
     assert watch.unwatched() == ()
 
 
+@on_machine(ecc__uncorrected=6)
+def test_a_count_that_began_anew_is_unknown() -> None:
+    """After a reset of the device nobody knows how many errors there were; it is no accusation."""
+    watch = HealthWatch(*opened())
+    say(ecc__uncorrected=2)
+    watch.close()
+    assert watch.seen().ecc_uncorrected.reason == "the count fell from 6 to 2, as after a reset"
+    assert why_invalid(watch.seen()) == ()
+
+
 @on_machine()
 def test_counts_are_unknown_until_the_end() -> None:
     """Before the end nobody has counted."""
@@ -115,7 +125,15 @@ def test_what_cannot_be_watched_is_asked_once() -> None:
     assert calls("nvmlEventSetWait_v2") == 0
 
 
-@on_machine(fail__nvmlEventSetFree=999)
+@on_machine(fail__nvmlEventSetFree=15)
+def test_the_end_of_watching_is_never_an_error() -> None:
+    """A device may be lost as late as that."""
+    watch = HealthWatch(*opened())
+    watch.close()
+    assert watch.seen().lost == "nvmlEventSetFree: GPU is lost"
+
+
+@on_machine()
 def test_a_device_that_goes_is_noticed_wherever_it_shows() -> None:
     """Lost is lost, whichever call says so first, and the end is no error."""
     watch = HealthWatch(*opened())
