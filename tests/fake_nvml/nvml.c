@@ -227,7 +227,7 @@ typedef struct { unsigned version; u64 total, reserved, free, used; } Memory2;
 
 static u64 used_now(const Device *device) {
     struct timespec pause = {0, 1000000L * (long)number_of(device, "slow_ms", 0)};
-    nanosleep(&pause, NULL);
+    if (pause.tv_nsec) nanosleep(&pause, NULL);
     return number_of(device, "used", 1ULL << 30) + readings++ * number_of(device, "grow", 0);
 }
 
