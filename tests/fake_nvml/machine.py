@@ -105,6 +105,11 @@ def users() -> int:
     return int(ctypes.CDLL(NAME).fake_nvml_users())
 
 
+def readers() -> int:
+    """How many threads of this process are reading a device's memory now."""
+    return int(ctypes.CDLL(NAME).fake_nvml_readers())
+
+
 def write_state(path: Path, state: Mapping[str, object]) -> None:
     """Replace the file of a machine's state; whoever reads it sees the old one or the new one."""
     lines = [f"{key.replace('__', '.')} {value}\n" for key, value in state.items()]

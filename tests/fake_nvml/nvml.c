@@ -44,6 +44,7 @@ typedef struct { int reported; } Events;
 static Device gpus[GPUS], instances[GPUS][INSTANCES];
 static int users;
 static u64 readings;
+static volatile int inside;
 static Events events;
 
 /* ---- the file ------------------------------------------------------------------------------------------------ */
@@ -118,9 +119,10 @@ static int called(const char *function, const Device *device) {
     return device && number_of(device, "lost", 0) ? LOST : SUCCESS;
 }
 
-/* For tests: how often a function was called, and how many users the library has. */
+/* For tests: how often a function was called, how many users the library has, how many are reading memory. */
 u64 fake_nvml_calls(const char *function) { return count(function, 0); }
 int fake_nvml_users(void) { return users; }
+int fake_nvml_readers(void) { return inside; }
 
 /* ---- the library ---------------------------------------------------------------------------------------------- */
 
@@ -227,7 +229,9 @@ typedef struct { unsigned version; u64 total, reserved, free, used; } Memory2;
 
 static u64 used_now(const Device *device) {
     struct timespec pause = {0, 1000000L * (long)number_of(device, "slow_ms", 0)};
+    inside++;
     if (pause.tv_nsec) nanosleep(&pause, NULL);
+    inside--;
     return number_of(device, "used", 1ULL << 30) + readings++ * number_of(device, "grow", 0);
 }
 

@@ -149,6 +149,12 @@ def test_a_leak_that_began_late_is_not_acquitted(start: int) -> None:
     assert judge_leaks(course("live", values)).of(Layer.LIVE).outcome is not Outcome.NO_LEAK
 
 
+def test_memory_that_fell_first_may_leak_later() -> None:
+    """What was given back at first does not make up for what is taken later."""
+    values = [1e6 - 1e4 * at if at < 24 else 1e5 + 512 * at for at in range(40)]
+    assert judge_leaks(course("live", values)).of(Layer.LIVE).outcome is Outcome.UNKNOWN
+
+
 def test_undecided_checkpoints_say_what_they_see() -> None:
     """Where neither can be said, the interval is shown."""
     verdict = judge_leaks(course("live", [0, 9, 2, 7, 4, 8, 3, 9, 5, 9, 6, 9])).of(Layer.LIVE)

@@ -123,6 +123,7 @@ def test_what_cannot_be_watched_is_asked_once() -> None:
     )
     assert calls("nvmlDeviceGetCurrentClocksEventReasons") == 1
     assert calls("nvmlEventSetWait_v2") == 0
+    assert watch.seen().lost is None
 
 
 @on_machine(fail__nvmlEventSetFree=15)
