@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections.abc import Callable
 
 import pytest
@@ -206,6 +207,51 @@ def test_a_bound_may_be_the_callers() -> None:
             server.lose_a_slot()
             check.checkpoint()
     assert check.verdict().leaking == ()
+
+
+# -- slots of a real cache -----------------------------------------------------------------------------
+
+
+def serve(epochs: int, frees_duplicates: bool) -> tuple[LeakVerdict, int]:
+    """Prompts with shared beginnings through a `RadixCache` that fills up, and what it holds in the end."""
+    # Imported here: the processes that other tests start from this file need no torch.
+    from pymllm.mem_cache.base_prefix_cache import RadixKey
+    from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
+    from pymllm.mem_cache.radix_cache import RadixCache
+
+    allocator = TokenToKVPoolAllocator(512, "cpu")
+    cache = RadixCache(token_to_kv_pool_allocator=allocator)
+    draw = random.Random(2)
+
+    def unowned() -> int:
+        return allocator.size - allocator.available_size() - cache.total_size()
+
+    with LeakCheck(slots=unowned, device_memory=Server().device) as check:
+        for _ in range(epochs):
+            for _ in range(4):
+                tokens = [draw.randrange(3) for _ in range(24)]
+                if allocator.available_size() < len(tokens):
+                    cache.evict(len(tokens))
+                slots = allocator.alloc(len(tokens))
+                assert slots is not None
+                known = cache.insert(RadixKey(tokens), slots).prefix_len
+                if frees_duplicates:
+                    allocator.free(slots[:known])
+            check.checkpoint()
+    return check.verdict(), cache.total_size()
+
+
+def test_a_cache_that_fills_up_is_no_leak_of_slots() -> None:
+    """What the cache owns is accounted for, from the first prompt to the last eviction."""
+    verdict, held = serve(16, frees_duplicates=True)
+    assert verdict.of(Layer.SLOTS).outcome is Outcome.NO_LEAK, str(verdict)
+    assert held > 256
+
+
+def test_duplicates_that_nobody_frees_are_a_leak_of_slots() -> None:
+    """The mistake that engines make: what the cache had already is given back to nobody."""
+    verdict, _ = serve(16, frees_duplicates=False)
+    assert [it.layer for it in verdict.leaking] == [Layer.SLOTS], str(verdict)
 
 
 # -- through the driver --------------------------------------------------------------------------------
