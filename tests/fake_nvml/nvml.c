@@ -362,7 +362,8 @@ int nvmlDeviceRegisterEvents(Device *device, u64 types, Events *set) {
 int nvmlEventSetWait_v2(Events *set, Event *event, unsigned timeout_ms) {
     char text[1024] = "", *rest = NULL;
     int at = 0;
-    (void)timeout_ms;
+    /* Zero is no time, or for ever: texts disagree, and a program must not rely on either. */
+    struct timespec pause = {timeout_ms ? 0 : 3600, 1000000L * (long)timeout_ms};
     BEGIN(&gpus[0]);
     text_of(&gpus[0], "xids", text, sizeof text);
     for (char *entry = strtok_r(text, " ", &rest); entry; entry = strtok_r(NULL, " ", &rest), at++) {
@@ -372,6 +373,7 @@ int nvmlEventSetWait_v2(Events *set, Event *event, unsigned timeout_ms) {
         *event = (Event){&gpus[0], XID, strtoull(entry, NULL, 0), instance ? (unsigned)atoi(instance + 1) : ~0u, ~0u};
         return SUCCESS;
     }
+    nanosleep(&pause, NULL);
     return TIMEOUT;
 }
 

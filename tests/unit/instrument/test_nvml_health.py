@@ -74,14 +74,26 @@ def test_an_older_name_of_the_clocks_is_known() -> None:
 @on_machine(xids="31")
 def test_reported_errors_are_taken_in_order() -> None:
     """Also those that came after the last sample; each once."""
-    watch = HealthWatch(*opened())
+    watch = HealthWatch(*opened(), xid_period=0)
     watch.sample()
     watch.sample()
+    assert watch.seen().xids == (31,)
     say(xids="31 79 31")
     watch.close()
     assert watch.seen().xids == (31, 79, 31)
     assert why_invalid(watch.seen()) == ("the driver reported XID 31", "the driver reported XID 79")
     assert calls("nvmlEventSetFree") == 1
+
+
+@on_machine(xids="31")
+def test_reported_errors_wait_until_it_is_time() -> None:
+    """Waiting for reports takes long beside a sample: once a second is enough, and once at the end."""
+    watch = HealthWatch(*opened(), xid_period=1000)
+    for _ in range(50):
+        watch.sample()
+    assert calls("nvmlEventSetWait_v2") == 0
+    watch.close()
+    assert watch.seen().xids == (31,)
 
 
 @on_machine(mig=3, xids="31@0 43@2 79")
@@ -103,7 +115,7 @@ def test_whose_errors_they_are_may_be_unknown() -> None:
 @on_machine()
 def test_a_device_that_reports_without_end_does_not_hold_the_sampler() -> None:
     """A sample takes a bounded number of errors."""
-    watch = HealthWatch(*opened())
+    watch = HealthWatch(*opened(), xid_period=0)
     say(xids=" ".join(["62"] * 100))
     watch.sample()
     assert len(watch.seen().xids) == 64
@@ -132,6 +144,12 @@ def test_the_end_of_watching_is_never_an_error() -> None:
     watch = HealthWatch(*opened())
     watch.close()
     assert watch.seen().lost == "nvmlEventSetFree: GPU is lost"
+
+
+@on_machine(fail__nvmlDeviceGetTotalEccErrors=15)
+def test_a_device_may_be_lost_from_the_start() -> None:
+    """The first question already shows it."""
+    assert HealthWatch(*opened()).seen().lost == "nvmlDeviceGetTotalEccErrors: GPU is lost"
 
 
 @on_machine()
