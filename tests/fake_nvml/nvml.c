@@ -215,6 +215,25 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Device *device, unsigned place, Device *
     return SUCCESS;
 }
 
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device *instance, Device **device) {
+    BEGIN(instance);
+    *device = &gpus[instance->gpu];
+    return SUCCESS;
+}
+
+/* Finds only instances, by their former names: MIG-<UUID of the GPU>/<GPU instance>/<compute instance>. */
+int nvmlDeviceGetHandleByUUID(const char *name, Device **device) {
+    char wanted[128];
+    BEGIN(NULL);
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        for (int at = 0; at < (int)number_of(&gpus[gpu], "mig", 0); at++) {
+            snprintf(wanted, sizeof wanted, "MIG-GPU-%08d-fake/%d/0", gpu, at);
+            *device = &instances[gpu][at];
+            if (!strcmp(name, wanted)) return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
 int nvmlDeviceGetGpuInstanceId(Device *device, unsigned *id) {
     BEGIN(device);
     if (device->instance == WHOLE) return INVALID;

@@ -196,10 +196,18 @@ def _by_uuid(library: NvmlLibrary, *beginnings: str) -> NvmlDevice:
         for handle, gpu in _everything(library)
         if _or_reason(library, "nvmlDeviceGetUUID", handle).startswith(beginnings)
     ]
+    if not found and "/" in beginnings[0]:
+        return _by_former_name(library, beginnings[0])
     if len(found) != 1:
         how = "no device has" if not found else f"{len(found)} devices have"
         raise Unreadable(f"{how} a UUID that begins with {beginnings[0]}")
     return _described(library, *found[0])
+
+
+def _by_former_name(library: NvmlLibrary, name: str) -> NvmlDevice:
+    """Return the MIG instance of a name from before instances had UUIDs: ``MIG-GPU-.../1/0``."""
+    handle = library.call("nvmlDeviceGetHandleByUUID", name)
+    return _described(library, handle, library.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
 
 
 def _gpus(library: NvmlLibrary) -> Iterator[Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from pymllm.instrument.leak_layers import (
@@ -189,6 +191,15 @@ def test_a_bound_is_the_callers() -> None:
     checkpoints = course("slots", range(12))
     bounds = {**BOUNDS, Layer.SLOTS: 1.0}
     assert judge_leaks(checkpoints, bounds).of(Layer.SLOTS).outcome is Outcome.NO_LEAK
+
+
+def test_a_verdict_is_plain_data() -> None:
+    """A report can keep it; an end of an interval that is not bounded is null."""
+    verdict = json.loads(msgspec.json.encode(judge_leaks(course("slots", range(12)))))
+    slots, live = verdict["layers"][:2]
+    assert (slots["layer"], slots["outcome"], slots["slope"]["value"]) == ("slots", "leak", 1.0)
+    assert (live["layer"], live["outcome"]) == ("live bytes", "no leak")
+    assert verdict["checkpoints"] == 12
 
 
 # -- whose the device's memory is ------------------------------------------------------------------

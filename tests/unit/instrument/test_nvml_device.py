@@ -138,6 +138,16 @@ def test_an_instance_of_a_divided_gpu_is_found() -> None:
     assert "divided into 3 MIG instances" in found(1)
 
 
+@on_machine(gpu1__mig=3, gpus=2, environment={VISIBLE: "MIG-GPU-00000001-fake/2/0"})
+def test_an_instance_may_have_its_former_name() -> None:
+    """CUDA still takes names from before instances had UUIDs."""
+    with NvmlLibrary() as library:
+        device = find_device(library, 0)
+        assert (device.identity.uuid, device.instance) == ("MIG-00000001-0002-fake", 2)
+        assert device.identity.gpu_uuid == "GPU-00000001-fake"
+    assert found("MIG-GPU-00000001-fake/7/0") == "nvmlDeviceGetHandleByUUID: Not Found"
+
+
 @on_machine(mig=1, environment={VISIBLE: "0"})
 def test_the_only_instance_is_what_an_index_means() -> None:
     """CUDA shows a divided GPU as one instance; where there is one, it is that."""
