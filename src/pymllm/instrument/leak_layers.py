@@ -239,8 +239,8 @@ def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
     if fmean(steps) > _DEVIATIONS * stdev(steps) / math.sqrt(len(steps)):
         return True
     ups, moves = sum(step > 0 for step in steps), sum(step != 0 for step in steps)
-    by_chance = sum(math.comb(moves, more) for more in range(ups, moves + 1)) / 2**moves
-    return by_chance < 1 - CONFIDENCE
+    as_many_by_chance = sum(math.comb(moves, more) for more in range(ups, moves + 1))
+    return as_many_by_chance < (1 - CONFIDENCE) * 2.0**moves
 
 
 def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:
