@@ -25,12 +25,24 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "oracle": ({"errors"}, set()),
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
+    # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
+    "instrument": ({"errors"}, {"pynvml"}),
     "conformance": (
-        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters"},
+        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis", "psutil"},
     ),
     "cli": (
-        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "conformance"},
+        {
+            "errors",
+            "mem_cache",
+            "core",
+            "invariants",
+            "workloads",
+            "oracle",
+            "adapters",
+            "instrument",
+            "conformance",
+        },
         {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
     ),
 }
@@ -98,6 +110,12 @@ def loaded_by(module: str, *watched: str) -> set[str]:
 def test_importing_the_package_is_light(module: str) -> None:
     """Somebody who wants the version or an error class does not pay for torch."""
     assert loaded_by(module, *HEAVY) == set()
+
+
+def test_importing_the_instruments_is_light() -> None:
+    """A watched program does not pay for torch or pynvml until an instrument is used."""
+    modules = sorted(path.stem for path in (PACKAGE / "instrument").glob("[!_]*.py"))
+    assert loaded_by(", ".join(f"pymllm.instrument.{name}" for name in modules), *HEAVY) == set()
 
 
 def test_taking_a_cache_does_not_load_the_examiners() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_nvml.machine import FakeNvml
+
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -27,3 +29,9 @@ def tiny_program() -> Callable[..., str]:
         return shlex.join([*program, *arguments])
 
     return command
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    """Builds a fake NVML library when it is first asked for one."""
+    return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))

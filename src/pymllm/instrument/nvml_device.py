@@ -1,0 +1,277 @@
+"""Which device is meant: NVML's, found by UUID, whatever CUDA calls it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_visible import is_uuid, visible_name
+from pymllm.instrument.reading import Unreadable
+
+__all__ = ["DeviceIdentity", "NvmlDevice", "cuda_uuid", "device_index", "find_device"]
+
+_ORDER = "CUDA_DEVICE_ORDER"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdentity:
+    """What a device is, for a record.
+
+    Parameters
+    ----------
+    uuid : str
+        ``GPU-...`` or ``MIG-...``.
+    name : str
+        Its model.
+    is_mig : bool
+        Whether it is an instance of a divided GPU.
+    gpu_uuid : str
+        Of the GPU that the instance is a part of, else ``uuid``.
+    driver, nvml : str
+        Versions of the driver and its library, or why they are unknown.
+    """
+
+    uuid: str
+    name: str
+    is_mig: bool
+    gpu_uuid: str
+    driver: str
+    nvml: str
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlDevice:
+    """Handles of a device.
+
+    Parameters
+    ----------
+    identity : DeviceIdentity
+        What it is.
+    handle : object
+        What has the memory and the processes: the GPU, or the MIG instance.
+    gpu : object
+        What has the clocks and the errors: the GPU.
+    instance : int or None
+        The GPU instance's number within the GPU, for MIG.
+    """
+
+    identity: DeviceIdentity
+    handle: Any
+    gpu: Any
+    instance: int | None
+
+
+def device_index(device: Any) -> int | str:
+    """Return CUDA's index of a device, or the UUID that names it.
+
+    Parameters
+    ----------
+    device : int, str, torch.device or None
+        ``None`` is CUDA's current device where CUDA is in use, else its first. A string is ``"cuda"``,
+        ``"cuda:1"``, or a UUID (its beginning will do).
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+    ValueError
+        When it names no CUDA device, or the index is negative.
+    """
+    if device is None or str(device) == "cuda":
+        return _current_index()
+    if isinstance(device, int) and not isinstance(device, bool):
+        index = device
+    else:
+        text = str(device)
+        if not isinstance(device, str) and type(device).__module__ != "torch":
+            raise TypeError(f"device must be an index, a name, a torch.device or None, got {device!r}")
+        if is_uuid(text):
+            return text
+        kind, _, number = text.partition(":")
+        if kind != "cuda" or not number.isdecimal():
+            raise ValueError(f"device {text!r} is no CUDA device; say cuda, cuda:0, GPU-... or MIG-...")
+        index = int(number)
+    if index < 0:
+        raise ValueError(f"device must be at least 0, got {index}")
+    return index
+
+
+def cuda_uuid(index: int) -> str | None:
+    """Return the UUID, without what it begins with, of a device that CUDA already uses in this process.
+
+    Parameters
+    ----------
+    index : int
+        As CUDA counts.
+
+    Notes
+    -----
+    ``None`` where CUDA is not in use. Neither loads torch nor initialises CUDA.
+    """
+    torch = _torch_in_use()
+    if torch is None or index >= torch.cuda.device_count():
+        return None
+    return str(torch.cuda.get_device_properties(index).uuid)  # pragma: needs cuda
+
+
+def find_device(
+    library: NvmlLibrary, device: int | str, uuid_of: Callable[[int], str | None] = cuda_uuid
+) -> NvmlDevice:
+    """Find a device as CUDA would, without initialising CUDA.
+
+    Parameters
+    ----------
+    library : NvmlLibrary
+        Open.
+    device : int or str
+        CUDA's index in this process, or a UUID or its beginning.
+    uuid_of : callable, default `cuda_uuid`
+        Knows the UUID of an index, or ``None``.
+
+    Raises
+    ------
+    Unreadable
+        When there is no such device, or what is known does not tell which one it is.
+
+    Notes
+    -----
+    Where CUDA is in use, it is asked for the UUID. Elsewhere an index is looked up in
+    ``CUDA_VISIBLE_DEVICES``. CUDA counts the fastest device first and NVML by PCI address, so among
+    different models an index alone does not tell, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    """
+    if isinstance(device, str):
+        return _by_uuid(library, device)
+    uuid = uuid_of(device)
+    if uuid is not None:
+        return _by_uuid(library, f"GPU-{uuid}", f"MIG-{uuid}")
+    name = visible_name(device, os.environ)
+    return _by_uuid(library, name) if isinstance(name, str) else _by_index(library, name)
+
+
+def _torch_in_use() -> Any:
+    """Return torch where this process has loaded it and CUDA is initialised; loading it is not for us."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None
+
+
+def _current_index() -> int:
+    torch = _torch_in_use()
+    return 0 if torch is None else torch.cuda.current_device()
+
+
+def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:
+    """Return the device of the machine's index, or the one MIG instance that it is divided into."""
+    count = library.call("nvmlDeviceGetCount")
+    if index >= count:
+        raise Unreadable(f"the driver shows {count} devices, so none has index {index}")
+    if count > 1 and os.environ.get(_ORDER) != "PCI_BUS_ID":
+        handles = list(_gpus(library))
+        names = {library.call("nvmlDeviceGetName", handle) for handle in handles}
+        if len(handles) < count:
+            names.add("one that may not be looked at")
+        if len(names) > 1:
+            raise Unreadable(
+                f"index {index} is ambiguous among {', '.join(sorted(names))}: set {_ORDER}=PCI_BUS_ID, or"
+                " name the device by its UUID"
+            )
+    gpu = library.call("nvmlDeviceGetHandleByIndex", index)
+    if not _is_divided(library, gpu):
+        return _described(library, gpu, gpu)
+    instances = list(_instances(library, gpu))
+    if len(instances) != 1:
+        raise Unreadable(
+            f"the GPU of index {index} is divided into {len(instances)} MIG instances; name one by its UUID"
+        )
+    return _described(library, instances[0], gpu)
+
+
+def _by_uuid(library: NvmlLibrary, *beginnings: str) -> NvmlDevice:
+    """Return the one device whose UUID begins so."""
+    found = [
+        (handle, gpu)
+        for handle, gpu in _everything(library)
+        if _or_reason(library, "nvmlDeviceGetUUID", handle).startswith(beginnings)
+    ]
+    if not found and "/" in beginnings[0]:
+        return _by_former_name(library, beginnings[0])
+    if len(found) != 1:
+        how = "no device has" if not found else f"{len(found)} devices have"
+        raise Unreadable(f"{how} a UUID that begins with {beginnings[0]}")
+    return _described(library, *found[0])
+
+
+def _by_former_name(library: NvmlLibrary, name: str) -> NvmlDevice:
+    """Return the MIG instance of a name from before instances had UUIDs: ``MIG-GPU-.../1/0``."""
+    handle = library.call("nvmlDeviceGetHandleByUUID", name)
+    return _described(library, handle, library.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
+
+
+def _gpus(library: NvmlLibrary) -> Iterator[Any]:
+    """Give each GPU that may be looked at: a container may show others and forbid them."""
+    for index in range(library.call("nvmlDeviceGetCount")):
+        try:
+            yield library.call("nvmlDeviceGetHandleByIndex", index)
+        except Unreadable:
+            continue
+
+
+def _everything(library: NvmlLibrary) -> Iterator[tuple[Any, Any]]:
+    """Give each GPU and each MIG instance, with the GPU that it is part of."""
+    for gpu in _gpus(library):
+        yield gpu, gpu
+        if _is_divided(library, gpu):
+            for instance in _instances(library, gpu):
+                yield instance, gpu
+
+
+def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
+    """Whether MIG is on; a GPU or driver that does not know of it is whole."""
+    try:
+        current, _ = library.call("nvmlDeviceGetMigMode", gpu)
+    except Unreadable:
+        return False
+    return bool(current == library.constant("NVML_DEVICE_MIG_ENABLE"))
+
+
+def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
+    """Give the MIG instances of a GPU; the places between them may be empty."""
+    try:
+        places = library.call("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    except Unreadable:
+        return
+    for place in range(places):
+        try:
+            yield library.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, place)
+        except Unreadable:
+            continue
+
+
+def _described(library: NvmlLibrary, handle: Any, gpu: Any) -> NvmlDevice:
+    """Ask a device what it is."""
+    is_mig = handle is not gpu
+    identity = DeviceIdentity(
+        uuid=library.call("nvmlDeviceGetUUID", handle),
+        name=_or_reason(library, "nvmlDeviceGetName", handle),
+        is_mig=is_mig,
+        gpu_uuid=library.call("nvmlDeviceGetUUID", gpu),
+        driver=_or_reason(library, "nvmlSystemGetDriverVersion"),
+        nvml=_or_reason(library, "nvmlSystemGetNVMLVersion"),
+    )
+    instance = None
+    if is_mig:
+        try:
+            instance = int(library.call("nvmlDeviceGetGpuInstanceId", handle))
+        except Unreadable:
+            instance = None
+    return NvmlDevice(identity, handle, gpu, instance)
+
+
+def _or_reason(library: NvmlLibrary, name: str, *arguments: Any) -> str:
+    try:
+        return str(library.call(name, *arguments))
+    except Unreadable as reason:
+        return f"unknown ({reason})"

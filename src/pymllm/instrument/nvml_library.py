@@ -1,0 +1,155 @@
+"""The door to NVML: opened when it is needed, and a reason where it cannot be."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType, TracebackType
+from typing import Any
+
+from pymllm.instrument.reading import Unreadable
+
+__all__ = ["FUNCTION_NOT_FOUND", "LOST", "TIMED_OUT", "NvmlFailure", "NvmlLibrary"]
+
+# Of NVML's errors, those that mean something here.
+TIMED_OUT = 10
+FUNCTION_NOT_FOUND = 13
+LOST = 15
+
+_PACKAGE = "nvidia-ml-py is not installed; pip install 'pymllm[gpu]' brings it"
+
+# Who holds NVML open: process and object. A forked child inherits the entries of its parent, whose library it
+# cannot use. Entries come and go in one step each, so that no fork finds a lock held.
+_open: set[tuple[int, int]] = set()
+
+
+class NvmlFailure(Unreadable):
+    """NVML answered with an error.
+
+    Parameters
+    ----------
+    reason : str
+        The function and what the library said.
+    code : int
+        The error's number.
+    """
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class NvmlLibrary:
+    """NVML of this machine, initialised from the first to the last user of this process.
+
+    Notes
+    -----
+    NVML counts its users, and its functions may be called from any thread. Nothing says that it survives a
+    fork, so a child that was forked while its parent had it open gets a reason and no library; start
+    processes with ``spawn`` and track inside them.
+
+    Cost: the first opening loads the driver's library, tens of milliseconds; later ones are a call.
+    """
+
+    def __init__(self) -> None:
+        self._pynvml: ModuleType | None = None
+        self._pid = 0
+
+    def open(self) -> None:
+        """Load and initialise the library.
+
+        Raises
+        ------
+        Unreadable
+            Without the package, the library, the driver or the permission.
+        """
+        if any(pid != os.getpid() for pid, _ in tuple(_open)):
+            raise Unreadable(
+                "this process was forked while its parent had NVML open; start it with spawn instead"
+            )
+        try:
+            import pynvml  # type: ignore[import-untyped]
+        except ImportError:
+            raise Unreadable(_PACKAGE) from None
+        self._pynvml = pynvml
+        try:
+            self.call("nvmlInit")
+        except Unreadable:
+            self._pynvml = None
+            raise
+        self._pid = os.getpid()
+        _open.add((self._pid, id(self)))
+
+    def close(self) -> None:
+        """Let go of the library; in a forked child, where there is nothing to let go of, do nothing."""
+        if self._pynvml is None or self._pid != os.getpid():
+            return
+        try:
+            self.call("nvmlShutdown")
+        except Unreadable:
+            pass  # A device that was lost takes the library with it; there is nothing left to close.
+        finally:
+            self._pynvml = None
+            _open.discard((self._pid, id(self)))
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of pynvml.
+
+        Parameters
+        ----------
+        name : str
+            Its name there.
+        *arguments
+            Handed to it.
+
+        Raises
+        ------
+        Unreadable
+            With the function's name and what the library said, also where the library lacks the function.
+        """
+        if self._pynvml is None:
+            raise Unreadable("NVML is not open")
+        function = getattr(self._pynvml, name, None)
+        if function is None:
+            raise NvmlFailure(f"{name}: this nvidia-ml-py lacks it", FUNCTION_NOT_FOUND)
+        try:
+            return function(*arguments)
+        except self._pynvml.NVMLError as error:
+            raise NvmlFailure(f"{name}: {_said(error)}", error.value) from None
+        # What pynvml raises where the driver is older than it; it is no NVMLError.
+        except self._pynvml.NVMLLibraryMismatchError:
+            raise NvmlFailure(f"{name}: the driver is older than nvidia-ml-py", FUNCTION_NOT_FOUND) from None
+
+    def constant(self, name: str) -> int:
+        """Return a constant of pynvml."""
+        value: int = getattr(self._pynvml, name)
+        return value
+
+    def first_of(self, *calls: tuple[Any, ...]) -> Any:
+        """Make the first call that the library has a function for: the newest form of a function first.
+
+        Raises
+        ------
+        Unreadable
+            With the reason of that call.
+        """
+        for call in calls[:-1]:
+            try:
+                return self.call(*call)
+            except NvmlFailure as failure:
+                if failure.code != FUNCTION_NOT_FOUND:
+                    raise
+        return self.call(*calls[-1])
+
+    def __enter__(self) -> NvmlLibrary:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _said(error: Exception) -> str:
+    """Return what the library says of an error, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

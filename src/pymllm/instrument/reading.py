@@ -1,0 +1,93 @@
+"""What a counter said, or why it said nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BYTES", "COUNT", "PERCENT", "Reading", "Unreadable"]
+
+BYTES = "bytes"
+COUNT = "count"
+PERCENT = "%"
+_STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Unreadable(Exception):
+    """A counter cannot be read; the message is the reason. Instruments turn it into an unknown `Reading`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A number with its unit, or ``unknown`` with the reason: never a zero that nobody counted.
+
+    Parameters
+    ----------
+    value : int or None
+        What was read; ``None`` where it could not be.
+    unit : str
+        Such as ``"bytes"``, ``"%"``, ``"count"``.
+    reason : str or None
+        Why there is no value; ``None`` where there is one.
+
+    Raises
+    ------
+    ValueError
+        With both a value and a reason, or with neither.
+    """
+
+    value: int | None
+    unit: str
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.reason is None):
+            raise ValueError(
+                f"a reading has a value or a reason why not, got value {self.value!r} and reason"
+                f" {self.reason!r}; give one of them"
+            )
+
+    @classmethod
+    def unknown(cls, unit: str, reason: str) -> Reading:
+        """Return a reading without a value."""
+        return cls(None, unit, reason)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a value."""
+        return self.value is not None
+
+    def minus(self, other: Reading) -> Reading:
+        """Return how much this is above another reading of the same unit; unknown where either is.
+
+        Parameters
+        ----------
+        other : Reading
+            What to take away.
+
+        Raises
+        ------
+        ValueError
+            When the units differ.
+        """
+        if self.unit != other.unit:
+            raise ValueError(f"cannot take {other.unit} from {self.unit}; subtract readings of one unit")
+        if self.value is None:
+            return self
+        if other.value is None:
+            return other
+        return Reading(self.value - other.value, self.unit)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"unknown ({self.reason})"
+        if self.unit == BYTES:
+            return _in_binary_units(self.value)
+        return f"{self.value:,}" if self.unit == COUNT else f"{self.value:,} {self.unit}"
+
+
+def _in_binary_units(value: int) -> str:
+    """Write bytes in the largest unit that leaves at least one."""
+    size, step = float(value), 0
+    while abs(size) >= 1024 and step < len(_STEPS) - 1:
+        size, step = size / 1024, step + 1
+    return f"{size:.1f} {_STEPS[step]}" if step else f"{value} B"

@@ -1,0 +1,254 @@
+"""Watches torch's CUDA allocator while something runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pymllm.errors import UsageError
+from pymllm.instrument.reading import BYTES, COUNT, Reading
+from pymllm.instrument.torch_memory_source import AllocatorSource, TorchAllocator
+
+__all__ = ["TorchMemory", "TorchMemoryRecord", "TorchMemoryTracker", "read_torch_memory"]
+
+_PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
+# Counters that this backend leaves at zero, whatever happened.
+_UNCOUNTED_BY_ASYNC = ("inactive_split_bytes.all.current", "num_alloc_retries", "num_ooms")
+_MOST_HISTORY = 1_000_000
+_running: list[TorchMemoryTracker] = []
+_running_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMemory:
+    """The allocator at one time.
+
+    Parameters
+    ----------
+    allocated : Reading
+        Bytes that tensors hold.
+    reserved : Reading
+        Bytes that the allocator holds, for tensors and for later.
+    active : Reading
+        Bytes of tensors and of those whose last use on the device is not over.
+    inactive_split : Reading
+        Free bytes in segments that also have used ones: what cannot be given back.
+    alloc_retries, ooms : Reading
+        So far in this process: allocations that first had to give the cache back, and that failed.
+    """
+
+    allocated: Reading
+    reserved: Reading
+    active: Reading
+    inactive_split: Reading
+    alloc_retries: Reading
+    ooms: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMemoryRecord:
+    """A run as the allocator saw it.
+
+    Parameters
+    ----------
+    start, end : TorchMemory
+        Before and after; ``end`` is now while the tracker runs.
+    allocated_peak, reserved_peak, active_peak : Reading
+        Highest numbers of bytes within the run, exact.
+    alloc_retries, ooms : Reading
+        Within the run.
+    backend : str or None
+        The allocator's kind; ``None`` where it could not be asked.
+    """
+
+    start: TorchMemory
+    end: TorchMemory
+    allocated_peak: Reading
+    reserved_peak: Reading
+    active_peak: Reading
+    alloc_retries: Reading
+    ooms: Reading
+    backend: str | None
+
+
+def read_torch_memory(source: AllocatorSource) -> TorchMemory:
+    """Read the allocator's counters.
+
+    Parameters
+    ----------
+    source : AllocatorSource
+        Such as `TorchAllocator`.
+
+    Notes
+    -----
+    Cost: torch builds a dictionary of a few hundred counters, some hundred microseconds; the device is not
+    waited for.
+    """
+    return _Counters.of(source).memory()
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    """What the allocator counts at one time, or why it cannot be asked."""
+
+    stats: Mapping[str, int]
+    backend: str | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, source: AllocatorSource) -> _Counters:
+        reason = source.why_not()
+        if reason is not None:
+            return cls({}, None, reason)
+        return cls(source.stats(), source.backend(), None)
+
+    def read(self, name: str, unit: str = BYTES) -> Reading:
+        """Return a counter by torch's name, which the backend must really count."""
+        if self.reason is not None:
+            return Reading.unknown(unit, self.reason)
+        if self.backend == "cudaMallocAsync" and name in _UNCOUNTED_BY_ASYNC:
+            return Reading.unknown(unit, "the cudaMallocAsync backend does not count it")
+        if name not in self.stats:
+            return Reading.unknown(unit, f"this torch has no counter {name}")
+        return Reading(self.stats[name], unit)
+
+    def memory(self) -> TorchMemory:
+        return TorchMemory(
+            allocated=self.read("allocated_bytes.all.current"),
+            reserved=self.read("reserved_bytes.all.current"),
+            active=self.read("active_bytes.all.current"),
+            inactive_split=self.read("inactive_split_bytes.all.current"),
+            alloc_retries=self.read("num_alloc_retries", COUNT),
+            ooms=self.read("num_ooms", COUNT),
+        )
+
+
+class TorchMemoryTracker:
+    """Reads the allocator before and after, and its peaks between.
+
+    Parameters
+    ----------
+    device : int, torch.device, str or None
+        As torch takes it.
+    source : AllocatorSource, optional
+        Asked in torch's place.
+    history : int, default 0
+        Allocations and frees to keep with their stack traces for `dump`, at most 1,000,000; each takes some
+        KB of memory, and recording slows every allocation down.
+
+    Raises
+    ------
+    ValueError
+        When ``history`` is out of range.
+
+    Notes
+    -----
+    A torch without CUDA, or a process that has not initialised it, reads ``unknown``; nothing is loaded or
+    initialised. Where CUDA comes into use within the run, the start stays unknown, and the peaks are those of
+    the process, all of which lie within the run.
+
+    Torch has one peak for a process, which begins anew where a tracker begins: trackers within trackers tell
+    each other, and what else asks torch for its peak sees that of the latest tracker.
+
+    Device synchronisation: none.
+    """
+
+    def __init__(
+        self, device: Any = None, *, source: AllocatorSource | None = None, history: int = 0
+    ) -> None:
+        if not 0 <= history <= _MOST_HISTORY:
+            raise ValueError(
+                f"history must be from 0 to {_MOST_HISTORY:,}, got {history}: more takes all memory"
+            )
+        self._source = TorchAllocator(device) if source is None else source
+        self._history = history
+        self._is_recording = False
+        self._start: TorchMemory | None = None
+        self._end: TorchMemoryRecord | None = None
+        self._noted = dict.fromkeys(_PEAKS, 0)
+
+    def __enter__(self) -> Self:
+        if self._start is not None and self._end is None:
+            raise UsageError("the tracker runs already; leave it first, or make another")
+        self._end = None
+        self._noted = dict.fromkeys(_PEAKS, 0)
+        counters = _Counters.of(self._source)
+        self._start = counters.memory()
+        with _running_lock:
+            if counters.reason is None:
+                for outer in _running:
+                    outer._note(counters, self._source)
+                self._source.reset_peak()
+            _running.append(self)
+        if self._history and counters.reason is None:
+            self._source.record_history(self._history)
+            self._is_recording = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end = self.summary()
+        with _running_lock:
+            _running.remove(self)
+        if self._is_recording:
+            self._source.record_history(None)
+            self._is_recording = False
+
+    def summary(self) -> TorchMemoryRecord:
+        """Return what was seen, so far or in the last run.
+
+        Raises
+        ------
+        UsageError
+            When the tracker was never entered.
+        """
+        if self._start is None:
+            raise UsageError("the tracker has not run yet; enter it with a with statement")
+        if self._end is not None:
+            return self._end
+        counters = _Counters.of(self._source)
+        now = counters.memory()
+        allocated, reserved, active = (self._peak(counters, name) for name in _PEAKS)
+        return TorchMemoryRecord(
+            start=self._start,
+            end=now,
+            allocated_peak=allocated,
+            reserved_peak=reserved,
+            active_peak=active,
+            alloc_retries=now.alloc_retries.minus(self._start.alloc_retries),
+            ooms=now.ooms.minus(self._start.ooms),
+            backend=counters.backend,
+        )
+
+    def dump(self, path: Path) -> None:
+        """Write the history that was recorded so far, for torch's viewer of memory.
+
+        Parameters
+        ----------
+        path : Path
+            A file to write; a pickle, as torch's viewer reads it.
+
+        Raises
+        ------
+        UsageError
+            When no history is being recorded: ``history`` is 0, CUDA was not in use at the start, or the run
+            is over.
+        """
+        if not self._is_recording:
+            raise UsageError("no history is recorded; give history=10_000, and dump before the run is over")
+        self._source.dump(path)
+
+    def _note(self, counters: _Counters, source: AllocatorSource) -> None:
+        """Remember the peaks that a tracker of the same allocator is about to reset."""
+        if self._source.identity == source.identity:
+            for name in _PEAKS:
+                self._noted[name] = max(self._noted[name], counters.read(name).value or 0)
+
+    def _peak(self, counters: _Counters, name: str) -> Reading:
+        reading = counters.read(name)
+        return reading if reading.value is None else Reading(max(reading.value, self._noted[name]), BYTES)

@@ -1,0 +1,76 @@
+"""A record is read by people."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pymllm.instrument.nvml_device import DeviceIdentity
+from pymllm.instrument.nvml_record import Health, MemoryCurve, NvmlRecord, SamplingCost, UsedMeans
+from pymllm.instrument.reading import BYTES, COUNT, PERCENT, Reading
+
+SIZE, NONE = Reading(3 << 20, BYTES), Reading(0, COUNT)
+RECORD = NvmlRecord(
+    device=DeviceIdentity("GPU-1", "Fake GPU", False, "GPU-1", "599.01", "13.599.01"),
+    reason=None,
+    seconds=2.5,
+    used_means=UsedMeans.WITHOUT_RESERVED,
+    total=SIZE,
+    reserved=SIZE,
+    used_start=SIZE,
+    used_end=SIZE,
+    used_peak=SIZE,
+    process_start=Reading.unknown(BYTES, "in a container"),
+    process_end=SIZE,
+    utilization_mean=Reading(40, PERCENT),
+    utilization_peak=Reading(90, PERCENT),
+    health=Health((), (), NONE, NONE, NONE, None),
+    invalid=(),
+    unwatched=(),
+    cost=SamplingCost(4, 0, 80_000, 50_000, 7_500_000, 0, 0),
+    curve=MemoryCurve((0.0, 1.0), (3 << 20, 3 << 20)),
+)
+
+
+@pytest.mark.parametrize(
+    ("invalid", "unwatched", "is_valid"),
+    [((), (), True), ((), ("clocks",), None), (("XID 79",), (), False), (("XID 79",), ("clocks",), False)],
+)
+def test_a_run_is_valid_only_where_all_was_watched(
+    invalid: tuple[str, ...], unwatched: tuple[str, ...], is_valid: bool | None
+) -> None:
+    """Nothing seen is not the same as nothing there."""
+    assert replace(RECORD, invalid=invalid, unwatched=unwatched).is_valid is is_valid
+
+
+def test_a_record_says_what_was_seen_and_what_it_cost() -> None:
+    """Unknown numbers keep their reasons; reasons not to believe the run stand at its end."""
+    text = str(replace(RECORD, invalid=("XID 79",), unwatched=("clocks: no permission",)))
+    assert text.splitlines() == [
+        "Fake GPU (GPU-1), driver 599.01",
+        "device memory: 3.0 MiB at the start, 3.0 MiB at most, 3.0 MiB at the end",
+        "this process: unknown (in a container) at the start, 3.0 MiB at the end",
+        "utilization: 40 % on average, 90 % at most",
+        "watching took 4 samples of 20 us on average and 50 us at most, 0.1 ms in all, and 7.5 ms before and"
+        " after; the run, 2.50 s",
+        "invalid: XID 79",
+        "not watched: clocks: no permission",
+    ]
+
+
+def test_a_shared_reason_is_said_once() -> None:
+    """A line that says the same thing twice is not read."""
+    unknown = Reading.unknown(PERCENT, "not supported")
+    text = str(replace(RECORD, utilization_mean=unknown, utilization_peak=unknown))
+    assert "\nutilization: unknown (not supported)\n" in text
+
+
+def test_a_record_of_nothing_says_why() -> None:
+    """One line is enough where there was no device."""
+    assert str(replace(RECORD, device=None, reason="no driver")) == "not watched: no driver"
+
+
+def test_a_run_without_samples_has_a_cost() -> None:
+    """Nothing is divided by zero."""
+    assert str(SamplingCost(0, 0, 0, 0, 0, 0, 0)).startswith("0 samples of 0 us")
