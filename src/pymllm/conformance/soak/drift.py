@@ -1,8 +1,8 @@
 """Does memory grow with the number of operations? A robust slope with its spread, and what it says.
 
-The slope is the median of those through any two samples of one process (Theil and Sen): a run that was large,
-or a collection that came late, moves it little. The spread is the interval that has the true slope with a
-probability of 95 %, from the ranks of those slopes (Sen 1968; several processes as in Hirsch and Slack 1984).
+The slope is a robust one (`pymllm.instrument.slope`), shared by the processes: a run that was large, or a
+collection that came late, moves it little. The spread is the interval that has the true slope with a
+probability of 95 %.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pymllm.conformance.soak.records import Memory
+from pymllm.instrument.slope import estimate_slope
 
 __all__ = ["MEASURES", "Drift", "DriftVerdict", "MemoryCourse", "estimate_drift"]
 
 MILLION = 1_000_000
-_NORMAL_95 = 1.96
 _WARMING_UP = 0.25  # of the samples of a process: modules, classes and caches come with the first runs
 _FEWEST = 8  # samples after that, over all processes
-_SAMPLES_MOST = 256  # of a process, evenly spread: the number of pairs grows with the square
 
 
 class DriftVerdict(enum.Enum):
@@ -75,7 +74,8 @@ class Drift:
     measure, unit : str
         What was measured: ``uss``, ``rss`` or ``blocks``.
     slope, low, high : float or None
-        Units per million operations, and the ends of its spread; ``None`` without samples enough.
+        Units per million operations, and the ends of its spread; ``None`` where there are too few samples
+        to tell.
     bound : float
         Growth above it is a leak.
     samples, processes : int
@@ -144,31 +144,17 @@ def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float],
     series : mapping
         By process: operations, and what was measured after them.
     """
-    slopes: list[float] = []
-    variance, samples, processes, span = 0.0, 0, 0, 0.0
-    for operations, values in series.values():
-        points = _settled(operations, values)
-        if len(points) < 3:
-            continue
-        processes += 1
-        samples += len(points)
-        span = max(span, points[-1][0] - points[0][0])
-        slopes += [
-            (later[1] - sooner[1]) / (later[0] - sooner[0])
-            for at, sooner in enumerate(points)
-            for later in points[at + 1 :]
-            if later[0] > sooner[0]
-        ]
-        variance += len(points) * (len(points) - 1) * (2 * len(points) + 5) / 18
-    if samples < _FEWEST or not slopes:
+    settled = [_settled(operations, values) for operations, values in series.values()]
+    settled = [points for points in settled if len(points) >= 3]
+    found = estimate_slope(settled)
+    samples, processes = found.samples if found else sum(map(len, settled)), len(settled)
+    if found is None or samples < _FEWEST:
         none = None, None, None
         return Drift(
             measure.name, measure.unit, *none, measure.bound, samples, processes, DriftVerdict.TOO_SHORT
         )
-    slopes.sort()
-    half = _NORMAL_95 * math.sqrt(variance) / 2
-    middle = (len(slopes) - 1) / 2
-    slope, low, high = (_at(slopes, place) * MILLION for place in (middle, middle - half, middle + half))
+    slope, low, high = (value * MILLION for value in (found.value, found.low, found.high))
+    span = max(points[-1][0] - points[0][0] for points in settled)
     verdict = (
         DriftVerdict.GROWS
         if low > measure.bound and low * span / MILLION > measure.noise
@@ -176,19 +162,19 @@ def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float],
         if high < measure.bound
         else DriftVerdict.TOO_SHORT
     )
-    return Drift(measure.name, measure.unit, slope, low, high, measure.bound, samples, processes, verdict)
+    return Drift(
+        measure.name,
+        measure.unit,
+        slope,
+        low if math.isfinite(low) else None,
+        high if math.isfinite(high) else None,
+        measure.bound,
+        samples,
+        processes,
+        verdict,
+    )
 
 
 def _settled(operations: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
-    """Leave out the warming up, and take no more samples than needed, evenly spread."""
-    points = list(zip(operations, values, strict=True))[int(len(operations) * _WARMING_UP) :]
-    step = -(-len(points) // _SAMPLES_MOST) or 1
-    return points[::step]
-
-
-def _at(numbers: Sequence[float], place: float) -> float:
-    """Return what stands at a place between two numbers, or at an end beyond both."""
-    place = min(max(place, 0.0), len(numbers) - 1.0)
-    below = int(place)
-    above = min(below + 1, len(numbers) - 1)
-    return numbers[below] + (numbers[above] - numbers[below]) * (place - below)
+    """Leave out the warming up."""
+    return list(zip(operations, values, strict=True))[int(len(operations) * _WARMING_UP) :]
