@@ -104,7 +104,10 @@ class _Clock:
     def ring(self, number: int, frame: FrameType | None) -> None:
         self.rings_left -= 1
         if self.call is not None and self.rings_left <= 0:
-            raise _Alarm  # and with the next ring again: an adapter may have caught it
+            # Again after as long again: an adapter may have caught it. With the next ring, on a busy machine,
+            # it would ring while who was left stops it, and nobody would be there to hear.
+            self.rings_left = _RINGS
+            raise _Alarm
 
 
 _CLOCK = _Clock()
@@ -143,6 +146,7 @@ def _alarm(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
+        _stop()
         signal.signal(signal.SIGALRM, before[0])
         _CLOCK.seconds = before[1]
 
