@@ -25,7 +25,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "oracle": ({"errors"}, set()),
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
-    "instrument": ({"errors"}, {"pynvml"}),
+    "instrument": ({"errors", "oracle", "adapters"}, {"pynvml"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis"},
