@@ -26,6 +26,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": ({"errors", "oracle", "adapters"}, {"pynvml"}),
+    "testing": ({"errors", "instrument"}, {"torch"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis"},
@@ -45,9 +46,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
     ),
 }
-# The two files that belong to no room.
+# The files that belong to no room.
 ROOMS["__init__"] = (set(), set())
 ROOMS["__main__"] = ({"cli"}, set())
+ROOMS["pytest_plugin"] = ({"instrument", "testing"}, {"pytest", "torch"})
 
 HEAVY = ["torch", "numpy", "hypothesis", "pynvml", "pytest"]
 
