@@ -6,6 +6,7 @@ A test is run in a process of its own, because a process loads one ``libnvidia-m
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -30,10 +31,11 @@ class FakeNvml:
     def built(self, without: Sequence[str] = ()) -> Path:
         """The folder of a library that lacks some functions."""
         compiler = shutil.which("cc")
-        if compiler is None:
+        missing = "a C compiler, cc" if compiler is None else "nvidia-ml-py"
+        if compiler is None or importlib.util.find_spec("pynvml") is None:
             import pytest  # The processes that this starts need not pay for it.
 
-            pytest.skip("needs a C compiler, cc, to build the fake NVML")
+            pytest.skip(f"needs {missing}, for the fake NVML under the real pynvml")
         folder = self.folder / "-".join(["nvml", *sorted(without)])
         if not (folder / NAME).exists():
             folder.mkdir(exist_ok=True)
@@ -101,6 +103,11 @@ def calls(function: str) -> int:
 def users() -> int:
     """How many have initialised the library in this process and not shut it down."""
     return int(ctypes.CDLL(NAME).fake_nvml_users())
+
+
+def readers() -> int:
+    """How many threads of this process are reading a device's memory now."""
+    return int(ctypes.CDLL(NAME).fake_nvml_readers())
 
 
 def write_state(path: Path, state: Mapping[str, object]) -> None:

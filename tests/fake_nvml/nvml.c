@@ -8,6 +8,7 @@
  *   init            what nvmlInit returns
  *   gpus            how many there are                                     1
  *   name, uuid      of a device
+ *   forbidden       whether this process may not look at it
  *   total, used     bytes                                                  8 GiB, 1 GiB
  *   grow            bytes that used gains at every reading of it           0
  *   reserved        bytes of the driver itself                             512 MiB
@@ -33,7 +34,7 @@
 
 typedef unsigned long long u64;
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10,
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10,
        LOST = 15, VERSION_MISMATCH = 25 };
 enum { GPUS = 8, INSTANCES = 8, WHOLE = -1 };
 
@@ -43,6 +44,7 @@ typedef struct { int reported; } Events;
 static Device gpus[GPUS], instances[GPUS][INSTANCES];
 static int users;
 static u64 readings;
+static volatile int inside;
 static Events events;
 
 /* ---- the file ------------------------------------------------------------------------------------------------ */
@@ -117,9 +119,10 @@ static int called(const char *function, const Device *device) {
     return device && number_of(device, "lost", 0) ? LOST : SUCCESS;
 }
 
-/* For tests: how often a function was called, and how many users the library has. */
+/* For tests: how often a function was called, how many users the library has, how many are reading memory. */
 u64 fake_nvml_calls(const char *function) { return count(function, 0); }
 int fake_nvml_users(void) { return users; }
+int fake_nvml_readers(void) { return inside; }
 
 /* ---- the library ---------------------------------------------------------------------------------------------- */
 
@@ -172,6 +175,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
     BEGIN(NULL);
     if (index >= number_of(NULL, "gpus", 1)) return INVALID;
+    if (number_of(&gpus[index], "forbidden", 0)) return NO_PERMISSION;
     *device = &gpus[index];
     return SUCCESS;
 }
@@ -211,6 +215,25 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Device *device, unsigned place, Device *
     return SUCCESS;
 }
 
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device *instance, Device **device) {
+    BEGIN(instance);
+    *device = &gpus[instance->gpu];
+    return SUCCESS;
+}
+
+/* Finds only instances, by their former names: MIG-<UUID of the GPU>/<GPU instance>/<compute instance>. */
+int nvmlDeviceGetHandleByUUID(const char *name, Device **device) {
+    char wanted[128];
+    BEGIN(NULL);
+    for (int gpu = 0; gpu < GPUS; gpu++)
+        for (int at = 0; at < (int)number_of(&gpus[gpu], "mig", 0); at++) {
+            snprintf(wanted, sizeof wanted, "MIG-GPU-%08d-fake/%d/0", gpu, at);
+            *device = &instances[gpu][at];
+            if (!strcmp(name, wanted)) return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
 int nvmlDeviceGetGpuInstanceId(Device *device, unsigned *id) {
     BEGIN(device);
     if (device->instance == WHOLE) return INVALID;
@@ -225,7 +248,9 @@ typedef struct { unsigned version; u64 total, reserved, free, used; } Memory2;
 
 static u64 used_now(const Device *device) {
     struct timespec pause = {0, 1000000L * (long)number_of(device, "slow_ms", 0)};
-    nanosleep(&pause, NULL);
+    inside++;
+    if (pause.tv_nsec) nanosleep(&pause, NULL);
+    inside--;
     return number_of(device, "used", 1ULL << 30) + readings++ * number_of(device, "grow", 0);
 }
 
@@ -356,7 +381,8 @@ int nvmlDeviceRegisterEvents(Device *device, u64 types, Events *set) {
 int nvmlEventSetWait_v2(Events *set, Event *event, unsigned timeout_ms) {
     char text[1024] = "", *rest = NULL;
     int at = 0;
-    (void)timeout_ms;
+    /* Zero is no time, or for ever: texts disagree, and a program must not rely on either. */
+    struct timespec pause = {timeout_ms ? 0 : 3600, 1000000L * (long)timeout_ms};
     BEGIN(&gpus[0]);
     text_of(&gpus[0], "xids", text, sizeof text);
     for (char *entry = strtok_r(text, " ", &rest); entry; entry = strtok_r(NULL, " ", &rest), at++) {
@@ -366,6 +392,7 @@ int nvmlEventSetWait_v2(Events *set, Event *event, unsigned timeout_ms) {
         *event = (Event){&gpus[0], XID, strtoull(entry, NULL, 0), instance ? (unsigned)atoi(instance + 1) : ~0u, ~0u};
         return SUCCESS;
     }
+    nanosleep(&pause, NULL);
     return TIMEOUT;
 }
 

@@ -113,6 +113,12 @@ def test_importing_the_package_is_light(module: str) -> None:
     assert loaded_by(module, *HEAVY) == set()
 
 
+def test_importing_the_instruments_is_light() -> None:
+    """A watched program does not pay for torch or pynvml until an instrument is used."""
+    modules = sorted(path.stem for path in (PACKAGE / "instrument").glob("[!_]*.py"))
+    assert loaded_by(", ".join(f"pymllm.instrument.{name}" for name in modules), *HEAVY) == set()
+
+
 def test_taking_a_cache_does_not_load_the_examiners() -> None:
     """A server that takes the caches gets neither the checks nor the test libraries."""
     # Not pynvml: torch loads that itself where it is installed.

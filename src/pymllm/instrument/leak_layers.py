@@ -13,6 +13,7 @@ __all__ = ["BOUNDS", "Checkpoint", "Layer", "LayerVerdict", "LeakVerdict", "Outc
 
 CONFIDENCE = 0.998
 FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
+_STEADY = 0.5  # of the whole slope, which the later half must have for growth to be a leak's
 _WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the first epochs
 
 
@@ -163,9 +164,11 @@ def judge_leaks(
 
     Notes
     -----
-    A layer leaks when even the lower end of its slope's interval is above the bound, and it grew in the later
-    half as well: what fills up and then stays is no leak. It does not leak when the upper end is within the
-    bound, of all checkpoints or of enough late ones. Otherwise they do not tell.
+    A layer leaks when even the lower end of its slope's interval is above the bound, and it grew at least
+    half as fast in the later half: what fills up and then stays is no leak. It does not leak when the upper
+    end is within the bound, of all checkpoints or of the later half. Otherwise they do not tell. The
+    interval takes what one checkpoint reads for independent of the one before, so let go of what a run keeps
+    on purpose: a level that wanders looks like growth.
 
     The device's memory is judged by what the driver says of this process. Where that cannot be read, growth
     is held against the process only if the driver lists no other one.
@@ -203,13 +206,13 @@ def _judge_layer(
         short = f"too short: {len(points)} checkpoints after the warming up, {FEWEST} are needed"
         return verdict(Outcome.UNKNOWN, None, why or short)
     slope = estimate_slope([points], confidence)
-    late_points = points[len(points) // 2 :]
-    late = estimate_slope([late_points], confidence)
+    late = estimate_slope([points[len(points) // 2 :]], confidence)
     if slope is None or late is None:
         return verdict(Outcome.UNKNOWN, None, "the checkpoints are all at one epoch")
-    if slope.low > bound and late.value > bound:
+    if slope.low > bound and late.value > max(bound, slope.value * _STEADY):
         return verdict(Outcome.LEAK, slope)
-    if slope.high <= bound or (len(late_points) >= FEWEST and late.high <= bound):
+    is_flat = slope.high <= bound and late.value <= bound
+    if is_flat or late.high <= bound:
         return verdict(Outcome.NO_LEAK, slope)
     reason = (
         f"{len(points)} checkpoints do not tell: {slope.low:,.6g} to {slope.high:,.6g} {unit} per epoch,"

@@ -169,7 +169,10 @@ def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:
     if index >= count:
         raise Unreadable(f"the driver shows {count} devices, so none has index {index}")
     if count > 1 and os.environ.get(_ORDER) != "PCI_BUS_ID":
-        names = {library.call("nvmlDeviceGetName", handle) for handle in _gpus(library)}
+        handles = list(_gpus(library))
+        names = {library.call("nvmlDeviceGetName", handle) for handle in handles}
+        if len(handles) < count:
+            names.add("one that may not be looked at")
         if len(names) > 1:
             raise Unreadable(
                 f"index {index} is ambiguous among {', '.join(sorted(names))}: set {_ORDER}=PCI_BUS_ID, or"
@@ -191,17 +194,29 @@ def _by_uuid(library: NvmlLibrary, *beginnings: str) -> NvmlDevice:
     found = [
         (handle, gpu)
         for handle, gpu in _everything(library)
-        if library.call("nvmlDeviceGetUUID", handle).startswith(beginnings)
+        if _or_reason(library, "nvmlDeviceGetUUID", handle).startswith(beginnings)
     ]
+    if not found and "/" in beginnings[0]:
+        return _by_former_name(library, beginnings[0])
     if len(found) != 1:
         how = "no device has" if not found else f"{len(found)} devices have"
         raise Unreadable(f"{how} a UUID that begins with {beginnings[0]}")
     return _described(library, *found[0])
 
 
+def _by_former_name(library: NvmlLibrary, name: str) -> NvmlDevice:
+    """Return the MIG instance of a name from before instances had UUIDs: ``MIG-GPU-.../1/0``."""
+    handle = library.call("nvmlDeviceGetHandleByUUID", name)
+    return _described(library, handle, library.call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
+
+
 def _gpus(library: NvmlLibrary) -> Iterator[Any]:
+    """Give each GPU that may be looked at: a container may show others and forbid them."""
     for index in range(library.call("nvmlDeviceGetCount")):
-        yield library.call("nvmlDeviceGetHandleByIndex", index)
+        try:
+            yield library.call("nvmlDeviceGetHandleByIndex", index)
+        except Unreadable:
+            continue
 
 
 def _everything(library: NvmlLibrary) -> Iterator[tuple[Any, Any]]:
@@ -224,7 +239,11 @@ def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
 
 def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:
     """Give the MIG instances of a GPU; the places between them may be empty."""
-    for place in range(library.call("nvmlDeviceGetMaxMigDeviceCount", gpu)):
+    try:
+        places = library.call("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    except Unreadable:
+        return
+    for place in range(places):
         try:
             yield library.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, place)
         except Unreadable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from pymllm.instrument.nvml_device import NvmlDevice
@@ -21,6 +22,7 @@ _SLOWDOWNS: tuple[tuple[int, str, bool], ...] = (
     (0x80, "hardware power brake", True),
 )
 _EVENTS_MOST = 64  # taken at once: a device that reports without end must not hold the sampler
+_WAIT_MS = 1  # NVIDIA's texts disagree on zero: one says that it waits for ever
 _ANY_INSTANCE = 0xFFFFFFFF  # of an event that belongs to no MIG instance
 
 
@@ -33,11 +35,20 @@ class HealthWatch:
         Open.
     device : NvmlDevice
         Clocks and errors are those of the whole GPU, also for a MIG instance.
+    xid_period : float, default 1.0
+        Seconds from one look at reported errors to the next; the driver keeps them until then.
+
+    Notes
+    -----
+    Without privileges, the driver tells a MIG instance only of the errors that concern the whole GPU.
     """
 
-    def __init__(self, library: NvmlLibrary, device: NvmlDevice) -> None:
+    def __init__(self, library: NvmlLibrary, device: NvmlDevice, xid_period: float = 1.0) -> None:
         self._library = library
         self._device = device
+        self._xid_period = xid_period
+        self._taken = time.monotonic()
+        self._lost: str | None = None
         self._bits = 0
         self._clocks_reason: str | None = None
         self._xids: list[int] = []
@@ -45,19 +56,24 @@ class HealthWatch:
         self._events: Any = None
         self._at_start = self._counts()
         self._since_start = tuple(Reading.unknown(COUNT, "counted when the run ends") for _ in self._at_start)
-        self._lost: str | None = None
         try:
             self._watch_events()
         except Unreadable as reason:
             self._xid_reason = str(reason)
 
     def sample(self) -> None:
-        """Look at the clocks, and take the errors that were reported since.
+        """Look at the clocks, and now and then take the errors that were reported.
 
         Notes
         -----
-        Cost: two calls of the driver. What could not be asked once is not asked again.
+        Cost: a call of the driver, and once a second a wait of a millisecond. What could not be asked once is
+        not asked again.
         """
+        self._look_at_clocks()
+        if time.monotonic() - self._taken >= self._xid_period:
+            self._look_at_events()
+
+    def _look_at_clocks(self) -> None:
         if self._clocks_reason is None:
             try:
                 self._bits |= self._library.first_of(
@@ -67,6 +83,9 @@ class HealthWatch:
             except Unreadable as reason:
                 self._clocks_reason = str(reason)
                 self.notice(reason)
+
+    def _look_at_events(self) -> None:
+        self._taken = time.monotonic()
         if self._xid_reason is None:
             try:
                 self._take_events()
@@ -80,10 +99,11 @@ class HealthWatch:
             self._lost = str(reason)
 
     def close(self) -> None:
-        """Count the errors of memory again, and stop watching."""
-        self.sample()
+        """Look at everything once more, and stop watching."""
+        self._look_at_clocks()
+        self._look_at_events()
         self._since_start = tuple(
-            after.minus(before) for after, before in zip(self._counts(), self._at_start, strict=True)
+            _new(before, after) for before, after in zip(self._at_start, self._counts(), strict=True)
         )
         if self._events is not None:
             try:
@@ -144,13 +164,21 @@ class HealthWatch:
         """Take what was reported, but not what another MIG instance of the GPU did."""
         for _ in range(_EVENTS_MOST):
             try:
-                event = self._library.call("nvmlEventSetWait", self._events, 0)
+                event = self._library.call("nvmlEventSetWait", self._events, _WAIT_MS)
             except NvmlFailure as failure:
                 if failure.code == TIMED_OUT:
                     return
                 raise
             if event.gpuInstanceId in (self._device.instance, _ANY_INSTANCE) or self._device.instance is None:
                 self._xids.append(int(event.eventData))
+
+
+def _new(before: Reading, after: Reading) -> Reading:
+    """Return how many there are since; unknown where the count began anew."""
+    new = after.minus(before)
+    if new.value is None or new.value >= 0:
+        return new
+    return Reading.unknown(COUNT, f"the count fell from {before} to {after}, as after a reset")
 
 
 def why_invalid(health: Health) -> tuple[str, ...]:

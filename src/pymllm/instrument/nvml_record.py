@@ -177,12 +177,24 @@ class NvmlRecord:
             return f"not watched: {self.reason}"
         lines = [
             f"{self.device.name} ({self.device.uuid}), driver {self.device.driver}",
-            f"device memory: {self.used_start} at the start, {self.used_peak} at most,"
-            f" {self.used_end} at the end",
-            f"this process: {self.process_start} at the start, {self.process_end} at the end",
-            f"utilization: {self.utilization_mean} on average, {self.utilization_peak} at most",
+            "device memory: "
+            + _in_words(
+                ("at the start", self.used_start), ("at most", self.used_peak), ("at the end", self.used_end)
+            ),
+            "this process: "
+            + _in_words(("at the start", self.process_start), ("at the end", self.process_end)),
+            "utilization: "
+            + _in_words(("on average", self.utilization_mean), ("at most", self.utilization_peak)),
             f"watching took {self.cost}; the run, {self.seconds:.2f} s",
         ]
         lines += [f"invalid: {reason}" for reason in self.invalid]
         lines += [f"not watched: {reason}" for reason in self.unwatched]
         return "\n".join(lines)
+
+
+def _in_words(*readings: tuple[str, Reading]) -> str:
+    """Write readings with their times; a reason that all of them share, once."""
+    first = readings[0][1]
+    if all(reading == first and not reading.is_known for _, reading in readings):
+        return str(first)
+    return ", ".join(f"{reading} {when}" for when, reading in readings)

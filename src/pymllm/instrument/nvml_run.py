@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pymllm.instrument.nvml_curve import CurveRecorder
@@ -70,6 +71,11 @@ class Watched:
     device: NvmlDevice
     gauge: MemoryGauge | None
     health: HealthWatch
+
+    def utilization(self) -> int:
+        """Return the per cent of the last moments in which a kernel ran."""
+        rates = self.library.call("nvmlDeviceGetUtilizationRates", self.device.handle)
+        return int(rates.gpu)
 
 
 class NvmlRun:
@@ -176,33 +182,36 @@ class NvmlRun:
                     self._condition.wait(wait)
 
     def _sample(self) -> None:
+        """Ask for everything that a sample has; the caller holds the lock, or is alone."""
         watched = self._watched
         if watched is None:
             return
         began = time.perf_counter_ns()
-        if watched.gauge is not None and self._memory.is_open:
-            try:
-                used = watched.gauge.read()
-            except Unreadable as reason:
-                self._memory.fail(reason)
-                watched.health.notice(reason)
-            else:
-                self._memory.add(used)
+        if watched.gauge is not None:
+            used = self._ask(watched, self._memory, watched.gauge.read)
+            if used is not None:
                 self._recorder.add((began - self._started_ns) / 1e9, used)
-        if self._utilization.is_open:
-            try:
-                rates = watched.library.call("nvmlDeviceGetUtilizationRates", watched.device.handle)
-            except Unreadable as reason:
-                self._utilization.fail(reason)
-                watched.health.notice(reason)
-            else:
-                self._utilization.add(rates.gpu)
+        self._ask(watched, self._utilization, watched.utilization)
         watched.health.sample()
         took = time.perf_counter_ns() - began
         self._samples += 1
         self._total_ns += took
         self._longest_ns = max(self._longest_ns, took)
         self._due = time.perf_counter() + self._period
+
+    @staticmethod
+    def _ask(watched: Watched, channel: Channel, question: Callable[[], int]) -> int | None:
+        """Ask for one number of a sample, unless its channel is closed."""
+        if not channel.is_open:
+            return None
+        try:
+            value = question()
+        except Unreadable as reason:
+            channel.fail(reason)
+            watched.health.notice(reason)
+            return None
+        channel.add(value)
+        return value
 
     def pause(self) -> None:
         """Wait for a sample under way, and let none begin until `resume`."""

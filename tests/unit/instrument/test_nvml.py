@@ -7,14 +7,16 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_record import UsedMeans
-from tests.fake_nvml.machine import GIB, MIB, NAME, FakeNvml, calls, on_machine, raised, say, users
+from tests.fake_nvml.machine import GIB, MIB, NAME, FakeNvml, calls, on_machine, raised, readers, say, users
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
@@ -130,11 +132,9 @@ def test_a_pause_waits_for_the_sample_under_way() -> None:
     """A region that is timed does not begin in the middle of a call of the driver."""
     say(slow_ms=30)
     with NvmlTracker(hz=1000) as tracker:
-        for _ in range(3):
-            with tracker.paused():
-                samples, begun = tracker.summary().cost.samples, calls(MEMORY)
-                assert begun - 1 == samples, "each reading after that of the calibration has become a sample"
-            time.sleep(0.01)
+        until(lambda: readers() == 1)
+        with tracker.paused():
+            assert readers() == 0
 
 
 @on_machine()
@@ -163,14 +163,17 @@ def test_what_a_long_pause_left_is_seen_when_it_ends() -> None:
 @on_machine()
 def test_a_run_that_ends_in_a_pause_asks_for_nothing_slow() -> None:
     """The end of the tracker must not disturb another thread's timed region."""
-    with NvmlTracker(hz=0.001) as tracker:
+    with NvmlTracker(hz=1000) as tracker:
         pause = tracker.paused()
         pause.__enter__()
         before = calls(MEMORY), calls("nvmlDeviceGetComputeRunningProcesses_v3")
+        time.sleep(0.005)
     assert (calls(MEMORY), calls("nvmlDeviceGetComputeRunningProcesses_v3")) == before
+    record = tracker.summary()
     pause.__exit__(None, None, None)
-    assert tracker.summary().process_end.reason == "the run ended while it was paused"
-    assert calls(MEMORY) == before[0]
+    assert record.process_end.reason == "the run ended while it was paused"
+    assert record.used_end.value == GIB
+    assert tracker.summary().cost.samples == record.cost.samples, "nothing is sampled after the end"
 
 
 # -- how it is used --------------------------------------------------------------------------------
@@ -369,27 +372,46 @@ def test_a_counter_that_fails_now_and_then_is_asked_again() -> None:
 # -- forks -----------------------------------------------------------------------------------------
 
 
+def in_fork(act: Callable[[], None]) -> int:
+    """The exit status of a forked child that does something."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @on_machine()
 def test_a_forked_child_has_nothing_and_breaks_nothing() -> None:
     """In the child of a fork there is no thread and no library: it says so, and the parent's run goes on."""
+    refused = "forked while its parent had NVML open"
     with NvmlTracker(hz=1000) as tracker:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                assert "forked" in str(tracker.summary().reason)
-                with tracker.paused():
-                    pass
-                with tracker as again, NvmlTracker() as new:
-                    pass
-                assert "forked while its parent had NVML open" in str(again.summary().reason)
-                assert "forked while its parent had NVML open" in str(new.summary().reason)
-                tracker.__exit__(None, None, None)
-                assert users() == 1
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def watch_anew() -> None:
+            with tracker.paused():
+                assert "forked from the one that watches" in str(tracker.summary().reason)
+            with tracker as again, NvmlTracker() as new:
+                pass
+            assert refused in str(again.summary().reason)
+            assert refused in str(new.summary().reason)
+            tracker.__exit__(None, None, None)
+            assert users() == 1
+
+        def leave() -> None:
+            tracker.__exit__(None, None, None)
+            with tracker:
+                pass
+            assert refused in str(tracker.summary().reason)
+            assert users() == 1
+
+        for act in (watch_anew, leave):
+            assert in_fork(act) == 0
         samples = tracker.summary().cost.samples
         until(lambda: tracker.summary().cost.samples > samples)
     assert users() == 0
@@ -400,13 +422,35 @@ def test_a_child_forked_before_may_watch_by_itself() -> None:
     """Where the parent has let go of the library, a child opens its own."""
     with NvmlTracker():
         pass
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with NvmlTracker(hz=0.001) as tracker:
-                pass
-            code = 0 if tracker.summary().used_peak.value == GIB else 1
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def watch() -> None:
+        with NvmlTracker(hz=0.001) as tracker:
+            pass
+        assert tracker.summary().used_peak.value == GIB
+
+    assert in_fork(watch) == 0
+
+
+# -- on a device -------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_an_allocation_on_a_device_is_in_the_curve() -> None:
+    """256 MiB that are taken while the tracker runs are seen by the driver."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    torch.cuda.empty_cache()
+    with NvmlTracker(hz=100) as tracker:
+        held = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        time.sleep(0.1)
+        del held
+        torch.cuda.empty_cache()
+        time.sleep(0.1)
+    record = tracker.summary()
+    print(record)
+    assert record.used_means in set(UsedMeans) - {UsedMeans.UNKNOWN}
+    assert max(record.curve.used) - min(record.curve.used) >= 256 * MIB
+    assert record.used_peak.minus(record.used_start).value == max(record.curve.used) - record.curve.used[0]
+    assert record.cost.samples >= 10

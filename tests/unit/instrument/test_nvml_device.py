@@ -138,6 +138,16 @@ def test_an_instance_of_a_divided_gpu_is_found() -> None:
     assert "divided into 3 MIG instances" in found(1)
 
 
+@on_machine(gpu1__mig=3, gpus=2, environment={VISIBLE: "MIG-GPU-00000001-fake/2/0"})
+def test_an_instance_may_have_its_former_name() -> None:
+    """CUDA still takes names from before instances had UUIDs."""
+    with NvmlLibrary() as library:
+        device = find_device(library, 0)
+        assert (device.identity.uuid, device.instance) == ("MIG-00000001-0002-fake", 2)
+        assert device.identity.gpu_uuid == "GPU-00000001-fake"
+    assert found("MIG-GPU-00000001-fake/7/0") == "nvmlDeviceGetHandleByUUID: Not Found"
+
+
 @on_machine(mig=1, environment={VISIBLE: "0"})
 def test_the_only_instance_is_what_an_index_means() -> None:
     """CUDA shows a divided GPU as one instance; where there is one, it is that."""
@@ -155,6 +165,22 @@ def test_an_instance_without_a_number_is_still_found() -> None:
 def test_a_driver_that_knows_no_mig_has_whole_gpus() -> None:
     """An older driver divides nothing."""
     assert found(1) == "GPU-00000001-fake"
+
+
+@on_machine(gpus=3, gpu0__forbidden=1, gpu1__fail__nvmlDeviceGetUUID=15, gpu2__mig=1)
+def test_a_device_that_may_not_be_looked_at_hides_no_other() -> None:
+    """A container may show GPUs and forbid them, and a lost one says nothing of the others."""
+    assert found("GPU-00000002-fake") == "GPU-00000002-fake"
+    assert found("MIG-00000002-0000") == "MIG-00000002-0000-fake"
+    assert "no device has a UUID" in found("GPU-00000000-fake")
+    assert "ambiguous among Fake GPU, one that may not be looked at" in found(2)
+
+
+@on_machine(mig=2, fail__nvmlDeviceGetMaxMigDeviceCount=3)
+def test_a_divided_gpu_without_instances_is_no_device() -> None:
+    """CUDA cannot use it either."""
+    assert "divided into 0 MIG instances" in found(0)
+    assert found("GPU-00000000-fake") == "GPU-00000000-fake"
 
 
 @on_machine(gpus=2, fail__nvmlDeviceGetName=4)

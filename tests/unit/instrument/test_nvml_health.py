@@ -33,6 +33,16 @@ def test_only_what_is_new_counts() -> None:
     assert watch.unwatched() == ()
 
 
+@on_machine(ecc__uncorrected=6)
+def test_a_count_that_began_anew_is_unknown() -> None:
+    """After a reset of the device nobody knows how many errors there were; it is no accusation."""
+    watch = HealthWatch(*opened())
+    say(ecc__uncorrected=2)
+    watch.close()
+    assert watch.seen().ecc_uncorrected.reason == "the count fell from 6 to 2, as after a reset"
+    assert why_invalid(watch.seen()) == ()
+
+
 @on_machine()
 def test_counts_are_unknown_until_the_end() -> None:
     """Before the end nobody has counted."""
@@ -64,14 +74,26 @@ def test_an_older_name_of_the_clocks_is_known() -> None:
 @on_machine(xids="31")
 def test_reported_errors_are_taken_in_order() -> None:
     """Also those that came after the last sample; each once."""
-    watch = HealthWatch(*opened())
+    watch = HealthWatch(*opened(), xid_period=0)
     watch.sample()
     watch.sample()
+    assert watch.seen().xids == (31,)
     say(xids="31 79 31")
     watch.close()
     assert watch.seen().xids == (31, 79, 31)
     assert why_invalid(watch.seen()) == ("the driver reported XID 31", "the driver reported XID 79")
     assert calls("nvmlEventSetFree") == 1
+
+
+@on_machine(xids="31")
+def test_reported_errors_wait_until_it_is_time() -> None:
+    """Waiting for reports takes long beside a sample: once a second is enough, and once at the end."""
+    watch = HealthWatch(*opened(), xid_period=1000)
+    for _ in range(50):
+        watch.sample()
+    assert calls("nvmlEventSetWait_v2") == 0
+    watch.close()
+    assert watch.seen().xids == (31,)
 
 
 @on_machine(mig=3, xids="31@0 43@2 79")
@@ -93,7 +115,7 @@ def test_whose_errors_they_are_may_be_unknown() -> None:
 @on_machine()
 def test_a_device_that_reports_without_end_does_not_hold_the_sampler() -> None:
     """A sample takes a bounded number of errors."""
-    watch = HealthWatch(*opened())
+    watch = HealthWatch(*opened(), xid_period=0)
     say(xids=" ".join(["62"] * 100))
     watch.sample()
     assert len(watch.seen().xids) == 64
@@ -113,9 +135,24 @@ def test_what_cannot_be_watched_is_asked_once() -> None:
     )
     assert calls("nvmlDeviceGetCurrentClocksEventReasons") == 1
     assert calls("nvmlEventSetWait_v2") == 0
+    assert watch.seen().lost is None
 
 
-@on_machine(fail__nvmlEventSetFree=999)
+@on_machine(fail__nvmlEventSetFree=15)
+def test_the_end_of_watching_is_never_an_error() -> None:
+    """A device may be lost as late as that."""
+    watch = HealthWatch(*opened())
+    watch.close()
+    assert watch.seen().lost == "nvmlEventSetFree: GPU is lost"
+
+
+@on_machine(fail__nvmlDeviceGetTotalEccErrors=15)
+def test_a_device_may_be_lost_from_the_start() -> None:
+    """The first question already shows it."""
+    assert HealthWatch(*opened()).seen().lost == "nvmlDeviceGetTotalEccErrors: GPU is lost"
+
+
+@on_machine()
 def test_a_device_that_goes_is_noticed_wherever_it_shows() -> None:
     """Lost is lost, whichever call says so first, and the end is no error."""
     watch = HealthWatch(*opened())

@@ -59,6 +59,13 @@ def test_a_record_says_what_was_seen_and_what_it_cost() -> None:
     ]
 
 
+def test_a_shared_reason_is_said_once() -> None:
+    """A line that says the same thing twice is not read."""
+    unknown = Reading.unknown(PERCENT, "not supported")
+    text = str(replace(RECORD, utilization_mean=unknown, utilization_peak=unknown))
+    assert "\nutilization: unknown (not supported)\n" in text
+
+
 def test_a_record_of_nothing_says_why() -> None:
     """One line is enough where there was no device."""
     assert str(replace(RECORD, device=None, reason="no driver")) == "not watched: no driver"

@@ -6,6 +6,8 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pymllm.instrument.slope import Slope, estimate_slope
 
@@ -81,6 +83,27 @@ def test_a_long_series_is_thinned_but_keeps_its_ends() -> None:
     assert slope is not None
     assert slope.samples == 3
     assert slope.value == pytest.approx(10 / 100_000)
+
+
+@given(
+    st.lists(st.integers(-1000, 1000), min_size=3, max_size=20),
+    st.integers(-50, 50),
+    st.integers(-1000, 1000),
+    st.sampled_from([0.5, 0.95, 0.998]),
+)
+def test_a_slope_follows_its_samples(values: list[int], tilt: int, level: int, confidence: float) -> None:
+    """Raised samples have the same slope, tilted ones a tilted one, mirrored ones its opposite."""
+    points = [(float(x), float(y)) for x, y in enumerate(values)]
+    plain = of(points, confidence=confidence)
+    moved = of([(x, y + tilt * x + level) for x, y in points], confidence=confidence)
+    mirrored = of([(x, -y) for x, y in points], confidence=confidence)
+    assert plain.low <= plain.value <= plain.high
+    assert [moved.low, moved.value, moved.high] == pytest.approx(
+        [plain.low + tilt, plain.value + tilt, plain.high + tilt]
+    )
+    assert [mirrored.low, mirrored.value, mirrored.high] == pytest.approx(
+        [-plain.high, -plain.value, -plain.low]
+    )
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0])

@@ -1,0 +1,86 @@
+"""A caching allocator of a device that does not exist, with torch's counters."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+
+SEGMENT = 2 << 20
+BLOCK = 512
+
+
+class FakeAllocator:
+    """Takes whole segments from the device, and keeps what was freed until it is asked to give it back.
+
+    ``pinned`` are segments that it cannot give back: each still has a block of somebody.
+    """
+
+    def __init__(self, backend: str = "native", missing: str | None = None) -> None:
+        self.missing = missing
+        self.kind = backend
+        self.live = 0
+        self.reserved = 0
+        self.pinned = 0
+        self.peaks = {"allocated": 0, "reserved": 0}
+        self.retries = 0
+        self.ooms = 0
+        self.history: int | None = None
+        self.dumped: list[Path] = []
+        self.settled = 0
+
+    # -- as a program uses it ----------------------------------------------------------------------------
+
+    def allocate(self, size: int) -> None:
+        self.live += -(-size // BLOCK) * BLOCK
+        while self.reserved < self.live:
+            self.reserved += SEGMENT
+        self._rise()
+
+    def free(self, size: int) -> None:
+        self.live -= -(-size // BLOCK) * BLOCK
+
+    def _rise(self) -> None:
+        self.peaks["allocated"] = max(self.peaks["allocated"], self.live)
+        self.peaks["reserved"] = max(self.peaks["reserved"], self.reserved)
+
+    # -- as an instrument asks it ------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Hashable:
+        return id(self)
+
+    def why_not(self) -> str | None:
+        return self.missing
+
+    def backend(self) -> str:
+        return self.kind
+
+    def stats(self) -> Mapping[str, int]:
+        assert self.missing is None, "asked although it said that it cannot be"
+        return {
+            "allocated_bytes.all.current": self.live,
+            "allocated_bytes.all.peak": self.peaks["allocated"],
+            "reserved_bytes.all.current": self.reserved,
+            "reserved_bytes.all.peak": self.peaks["reserved"],
+            "active_bytes.all.current": self.live,
+            "active_bytes.all.peak": self.peaks["allocated"],
+            "inactive_split_bytes.all.current": self.reserved - self.live,
+            "num_alloc_retries": self.retries,
+            "num_ooms": self.ooms,
+        }
+
+    def reset_peak(self) -> None:
+        self.peaks = {"allocated": self.live, "reserved": self.reserved}
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def release_cache(self) -> None:
+        needed = -(-self.live // SEGMENT) + self.pinned
+        self.reserved = min(self.reserved, needed * SEGMENT)
+
+    def record_history(self, entries: int | None) -> None:
+        self.history = entries
+
+    def dump(self, path: Path) -> None:
+        self.dumped.append(path)
