@@ -7,6 +7,7 @@ workloads are loaded by the command that needs them, so that ``pymllm --help`` a
 from __future__ import annotations
 
 from pymllm.cli.adapters import adapters_command
+from pymllm.cli.doctor import doctor_command
 from pymllm.cli.faults import faults_command
 from pymllm.cli.judge import judge_command
 from pymllm.cli.program import main
@@ -23,6 +24,7 @@ for command in (
     judge_command,
     faults_command,
     adapters_command,
+    doctor_command,
     schema_command,
     replay_command,
 ):

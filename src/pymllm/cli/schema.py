@@ -13,8 +13,8 @@ from pymllm.oracle.history import history_schema
 
 __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
-SCHEMAS = ("faults", "history", "judgement", "verify")
-"""What faults prints, a line of a history, what judge and rerun print, what verify prints."""
+SCHEMAS = ("doctor", "faults", "history", "judgement", "verify")
+"""What doctor and faults print, a line of a history, what judge and rerun print, what verify prints."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
@@ -23,6 +23,10 @@ def make_schema(name: str) -> dict[str, Any]:
         return history_schema()
     if name == "judgement":
         return judgement_schema()
+    if name == "doctor":
+        from pymllm.cli.doctor_document import doctor_schema
+
+        return doctor_schema()
     if name == "faults":
         from pymllm.cli.faults_document import faults_schema
 
@@ -37,7 +41,7 @@ def make_schema(name: str) -> dict[str, Any]:
 def schema_command(name: str) -> None:
     """Print the JSON schema of a document or file of this program.
 
-    history: one line of a program's file. The others are what commands print with --json: faults, verify,
-    and judgement for both judge and rerun.
+    history: one line of a program's file. The others are what commands print with --json: doctor, faults,
+    verify, and judgement for both judge and rerun.
     """
     say(json.dumps(make_schema(name), indent=2))

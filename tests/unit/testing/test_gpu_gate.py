@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import torch
 
+from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.reading import Unreadable
 from pymllm.testing import gpu_gate
 from pymllm.testing.gpu_gate import GpuGate, why_no_cuda
 from pymllm.testing.gpu_lock import FOLDER, GpuBusyError, GpuLock
-from tests.fake_nvml.machine import FakeNvml, on_machine
+from tests.fake_nvml.machine import on_machine
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +63,24 @@ def test_the_device_is_named_by_its_uuid() -> None:
     assert "torch" not in sys.modules
 
 
+def test_without_nvml_torch_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same name, so that both kinds of programs keep out of each other's way."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"0-{index}"))
+    monkeypatch.setattr(gpu_gate.NvmlLibrary, "open", without_driver)
+    assert gpu_gate.device_name() == "GPU-0-1"
+
+
+def without_driver(library: NvmlLibrary) -> None:
+    raise Unreadable("no driver")
+
+
 def test_why_there_is_no_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch, without CUDA, and with it."""
+    import torch  # Not at the top: the machines below have none.
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     why_no_cuda.cache_clear()
     assert why_no_cuda() == "torch.cuda.is_available() is False"
@@ -74,6 +92,3 @@ def test_why_there_is_no_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         patch.setitem(sys.modules, "torch", None)
         assert str(why_no_cuda()).startswith("torch cannot be imported")
     why_no_cuda.cache_clear()
-
-
-assert FakeNvml  # the fixture that ``on_machine`` asks for builds one

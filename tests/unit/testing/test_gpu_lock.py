@@ -37,7 +37,10 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     assert process.stdout.readline() == "held\n"
     yield process
     process.kill()
-    process.communicate()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdout.close()
 
 
 def test_a_held_lock_is_refused_with_the_holders_number(
