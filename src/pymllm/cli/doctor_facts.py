@@ -206,9 +206,9 @@ def _nvml_readings(record: NvmlRecord) -> Mapping[str, Reading]:
         f"in use ({record.used_means.value})": record.used_end,
         "in use by this process": record.process_end,
         "utilization": record.utilization_peak,
-        "ECC errors corrected in this second": record.health.ecc_corrected,
-        "ECC errors not corrected": record.health.ecc_uncorrected,
-        "remapped rows": record.health.remapped_rows,
+        "new ECC errors, corrected": record.health.ecc_corrected,
+        "new ECC errors, uncorrected": record.health.ecc_uncorrected,
+        "newly remapped rows": record.health.remapped_rows,
         "a sample takes": Reading(record.cost.longest_ns, "ns"),
     }
 

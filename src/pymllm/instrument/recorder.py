@@ -11,11 +11,14 @@ from pathlib import Path
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.errors import ProgramError
 from pymllm.instrument.stacking import AdapterWrapper
-from pymllm.oracle.history import Step, dump_header, dump_step
+from pymllm.oracle.history import Step, dump_header, dump_outcome, dump_step
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["Recorder"]
+
+_STEP_ENDS = b"}\n"
+"""What is written over when there is an outcome."""
 
 
 class Recorder(AdapterWrapper):
@@ -60,11 +63,11 @@ class Recorder(AdapterWrapper):
         super().__init__(adapter)
         self.path = path
         self._last = 0
-        self._end = 0
+        self._end = 0  # of what is finished; behind it there may be a step without its outcome
         header = replace(header_of(adapter, seed, versions), note=note)
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            self._end = self._write(dump_header(header))
+            self._end = self._write(dump_header(header), 0)
         except BaseException:
             self._let_go()
             raise
@@ -84,7 +87,7 @@ class Recorder(AdapterWrapper):
             raise ProgramError(f"step {step} comes after the close of the recorder of {self.path}")
         if step <= self._last:
             raise ProgramError(f"step is {step}; it must be above {self._last}, the last one recorded")
-        after = self._write(dump_step(Step(step, operation)))
+        after = self._write(dump_step(Step(step, operation)), self._end)
         self._last = step
         try:
             outcome = self.adapter.apply(step, operation)
@@ -95,8 +98,10 @@ class Recorder(AdapterWrapper):
             self._end = after
             raise
         try:
-            self._end = self._write(dump_step(Step(step, operation, outcome)), keep=after)
+            self._end = self._write(dump_outcome(outcome), after - len(_STEP_ENDS), keep=after)
         except OSError:  # whatever came now would stand behind a step whose outcome is lost
+            with suppress(OSError):
+                os.pwrite(self._file, _STEP_ENDS, after - len(_STEP_ENDS))
             self._let_go()
             raise
         return outcome
@@ -113,11 +118,10 @@ class Recorder(AdapterWrapper):
             os.close(self._file)
             self._file = None
 
-    def _write(self, line: str, keep: int | None = None) -> int:
-        """Write a line over what is unfinished, and return where it ends; failing, keep so many bytes."""
+    def _write(self, text: str, place: int, keep: int | None = None) -> int:
+        """Write a line or its end, and return where that is over; failing, keep so many bytes of the file."""
         assert self._file is not None  # the callers have looked
-        rest = memoryview(f"{line}\n".encode())
-        place = self._end
+        rest = memoryview(f"{text}\n".encode())
         try:
             while rest:
                 written = os.pwrite(self._file, rest, place)

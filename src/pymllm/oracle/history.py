@@ -32,6 +32,7 @@ __all__ = [
     "Step",
     "dump_header",
     "dump_history",
+    "dump_outcome",
     "dump_step",
     "history_schema",
     "load_history",
@@ -110,11 +111,14 @@ def dump_header(header: Header) -> str:
 
 
 def dump_step(step: Step) -> str:
-    """Write the line of a step, without its end; that of one which has not been run begins alike."""
-    line: dict[str, Any] = {"step": step.number, "op": operation_to_plain(step.operation)}
-    if step.outcome is not None:
-        line["outcome"] = outcome_to_plain(step.outcome)
-    return json.dumps(line)
+    """Write the line of a step, without its end."""
+    line = json.dumps({"step": step.number, "op": operation_to_plain(step.operation)})
+    return line if step.outcome is None else line[:-1] + dump_outcome(step.outcome)
+
+
+def dump_outcome(outcome: Outcome) -> str:
+    """Write what the line of a step ends in, in the place of its last brace, once it was run."""
+    return f', "outcome": {json.dumps(outcome_to_plain(outcome))}}}'
 
 
 def write_history(history: History, path: Path) -> None:

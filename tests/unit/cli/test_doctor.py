@@ -34,17 +34,22 @@ def test_the_table_is_for_people() -> None:
 
 def test_each_counter_of_a_device_is_read(fake_nvml: FakeNvml) -> None:
     """On a machine with a GPU: its memory, and why what cannot be read cannot."""
-    folder = fake_nvml.built(["nvmlDeviceGetUtilizationRates"])
     command = [sys.executable, "-W", "error", "-m", "pymllm", "doctor"]
-    state = {"used": GIB, "total": 8 * GIB, "reserved": GIB // 2, "processes": f"{os.getpid()}:5"}
-    done = fake_nvml.run(command, folder, {}, **state)
+    state: dict[str, object] = {
+        "used": GIB,
+        "total": 8 * GIB,
+        "reserved": GIB // 2,
+        "processes": f"{os.getpid()}:5",
+    }
+    state["fail.nvmlDeviceGetUtilizationRates"] = 3
+    done = fake_nvml.run(command, fake_nvml.built(), {}, **state)
     assert (done.returncode, done.stderr) == (0, "")
     for line in (
         "Fake GPU, GPU-00000000-fake, driver 599.01, 8.0 GiB",
-        "in use (without reserved)    1.0 GiB",
+        "in use (without reserved) 1.0 GiB",
     ):
-        assert line in done.stdout
-    assert "utilization: nvmlDeviceGetUtilizationRates: " in done.stdout
+        assert line in " ".join(done.stdout.split())
+    assert "utilization: nvmlDeviceGetUtilizationRates: Not Supported" in done.stdout
 
 
 def test_a_closed_output_is_status_2() -> None:

@@ -127,7 +127,7 @@ def test_nvml_tells_its_devices_and_counters() -> None:
     assert users() == 0
 
 
-@on_machine(without=["nvmlDeviceGetUUID"])
+@on_machine(fail__nvmlDeviceGetUUID=999)
 def test_a_device_without_a_name_is_a_reason() -> None:
     """Nothing else can be asked of it."""
     _, _, (device,) = look_at_nvml()
@@ -135,7 +135,7 @@ def test_a_device_without_a_name_is_a_reason() -> None:
     assert users() == 0
 
 
-@on_machine(devices=0)
+@on_machine(gpus=0)
 def test_a_driver_without_devices_is_no_error() -> None:
     """Such as in a container that was given none."""
     version, reason, devices = look_at_nvml()
