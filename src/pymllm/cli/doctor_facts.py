@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from pymllm import __version__
 from pymllm.cli.doctor_document import SCHEMA, VERSION, Counter, Device, Document, Torch
@@ -112,8 +112,8 @@ def look_at_torch() -> Torch:
     try:
         torch = importlib.import_module("torch")
     except Exception as error:  # a library that does not fit raises OSError, others whatever they like
-        reason = f"torch cannot be imported: {_said(error)}"
-        return Torch(None, None, None, None, None, _since(began), reason, (), ())
+        why = f"torch cannot be imported: {_said(error)}"
+        return Torch(None, None, None, None, None, _since(began), why, (), ())
     seconds = _since(began)
     reason, devices = _cuda_devices(torch)
     memory = read_torch_memory(TorchAllocator())

@@ -27,10 +27,14 @@ __all__ = [
 ]
 
 
-@functools.cache
 def name_of(kind: type) -> str:
     """Name a record class in plain data: ``FreeSWA`` is ``"free_swa"``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    return _in_snake_case(kind.__name__)
+
+
+@functools.cache
+def _in_snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -49,10 +53,11 @@ def encode(record: Any) -> Any:
     object
         Nothing of it is shared with ``record``.
     """
-    if dataclasses.is_dataclass(record):
+    kind: Any = type(record)
+    if dataclasses.is_dataclass(kind):
         return {
             field.name: encode(value)
-            for field in _fields_of(type(record))
+            for field in _fields_of(kind)
             if (value := getattr(record, field.name)) != _default_of(field)
         }
     if isinstance(record, tuple):

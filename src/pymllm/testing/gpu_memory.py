@@ -118,15 +118,14 @@ class GpuMemoryRecord:
 
         Notes
         -----
-        Each figure is what was used at least, so a test that kept its limit is never accused.
+        Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
+        whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
+        and counts only if this process is alone on it. So a test that kept its limit is never accused.
         """
         if whole_device:
             found = [(self.device, "the whole device, by NVML")]
         elif self.tensors.is_known:
-            found = [
-                (self.tensors, "tensors, by torch's allocator"),
-                (self.beside, "beside torch's allocator, by NVML"),
-            ]
+            found = [(self.tensors, "tensors, by torch's allocator")]
         else:
             found = [
                 (self._alone(self.device), "this process alone on the device, by NVML"),

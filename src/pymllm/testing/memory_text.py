@@ -77,6 +77,7 @@ def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) ->
             f"torch's allocator reserved: {torch.start.reserved} before, {torch.reserved_peak} at most,"
             f" {torch.end.reserved} after",
             f"retries: {torch.alloc_retries}; out of memory: {torch.ooms}",
+            f"taken beside the allocator, at least: {record.beside}",
         ]
     else:
         lines.append(f"torch's allocator: not watched: {torch.allocated_peak.reason}")

@@ -105,14 +105,15 @@ def grown(memory: GpuMemory, size: int) -> GpuMemoryRecord:
 
 
 @on_machine()
-def test_other_memory_is_seen_where_the_process_is_alone() -> None:
-    """What a kernel library takes beside torch counts, by the device's growth."""
+def test_other_memory_is_told_and_not_judged() -> None:
+    """What a library takes beside torch comes with the first test that opens it, unless all of it counts."""
     allocator = FakeAllocator()
     record = grown(GpuMemory(hz=500, source=allocator, use=use), 3 * GIB)
     assert record.beside.value == 3 * GIB
-    verdict = record.judge(2 * GIB)
+    assert record.judge(2 * GIB).outcome is LimitOutcome.KEPT
+    verdict = record.judge(2 * GIB, whole_device=True)
     assert verdict.outcome is LimitOutcome.EXCEEDED
-    assert verdict.by == "beside torch's allocator, by NVML"
+    assert verdict.by == "the whole device, by NVML"
     assert users() == 0
 
 
