@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, stdev
 
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.slope import Slope, estimate_slope
@@ -13,6 +16,7 @@ __all__ = ["BOUNDS", "Checkpoint", "Layer", "LayerVerdict", "LeakVerdict", "Outc
 
 CONFIDENCE = 0.998
 FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
+_DEVIATIONS = 3.0  # of the mean step above zero, which growth must have that is no wandering
 _STEADY = 0.5  # of the whole slope, which the later half must have for growth to be a leak's
 _WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the first epochs
 
@@ -164,11 +168,10 @@ def judge_leaks(
 
     Notes
     -----
-    A layer leaks when even the lower end of its slope's interval is above the bound, and it grew at least
-    half as fast in the later half: what fills up and then stays is no leak. It does not leak when the upper
-    end is within the bound, of all checkpoints or of the later half. Otherwise they do not tell. The
-    interval takes what one checkpoint reads for independent of the one before, so let go of what a run keeps
-    on purpose: a level that wanders looks like growth.
+    A layer leaks when even the lower end of its slope's interval is above the bound, it grew at least half as
+    fast in the later half, and its steps go up more than those of a level that wanders: what fills up and
+    then stays is no leak, nor is what comes and goes. It does not leak when the upper end is within the
+    bound, of all checkpoints or of the later half. Otherwise they do not tell.
 
     The device's memory is judged by what the driver says of this process. Where that cannot be read, growth
     is held against the process only if the driver lists no other one.
@@ -209,7 +212,7 @@ def _judge_layer(
     late = estimate_slope([points[len(points) // 2 :]], confidence)
     if slope is None or late is None:
         return verdict(Outcome.UNKNOWN, None, "the checkpoints are all at one epoch")
-    if slope.low > bound and late.value > max(bound, slope.value * _STEADY):
+    if slope.low > bound and late.value > max(bound, slope.value * _STEADY) and _has_direction(points):
         return verdict(Outcome.LEAK, slope)
     is_flat = slope.high <= bound and late.value <= bound
     if is_flat or late.high <= bound:
@@ -219,6 +222,25 @@ def _judge_layer(
         f" where {bound:,.6g} are no leak; take more"
     )
     return verdict(Outcome.UNKNOWN, slope, reason)
+
+
+def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
+    """Whether growth is more than that of a level that wanders, whose steps go up as often as down.
+
+    By the mean of the steps, or, should a few wild ones hide it, by how many went up.
+    """
+    steps = [
+        (later[1] - sooner[1]) / (later[0] - sooner[0])
+        for sooner, later in pairwise(points)
+        if later[0] > sooner[0]
+    ]
+    if len(steps) < 2:
+        return False
+    if fmean(steps) > _DEVIATIONS * stdev(steps) / math.sqrt(len(steps)):
+        return True
+    ups, moves = sum(step > 0 for step in steps), sum(step != 0 for step in steps)
+    as_many_by_chance = sum(math.comb(moves, more) for more in range(ups, moves + 1))
+    return as_many_by_chance < (1 - CONFIDENCE) * 2.0**moves
 
 
 def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:

@@ -27,7 +27,7 @@ class LeakCheck:
         Returns how many slots of the pools are neither free nor owned by anybody who may own them at rest:
         what a cache keeps on purpose must not count. Without it, that layer is unknown.
     device : int, torch.device, str or None
-        As `NvmlTracker` takes it; ``None`` is CUDA's current device.
+        As torch takes it, such as ``"cuda:1"``, but no UUID; ``None`` is CUDA's current device.
     source : AllocatorSource, optional
         Asked in the place of torch's CUDA allocator.
     device_memory : callable, optional

@@ -122,10 +122,30 @@ def test_noise_is_accused_at_most_as_often_as_promised() -> None:
     assert accused <= 3
 
 
+def test_a_level_that_wanders_is_hardly_ever_accused() -> None:
+    """Each checkpoint begins where the last one ended, up or down: of 300, two may look like a leak."""
+    draw = random.Random(13)
+    accused = 0
+    for _ in range(300):
+        level = [1e9]
+        for _ in range(29):
+            level.append(level[-1] + draw.gauss(0, 1e7))
+        accused += judge_leaks(course("live", level)).of(Layer.LIVE).outcome is Outcome.LEAK
+    assert accused <= 2
+
+
+def test_a_few_wild_checkpoints_do_not_hide_a_leak() -> None:
+    """Memory that a checkpoint met by chance drowns the mean step, but not the steps' direction."""
+    each_epoch, now_and_then = [512.0 * at for at in range(24)], [512.0 * (at // 4) for at in range(72)]
+    for values in (each_epoch, now_and_then):
+        values[-10] += 1e9
+        assert judge_leaks(course("live", values)).of(Layer.LIVE).outcome is Outcome.LEAK
+
+
 def test_a_leak_in_noise_is_found() -> None:
-    """A megabyte an epoch under flickering of the same size is seen in thirty epochs."""
+    """A megabyte an epoch under flickering of the same size is seen in sixty epochs."""
     draw = random.Random(5)
-    values = [at * MIB + draw.gauss(0, MIB) for at in range(30)]
+    values = [at * MIB + draw.gauss(0, MIB) for at in range(60)]
     leak = judge_leaks(course("own", [300 * MIB + value for value in values])).of(Layer.DEVICE)
     assert leak.outcome is Outcome.LEAK
     assert leak.slope is not None
@@ -184,6 +204,31 @@ def test_checkpoints_at_one_epoch_have_no_slope() -> None:
     """Growth needs work between."""
     checkpoints = [replace(it, at=1.0) for it in course("live", range(12))]
     assert "all at one epoch" in str(judge_leaks(checkpoints).of(Layer.LIVE))
+
+
+def test_checkpoints_may_share_an_epoch() -> None:
+    """Two looks at one epoch have no growth between them."""
+    checkpoints = [replace(it, at=float(at // 2)) for at, it in enumerate(course("live", range(0, 24)))]
+    verdict = judge_leaks(checkpoints).of(Layer.LIVE)
+    assert verdict.slope is not None
+    assert verdict.slope.value == pytest.approx(2, rel=0.1)
+    assert verdict.outcome is Outcome.LEAK
+
+
+def test_growth_that_may_be_within_the_bound_is_not_accused() -> None:
+    """The whole interval must be above it, not only its middle."""
+    values = [280 * 1024 * at + 100 * 1024 * (-1) ** at for at in range(12)]
+    verdict = judge_leaks(course("cache", values)).of(Layer.CACHE)
+    assert verdict.slope is not None
+    assert verdict.slope.low < verdict.bound < verdict.slope.value
+    assert verdict.outcome is Outcome.UNKNOWN
+
+
+def test_two_epochs_are_no_direction() -> None:
+    """However often one looks: one step is one step."""
+    values = [512 * (at >= 60) for at in range(80)]
+    checkpoints = [replace(it, at=1.0 + (at >= 60)) for at, it in enumerate(course("live", values))]
+    assert judge_leaks(checkpoints).of(Layer.LIVE).outcome is Outcome.UNKNOWN
 
 
 def test_a_bound_is_the_callers() -> None:
