@@ -70,7 +70,7 @@ def test_names_of_the_packages_parts_exist(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for name in re.findall(r"`([a-z]+_families)`", text):
         assert hasattr(openmetrics, name)
-    for command in re.findall(r"`?pymllm ([a-z]+)[ `\n]", text):
+    for command in re.findall(r"(?:`|^)pymllm ([a-z]+)", text, flags=re.MULTILINE):
         assert command in main.commands, command
 
 

@@ -53,11 +53,11 @@ def encode(record: Any) -> Any:
     object
         Nothing of it is shared with ``record``.
     """
-    kind: Any = type(record)
-    if dataclasses.is_dataclass(kind):
+    is_record: bool = dataclasses.is_dataclass(record)
+    if is_record:
         return {
             field.name: encode(value)
-            for field in _fields_of(kind)
+            for field in _fields_of(type(record))
             if (value := getattr(record, field.name)) != _default_of(field)
         }
     if isinstance(record, tuple):
