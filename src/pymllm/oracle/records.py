@@ -53,11 +53,12 @@ def encode(record: Any) -> Any:
     object
         Nothing of it is shared with ``record``.
     """
-    is_record: bool = dataclasses.is_dataclass(record)
+    kind: Any = type(record)
+    is_record: bool = dataclasses.is_dataclass(kind)
     if is_record:
         return {
             field.name: encode(value)
-            for field in _fields_of(type(record))
+            for field in _fields_of(kind)
             if (value := getattr(record, field.name)) != _default_of(field)
         }
     if isinstance(record, tuple):
