@@ -1,8 +1,7 @@
-"""What every test shares: the Hypothesis profiles, the device, and what a missing GPU means."""
+"""What every test shares: the Hypothesis profiles, and the header that names their seed."""
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 from importlib.metadata import version
@@ -36,22 +35,6 @@ for profile in PROFILES.values():
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-@functools.cache
-def has_cuda() -> bool:
-    """Whether torch sees a CUDA device; asked only when a test needs to know, since it imports torch."""
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--require-gpu",
-        action="store_true",
-        help="fail gpu tests where no CUDA device is found, instead of skipping them",
-    )
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Hypothesis would draw a seed of its own and name it only for a failure. One that the header shows can
@@ -68,17 +51,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     )
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") is None or has_cuda():
-        return
-    if item.config.getoption("--require-gpu"):
-        pytest.fail("needs a CUDA device, and --require-gpu forbids a skip", pytrace=False)
-    pytest.skip("needs a CUDA device; torch.cuda.is_available() is False")
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> torch.device:
-    """Each device that the test is to run on: the CPU always, CUDA as a gpu test."""
-    import torch
-
-    return torch.device(request.param)
+@pytest.fixture
+def device(kv_device: torch.device) -> torch.device:
+    """Each device that the test is to run on, under the name that most tests know it by."""
+    return kv_device

@@ -52,6 +52,7 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[BlockMachine]) -
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("config", Blocks.CONFIGURATIONS)
 def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
     """C1 to C7, C9: states on the device, books on the host."""

@@ -40,6 +40,7 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[BufferMachine]) 
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("config", KVBuffers.CONFIGURATIONS)
 def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
     """P3, X1, X3, E5: with indices on the device, looked at there."""

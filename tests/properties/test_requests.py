@@ -81,6 +81,7 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[RequestMachine])
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("config", [*CONFIGURATIONS, *PAIRS])
 def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
     """E1, C7, C8: warm equals cold with the states on the device, for every request of each batch."""

@@ -40,6 +40,7 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[RowMachine]) -> 
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("config", Rows.CONFIGURATIONS)
 def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
     """P1, P2, P3, X1, X3, X4, X7, E5: with indices on the device, looked at there."""

@@ -40,6 +40,7 @@ def test_twenty_thousand_steps_find_nothing(machine_class: type[StateMachine]) -
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("config", GDNStates.CONFIGURATIONS)
 def test_a_seeded_run_on_cuda_finds_nothing(config: Config) -> None:
     """P4, P5, X1, X3, X4, X7: with indices on the device, looked at there."""

@@ -26,7 +26,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
-    "instrument": ({"errors"}, {"pynvml"}),
+    "instrument": ({"errors", "oracle", "adapters"}, {"pynvml"}),
+    "testing": ({"errors", "instrument"}, {"torch"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis", "psutil"},
@@ -46,9 +47,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
     ),
 }
-# The two files that belong to no room.
+# The files that belong to no room.
 ROOMS["__init__"] = (set(), set())
 ROOMS["__main__"] = ({"cli"}, set())
+ROOMS["pytest_plugin"] = ({"instrument", "testing"}, {"pytest", "torch"})
 
 HEAVY = ["torch", "numpy", "hypothesis", "pynvml", "pytest"]
 

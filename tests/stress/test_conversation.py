@@ -36,32 +36,32 @@ def replay(device: torch.device, **sizes: Any) -> EngineReport:
     return report
 
 
-def test_a_large_cache_hits_whatever_was_seen(device: torch.device) -> None:
+def test_a_large_cache_hits_whatever_was_seen(kv_device: torch.device) -> None:
     """E1, E3: with room for everything, nothing is evicted and each prefix seen before is a hit."""
-    report = replay(device, page_size=1, capacity=1_000_000)
+    report = replay(kv_device, page_size=1, capacity=1_000_000)
     assert (report.finished, report.evict_calls) == (40, 0)
     assert report.hit_tokens == report.ceiling_tokens > 0
 
 
-def test_a_tight_pool_retracts_and_still_reads_its_own(device: torch.device) -> None:
+def test_a_tight_pool_retracts_and_still_reads_its_own(kv_device: torch.device) -> None:
     """E1, E3, E4: requests are thrown out and come back, and what they read is what they wrote."""
-    report = replay(device, page_size=16, capacity=60_000)
+    report = replay(kv_device, page_size=16, capacity=60_000)
     assert (report.finished, report.rejected) == (39, 1)
     assert report.retractions > 0
     assert report.evicted_tokens > 0
 
 
-def test_a_window_gives_its_halves_back(device: torch.device) -> None:
+def test_a_window_gives_its_halves_back(kv_device: torch.device) -> None:
     """E1, E3, S1: halves die behind the window, and no request reads through one."""
-    report = replay(device, page_size=64, capacity=200_000, swa_capacity=100_000, sliding_window_size=4096)
+    report = replay(kv_device, page_size=64, capacity=200_000, swa_capacity=100_000, sliding_window_size=4096)
     assert report.finished == 40
     assert report.evicted_swa_tokens > report.evicted_tokens
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_states_are_few_and_every_one_is_right(page_size: int, device: torch.device) -> None:
+def test_states_are_few_and_every_one_is_right(page_size: int, kv_device: torch.device) -> None:
     """E1, E3, M2: track slots run out all the time, and what is restored is what a cold run has."""
-    report = replay(device, cache="mamba", page_size=page_size, capacity=200_000, track_slots=3)
+    report = replay(kv_device, cache="mamba", page_size=page_size, capacity=200_000, track_slots=3)
     assert report.finished == 40
     assert (report.peak_states_held, report.evicted_tokens > 0) == (3, True)
     assert report.evicted_states is not None
@@ -75,7 +75,7 @@ def test_states_are_few_and_every_one_is_right(page_size: int, device: torch.dev
     [(16, 64, "lru"), (64, 3, "ref_zero"), (256, 1, "lru"), (256, None, "lru")],
 )
 def test_blocks_and_their_states_are_what_a_cold_run_has(
-    block_size: int, slots: int | None, policy: str, device: torch.device
+    block_size: int, slots: int | None, policy: str, kv_device: torch.device
 ) -> None:
     """E1-E5, C1-C8: through pauses, evictions and restores, for every request of a batch."""
     config = EngineConfig(
@@ -87,7 +87,7 @@ def test_blocks_and_their_states_are_what_a_cold_run_has(
         eviction_policy=policy,
         content_check=True,
         check_every=150,
-        device=str(device),
+        device=str(kv_device),
     )
     engine = BlockEngine(config, TraceSource(read_trace(TRACE, requests=40)))
     report = engine.run()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, ReqToTokenPool
 
 pytestmark = pytest.mark.gpu
@@ -148,15 +149,23 @@ def test_a_captured_table_write_follows_its_static_inputs() -> None:
     assert torch.equal(pool.req_to_token, expected)
 
 
-def test_repeated_work_keeps_no_device_memory(kv: KVPool, gdn: GDNPool) -> None:
+def test_repeated_work_keeps_no_device_memory(
+    kv: KVPool, gdn: GDNPool, leak_check: Callable[..., LeakVerdict]
+) -> None:
     """P3, P5: nothing is kept per call; the pools' memory is what they reported."""
     indices = torch.arange(1, 9, device="cuda")
     k, v = make_kv(8)
     kv.set_kv_buffer(0, indices, k, v)
     gdn.copy_states(indices[:2], indices[2:4])
     before = torch.cuda.memory_allocated()
-    for _ in range(100):
-        kv.set_kv_buffer(0, indices, k, v)
-        gdn.copy_states(indices[:2], indices[2:4])
-        gdn.reset_states(indices[:2])
+
+    def work() -> None:
+        for _ in range(100):
+            kv.set_kv_buffer(0, indices, k, v)
+            gdn.copy_states(indices[:2], indices[2:4])
+            gdn.reset_states(indices[:2])
+
+    verdict = leak_check(work)
     assert torch.cuda.memory_allocated() == before
+    assert verdict.of(Layer.LIVE).outcome is Outcome.NO_LEAK
+    assert verdict.of(Layer.CACHE).outcome is Outcome.NO_LEAK

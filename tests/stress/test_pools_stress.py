@@ -150,10 +150,11 @@ class Workload:
                 assert (state == self.state_of(request, layer)).all(), (request.tag, layer)
 
 
+@pytest.mark.gpu_memory_limit("256 MiB")
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_every_row_reads_back_what_its_request_wrote(device: torch.device, page_size: int) -> None:
+def test_every_row_reads_back_what_its_request_wrote(kv_device: torch.device, page_size: int) -> None:
     """E1, E2, E5, P2, P5: through recycling, padding, exhaustion and snapshots nothing leaks into another."""
-    work = Workload(device, page_size, seed=page_size)
+    work = Workload(kv_device, page_size, seed=page_size)
     for step in range(work.sizes.steps):
         work.step()
         if step % 10 == 0:
@@ -168,16 +169,16 @@ def test_every_row_reads_back_what_its_request_wrote(device: torch.device, page_
     assert not work.rows.req_to_token.any()
 
 
-def test_a_slot_that_nobody_wrote_stays_zero(device: torch.device) -> None:
+def test_a_slot_that_nobody_wrote_stays_zero(kv_device: torch.device) -> None:
     """P3, E5: set_kv_buffer writes exactly the named rows, however many calls there are."""
     rows = 4_097
-    pool, _ = make_full_attention_net_mem_pool(rows - 1, 1, 1, 3, 1, 2, device, torch.float16)
+    pool, _ = make_full_attention_net_mem_pool(rows - 1, 1, 1, 3, 1, 2, kv_device, torch.float16)
     generator = torch.Generator().manual_seed(3)
     order = torch.randperm(rows - 1, generator=generator)[: rows // 2] + 1
     for slots in order.split(61):
-        numbers = slots.to(device, torch.float16)[:, None]
-        pool.set_kv_buffer(0, slots.to(device), numbers.expand(-1, 3), -numbers.expand(-1, 2))
-    expected = torch.zeros(rows, dtype=torch.float16, device=device)
-    expected[order.to(device)] = order.to(device, torch.float16)
+        numbers = slots.to(kv_device, torch.float16)[:, None]
+        pool.set_kv_buffer(0, slots.to(kv_device), numbers.expand(-1, 3), -numbers.expand(-1, 2))
+    expected = torch.zeros(rows, dtype=torch.float16, device=kv_device)
+    expected[order.to(kv_device)] = order.to(kv_device, torch.float16)
     assert torch.equal(pool.k_buffer[0], expected[:, None, None].expand(-1, 1, 3))
     assert torch.equal(pool.v_buffer[0], -expected[:, None, None].expand(-1, 1, 2))

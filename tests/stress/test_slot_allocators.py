@@ -21,22 +21,23 @@ STEPS = 400
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("check_ownership", [False, True])
 def test_the_machine_breaks_no_law_on_any_device(
-    device: torch.device, window: bool, page_size: int, check_ownership: bool
+    kv_device: torch.device, window: bool, page_size: int, check_ownership: bool
 ) -> None:
     """A1-A7, X1, X4, X7: the device store where it belongs."""
     sizes = {"page_size": page_size, "pages": 12, **({"swa_pages": 8} if window else {})}
     checks = {"need_sort": True, "check_ownership": check_ownership, "store": "device"}
-    config = {**sizes, **checks, "device": device.type}
+    config = {**sizes, **checks, "device": kv_device.type}
     machine = make_machine(SlotMachine, "swa-slots" if window else "token-slots", config)
     assert drive(machine, seed=3, steps=300).examiner.judge.evidence.exercised["A2"]
 
 
+@pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("check_ownership", [False, True])
-def test_no_slot_ever_has_two_owners(device: torch.device, page_size: int, check_ownership: bool) -> None:
+def test_no_slot_ever_has_two_owners(kv_device: torch.device, page_size: int, check_ownership: bool) -> None:
     """A2, A3, catalogue B100: totals that balance prove nothing, so each slot has its owner written down."""
     draw = random.Random(page_size)
-    allocator = TokenToKVPoolAllocator(SIZE, device, page_size, check_ownership=check_ownership)
+    allocator = TokenToKVPoolAllocator(SIZE, kv_device, page_size, check_ownership=check_ownership)
     owner = np.zeros(SIZE + page_size, np.int64)
     held: dict[int, torch.Tensor] = {}
     for number in range(1, STEPS + 1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pymllm.cli.adapters import adapters_command
 from pymllm.cli.compare import compare_command
+from pymllm.cli.doctor import doctor_command
 from pymllm.cli.faults import faults_command
 from pymllm.cli.judge import judge_command
 from pymllm.cli.program import main
@@ -31,6 +32,7 @@ for command in (
     faults_command,
     adapters_command,
     situations_command,
+    doctor_command,
     schema_command,
     replay_command,
 ):

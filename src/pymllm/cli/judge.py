@@ -8,7 +8,7 @@ import click
 
 from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
 from pymllm.cli.options import json_option
-from pymllm.cli.program import say
+from pymllm.cli.program import complain, say
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import History
 from pymllm.oracle.judge import judge_steps
@@ -23,14 +23,23 @@ def judge_command(file: str, as_json: bool) -> int:
     """Judge the outcomes that FILE has recorded, without running anything.
 
     FILE holds a program as JSON lines, as `pymllm verify` writes it: a header, and operations with their
-    outcomes. Neither the implementation nor its adapter is needed.
+    outcomes. Neither the implementation nor its adapter is needed. A recorded run that was cut short ends
+    with an operation that has no outcome; what was before it is judged.
 
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where the
     program tests nothing.
     """
-    judgement = _judge(file, read_program(file))
+    judgement = _judge(file, _without_unfinished(file, read_program(file)))
     say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
     return judgement.verdict.exit_status
+
+
+def _without_unfinished(file: str, history: History) -> History:
+    """Leave out a last step in which a recorded run ended, and say so."""
+    if len(history) < 2 or history.steps[-1].outcome is not None or history.steps[-2].outcome is None:
+        return history
+    complain(f"{file}: the run ended in step {history.steps[-1].number}; what was before it is judged")
+    return History(history.header, history.steps[:-1])
 
 
 def _judge(file: str, history: History) -> Judgement:

@@ -14,6 +14,7 @@ __all__ = ["SCHEMAS", "make_schema", "schema_command"]
 
 SCHEMAS: dict[str, tuple[str, str]] = {
     "compare": ("what compare prints", "pymllm.cli.compare_matrix:compare_schema"),
+    "doctor": ("what doctor prints", "pymllm.cli.doctor_document:doctor_schema"),
     "faults": ("what faults prints", "pymllm.cli.faults_document:faults_schema"),
     "history": ("a line of a program's file", "pymllm.oracle.history:history_schema"),
     "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),

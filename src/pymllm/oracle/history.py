@@ -30,7 +30,10 @@ __all__ = [
     "Header",
     "History",
     "Step",
+    "dump_header",
     "dump_history",
+    "dump_outcome",
+    "dump_step",
     "history_schema",
     "load_history",
     "read_history",
@@ -98,12 +101,24 @@ class History:
 
 def dump_history(history: History) -> Iterator[str]:
     """Write a history as JSON, one line after the other, without line ends."""
-    yield json.dumps({"format": FORMAT, "schema": SCHEMA, **encode(history.header)})
-    for step in history.steps:
-        line: dict[str, Any] = {"step": step.number, "op": operation_to_plain(step.operation)}
-        if step.outcome is not None:
-            line["outcome"] = outcome_to_plain(step.outcome)
-        yield json.dumps(line)
+    yield dump_header(history.header)
+    yield from map(dump_step, history.steps)
+
+
+def dump_header(header: Header) -> str:
+    """Write the first line of a history, without its end."""
+    return json.dumps({"format": FORMAT, "schema": SCHEMA, **encode(header)})
+
+
+def dump_step(step: Step) -> str:
+    """Write the line of a step, without its end."""
+    line = json.dumps({"step": step.number, "op": operation_to_plain(step.operation)})
+    return line if step.outcome is None else line[:-1] + dump_outcome(step.outcome)
+
+
+def dump_outcome(outcome: Outcome) -> str:
+    """Write what the line of a step ends in, in the place of its last brace, once it was run."""
+    return f', "outcome": {json.dumps(outcome_to_plain(outcome))}}}'
 
 
 def write_history(history: History, path: Path) -> None:

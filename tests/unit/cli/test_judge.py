@@ -99,3 +99,17 @@ def test_neither_torch_nor_an_adapter_is_needed(bad: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_run_that_was_cut_short_is_judged_until_there(good: Path) -> None:
+    """What a recorder leaves of a process that died has its last operation without an outcome."""
+    history = load_history(good)
+    history.steps[-1] = dataclasses.replace(history.steps[-1], outcome=None)
+    write_history(history, good)
+    result = judge(str(good))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("holds  4 steps of rows: ")
+    assert "the run ended in step 5" in result.stderr
+    history.steps[-2] = dataclasses.replace(history.steps[-2], outcome=None)
+    write_history(history, good)
+    assert judge(str(good)).exit_code == 2

@@ -1,0 +1,32 @@
+"""``pymllm doctor``: what this machine has, for bug reports and for the logs of runners."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pymllm.cli.options import json_option, progress_option
+from pymllm.cli.program import say
+
+__all__ = ["doctor_command"]
+
+
+@click.command("doctor", short_help="Show what this machine has.")
+@json_option
+@progress_option
+def doctor_command(as_json: bool, progress: str) -> None:
+    """Show Python, torch, GPUs, what NVML reads, and versions: what a bug report needs.
+
+    What is missing, or cannot be read, is unknown with the reason, and no error: the command ends with 0.
+    Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a device.
+    """
+    # Not at the top: rich is for this command only, and --help does without.
+    from pymllm.cli.doctor_facts import LOOKS, look_at_machine
+    from pymllm.cli.doctor_table import make_text
+    from pymllm.cli.progress import progress_bar
+    from pymllm.oracle.records import encode
+
+    with progress_bar(progress, "loading torch, asking NVML", LOOKS, "looks") as show:
+        document = look_at_machine(show)
+    say(json.dumps(encode(document), indent=2) if as_json else make_text(document))

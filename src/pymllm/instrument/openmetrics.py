@@ -1,0 +1,294 @@
+"""Figures as an OpenMetrics text file, for whatever scrapes such files into a dashboard.
+
+The format is that of the OpenMetrics specification, version 1.0; Prometheus' own parser and the textfile
+collector of its node exporter read it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pymllm.instrument.nvml_record import NvmlRecord
+from pymllm.instrument.reading import BYTES, Reading
+from pymllm.instrument.timing import Timing
+from pymllm.instrument.torch_memory import TorchMemoryRecord
+
+__all__ = [
+    "Family",
+    "Sample",
+    "device_families",
+    "make_text",
+    "timing_families",
+    "torch_families",
+    "write_openmetrics",
+]
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "gauge": ("",),
+    "info": ("_info",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+# Powers of two in nanoseconds: at them the histogram's counts are exact. From 1 microsecond to 17 seconds.
+_BOUNDS = range(10, 35)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line: a number and what it is of.
+
+    Parameters
+    ----------
+    value : int or float
+        The number.
+    labels : mapping of str to str
+        What it is of.
+    suffix : str
+        What the family's kind puts behind its name, such as ``"_bucket"``.
+    """
+
+    value: int | float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Numbers of one meaning.
+
+    Parameters
+    ----------
+    name : str
+        Ends in its unit.
+    kind : str
+        ``"gauge"``, ``"histogram"`` or ``"info"``.
+    unit : str
+        Such as ``"seconds"``, or ``""``.
+    help : str
+        One sentence.
+    samples : tuple of Sample
+        The lines.
+
+    Raises
+    ------
+    ValueError
+        When the name, the unit or a suffix is not what the format allows.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+    samples: tuple[Sample, ...]
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name is {self.name!r}; it must be letters, digits and underscores")
+        if self.kind not in _SUFFIXES:
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(_SUFFIXES)}")
+        if self.unit and not self.name.endswith(f"_{self.unit}"):
+            raise ValueError(f"name is {self.name!r}; it must end in its unit, _{self.unit}")
+        for sample in self.samples:
+            if sample.suffix not in _SUFFIXES[self.kind]:
+                raise ValueError(
+                    f"a {self.kind} has no {sample.suffix!r}; {_SUFFIXES[self.kind]} are possible"
+                )
+            wrong = [name for name in sample.labels if not _NAME.fullmatch(name)]
+            if wrong:
+                raise ValueError(f"label {wrong[0]!r} must be letters, digits and underscores")
+
+
+def make_text(families: Iterable[Family]) -> str:
+    """Return families as OpenMetrics text; those without samples are left out.
+
+    Parameters
+    ----------
+    families : iterable of Family
+        Those of one name are put together, as the format demands.
+
+    Raises
+    ------
+    ValueError
+        When two of one name differ in more than their samples.
+    """
+    joined: dict[str, list[Family]] = {}
+    for family in families:
+        alike = joined.setdefault(family.name, [])
+        if alike and (alike[0].kind, alike[0].unit, alike[0].help) != (family.kind, family.unit, family.help):
+            raise ValueError(f"{family.name} is told twice and differently; give it one kind, unit and help")
+        alike.append(family)
+    lines: list[str] = []
+    for alike in joined.values():
+        lines += _lines_of(alike)
+    return "".join(f"{line}\n" for line in [*lines, "# EOF"])
+
+
+def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
+    """Write families to a file, which whoever reads it sees as it was or as it is now, never half.
+
+    Parameters
+    ----------
+    path : Path
+        A file; one that is there is replaced. Its folder must be there, and gets a second file for a moment.
+    families : iterable of Family
+        As for `make_text`.
+    """
+    text = make_text(families)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
+    """Return durations by operation: a histogram that can be added up over runs, and quantiles that cannot.
+
+    Parameters
+    ----------
+    timing : Timing
+        What was measured so far.
+    labels : mapping, optional
+        Beside ``adapter``, ``operation`` and ``result`` (``done`` or ``refused``).
+    """
+    buckets: list[Sample] = []
+    quantiles: list[Sample] = []
+    longest: list[Sample] = []
+    for (operation, is_done), histogram in sorted(timing.histograms.items()):
+        of = {
+            **(labels or {}),
+            "adapter": timing.name,
+            "operation": operation,
+            "result": "done" if is_done else "refused",
+        }
+        buckets += [
+            Sample(histogram.at_most(bound), {**of, "le": repr((1 << bound) / 1e9)}, "_bucket")
+            for bound in _BOUNDS
+        ]
+        buckets += [
+            Sample(histogram.count, {**of, "le": "+Inf"}, "_bucket"),
+            Sample(histogram.total_ns / 1e9, of, "_sum"),
+            Sample(histogram.count, of, "_count"),
+        ]
+        quantiles += [
+            Sample(histogram.quantile(share) / 1e9, {**of, "share": str(share)})
+            for share in (0.5, 0.95, 0.99)
+        ]
+        longest.append(Sample(histogram.max_ns / 1e9, of))
+    return (
+        Family("pymllm_operation_seconds", "histogram", "seconds", "Time in the adapter.", tuple(buckets)),
+        Family("pymllm_operation_quantile_seconds", "gauge", "seconds", "Quantiles of it.", tuple(quantiles)),
+        Family("pymllm_operation_longest_seconds", "gauge", "seconds", "The longest of it.", tuple(longest)),
+    )
+
+
+def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
+    """Return what NVML saw of a run; what it could not see has no number, but a line with the reason.
+
+    Parameters
+    ----------
+    record : NvmlRecord
+        Of the run.
+    labels : mapping, optional
+        Beside ``device``, the UUID.
+    """
+    of = {**(labels or {}), "device": "unknown" if record.device is None else record.device.uuid}
+    return (
+        *_readings(
+            "pymllm_device_memory",
+            "Memory in use on the device, by anybody.",
+            of,
+            {"start": record.used_start, "end": record.used_end, "peak": record.used_peak},
+        ),
+        *_readings(
+            "pymllm_device_process_memory",
+            "Memory of the device that the driver attributes to this process.",
+            of,
+            {"start": record.process_start, "end": record.process_end},
+        ),
+        *_readings(
+            "pymllm_device_utilization",
+            "Share of the time in which a kernel ran, in per cent.",
+            of,
+            {"mean": record.utilization_mean, "peak": record.utilization_peak},
+        ),
+        Family(
+            "pymllm_device_run_invalid",
+            "gauge",
+            "",
+            "Reasons not to trust figures of the run.",
+            (Sample(len(record.invalid), of),),
+        ),
+    )
+
+
+def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
+    """Return what torch's allocator told of a run; as `device_families` for what it did not tell.
+
+    Parameters
+    ----------
+    record : TorchMemoryRecord
+        Of the run.
+    labels : mapping, optional
+        For every line.
+    """
+    of = labels or {}
+    told: dict[str, dict[str, Reading]] = {
+        name: {"start": getattr(record.start, name), "end": getattr(record.end, name)}
+        for name in ("allocated", "reserved", "active", "inactive_split")
+    }
+    told["allocated"]["peak"] = record.allocated_peak
+    told["reserved"]["peak"] = record.reserved_peak
+    told["active"]["peak"] = record.active_peak
+    families: list[Family] = []
+    for name, readings in told.items():
+        families += _readings(f"pymllm_torch_{name}", f"Bytes of torch's allocator: {name}.", of, readings)
+    families += _readings(
+        "pymllm_torch_events",
+        "Allocations within the run that first had to give the cache back, and that failed.",
+        of,
+        {"retries": record.alloc_retries, "ooms": record.ooms},
+    )
+    return tuple(families)
+
+
+def _readings(
+    name: str, text: str, labels: Mapping[str, str], readings: Mapping[str, Reading]
+) -> Iterator[Family]:
+    """Give a family of those that are known, and one with the reasons of the others."""
+    is_bytes = any(reading.unit == BYTES for reading in readings.values())
+    known = tuple(
+        Sample(reading.value, {**labels, "at": at})
+        for at, reading in readings.items()
+        if reading.value is not None
+    )
+    yield Family(f"{name}_bytes" if is_bytes else name, "gauge", "bytes" if is_bytes else "", text, known)
+    unknown = tuple(
+        Sample(1, {**labels, "figure": name, "at": at, "reason": str(reading.reason)}, "_info")
+        for at, reading in readings.items()
+        if reading.value is None
+    )
+    yield Family("pymllm_unknown", "info", "", "Figures that could not be read, and why.", unknown)
+
+
+def _lines_of(families: Sequence[Family]) -> Iterator[str]:
+    first = families[0]
+    if not any(family.samples for family in families):
+        return
+    yield f"# TYPE {first.name} {first.kind}"
+    if first.unit:
+        yield f"# UNIT {first.name} {first.unit}"
+    yield f"# HELP {first.name} {_escaped(first.help)}"
+    for family in families:
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+            yield f"{first.name}{sample.suffix}{{{labels}}} {sample.value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,133 @@
+"""Writes down what an adapter is asked and what it does, while it does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from pymllm.adapters.base import Adapter, header_of
+from pymllm.errors import ProgramError
+from pymllm.instrument.stacking import AdapterWrapper
+from pymllm.oracle.history import Step, dump_header, dump_outcome, dump_step
+from pymllm.oracle.operations import Operation
+from pymllm.oracle.outcomes import Outcome
+
+__all__ = ["Recorder"]
+
+_STEP_ENDS = b"}\n"
+"""What is written over when there is an outcome."""
+
+
+class Recorder(AdapterWrapper):
+    """Writes a history, one step after the other, which ``pymllm judge`` and ``pymllm rerun`` read.
+
+    Parameters
+    ----------
+    adapter : Adapter
+        Whose outcomes to write.
+    path : Path
+        A file; one that is there is replaced.
+    seed : int, optional
+        Of whatever makes the operations, for the header.
+    versions : mapping of str to str, optional
+        Of the packages involved, for the header.
+    note : str, default ""
+        Why this is kept, for the header.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written, or is a pipe.
+
+    Notes
+    -----
+    An operation stands in the file before it is carried out, and its outcome as soon as there is one. So a
+    process that is killed leaves everything until there, the operation that it died in as the last step,
+    without an outcome. Nothing is left to a buffer of this process; a loss of power is another matter.
+
+    Cost: two small writes an operation; `docs/instruments.md` has the figures. Nothing is kept in memory.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        path: Path,
+        *,
+        seed: int | None = None,
+        versions: Mapping[str, str] | None = None,
+        note: str = "",
+    ) -> None:
+        super().__init__(adapter)
+        self.path = path
+        self._last = 0
+        self._end = 0  # of what is finished; behind it there may be a step without its outcome
+        header = replace(header_of(adapter, seed, versions), note=note)
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            self._end = self._write(dump_header(header), 0)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Have an operation carried out, and write it down.
+
+        Raises
+        ------
+        ProgramError
+            The number is not above that of the step before, or the recorder is closed; nothing is done.
+        OSError
+            The file cannot be written, such as on a full disk. Either the operation was not carried out, or
+            its outcome is lost, and the recorder closed.
+        """
+        if self._file is None:
+            raise ProgramError(f"step {step} comes after the close of the recorder of {self.path}")
+        if step <= self._last:
+            raise ProgramError(f"step is {step}; it must be above {self._last}, the last one recorded")
+        after = self._write(dump_step(Step(step, operation)), self._end)
+        self._last = step
+        try:
+            outcome = self.adapter.apply(step, operation)
+        except ProgramError:  # it made no sense, so nothing was carried out
+            os.ftruncate(self._file, self._end)
+            raise
+        except BaseException:
+            self._end = after
+            raise
+        try:
+            self._end = self._write(dump_outcome(outcome), after - len(_STEP_ENDS), keep=after)
+        except OSError:  # whatever came now would stand behind a step whose outcome is lost
+            with suppress(OSError):
+                os.pwrite(self._file, _STEP_ENDS, after - len(_STEP_ENDS))
+            self._let_go()
+            raise
+        return outcome
+
+    def close(self) -> None:
+        """Close the adapter and the file; once more does nothing to the file."""
+        try:
+            super().close()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, text: str, place: int, keep: int | None = None) -> int:
+        """Write a line or its end, and return where that is over; failing, keep so many bytes of the file."""
+        assert self._file is not None  # the callers have looked
+        rest = memoryview(f"{text}\n".encode())
+        try:
+            while rest:
+                written = os.pwrite(self._file, rest, place)
+                rest, place = rest[written:], place + written
+        except OSError:
+            with suppress(OSError):  # what cannot be written may be no file that can be cut
+                os.ftruncate(self._file, self._end if keep is None else keep)
+            raise
+        return place

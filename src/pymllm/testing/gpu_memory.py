@@ -1,0 +1,238 @@
+"""What a test used of a GPU's memory, by everything that can tell, and whether that was too much."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pymllm.instrument.nvml import NvmlTracker
+from pymllm.instrument.nvml_memory import DeviceUse, NvmlMemory
+from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
+from pymllm.instrument.reading import BYTES, Reading
+from pymllm.instrument.torch_memory import TorchMemoryRecord, TorchMemoryTracker
+from pymllm.instrument.torch_memory_source import AllocatorSource
+
+__all__ = ["GpuMemory", "GpuMemoryRecord", "LimitOutcome", "LimitVerdict"]
+
+
+class LimitOutcome(enum.Enum):
+    """What is known of a limit."""
+
+    KEPT = "kept"
+    EXCEEDED = "exceeded"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitVerdict:
+    """Whether a test kept to its limit.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes above what was in use before.
+    outcome : LimitOutcome
+        What is known.
+    found : Reading
+        Bytes that were used on top, at least; unknown where nobody can tell.
+    by : str
+        Whose figure that is.
+    """
+
+    limit: int
+    outcome: LimitOutcome
+    found: Reading
+    by: str
+
+    def __str__(self) -> str:
+        limit = Reading(self.limit, BYTES)
+        if self.outcome is LimitOutcome.UNKNOWN:
+            return f"whether the limit of {limit} was kept is unknown: {self.found.reason}"
+        return f"{self.found} on top of what was in use before; the limit is {limit} ({self.by})"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemoryRecord:
+    """A test as NVML and torch's allocator saw it.
+
+    Parameters
+    ----------
+    nvml : NvmlRecord
+        The device.
+    torch : TorchMemoryRecord
+        The allocator of this process.
+    own_start, own_end : Reading
+        Bytes that the driver attributes to this process.
+    others : Reading
+        How many other processes used the device, before or after: the higher number.
+    """
+
+    nvml: NvmlRecord
+    torch: TorchMemoryRecord
+    own_start: Reading
+    own_end: Reading
+    others: Reading
+
+    @property
+    def tensors(self) -> Reading:
+        """Bytes of tensors at the peak, above those before; exact, and of this process alone."""
+        if self.torch.allocated_peak.is_known and not self.torch.start.allocated.is_known:
+            return (
+                self.torch.allocated_peak
+            )  # CUDA came into use within the test, so nothing was there before
+        return self.torch.allocated_peak.minus(self.torch.start.allocated)
+
+    @property
+    def device(self) -> Reading:
+        """Bytes in use on the whole device at the highest sample, above those before; by anybody."""
+        return self.nvml.used_peak.minus(self.nvml.used_start)
+
+    @property
+    def beside(self) -> Reading:
+        """Bytes that this process took beside torch's allocator, at least.
+
+        Notes
+        -----
+        Unknown unless the process is alone on the device. Both peaks may lie at different times, so this is a
+        lower bound: what the allocator reserved when the device was fullest is at most its own peak.
+        """
+        if not self.torch.start.reserved.is_known:
+            return Reading.unknown(BYTES, "torch's allocator was not in use before")
+        alone = self._alone(self.device)
+        return alone.minus(self.torch.reserved_peak.minus(self.torch.start.reserved))
+
+    def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
+        """Say whether the memory used on top of what was in use before stayed within a limit.
+
+        Parameters
+        ----------
+        limit : int
+            Bytes.
+        whole_device : bool, default False
+            Whether everything on the device counts, whoever uses it; else only what is certainly this
+            process's.
+
+        Notes
+        -----
+        Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
+        whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
+        and counts only if this process is alone on it. So a test that kept its limit is never accused.
+        """
+        if whole_device:
+            found = [(self.device, "the whole device, by NVML")]
+        elif self.tensors.is_known:
+            found = [(self.tensors, "tensors, by torch's allocator")]
+        else:
+            found = [
+                (self._alone(self.device), "this process alone on the device, by NVML"),
+                (self.own_end.minus(self.own_start), "this process, by NVML, after it ran"),
+            ]
+        known = [(reading.value, reading, by) for reading, by in found if reading.value is not None]
+        if not known:
+            reasons = dict.fromkeys(
+                str(it.reason) for it in (*([] if whole_device else [self.tensors]), found[0][0])
+            )
+            return LimitVerdict(
+                limit, LimitOutcome.UNKNOWN, Reading.unknown(BYTES, "; ".join(reasons)), "nobody"
+            )
+        value, reading, by = max(known, key=lambda it: it[0])
+        outcome = LimitOutcome.EXCEEDED if value > limit else LimitOutcome.KEPT
+        if outcome is LimitOutcome.KEPT and by.endswith("after it ran"):
+            why = Reading.unknown(BYTES, f"{reading} more after it than before, but nobody saw the peak")
+            return LimitVerdict(limit, LimitOutcome.UNKNOWN, why, "nobody")
+        return LimitVerdict(limit, outcome, reading, by)
+
+    def _alone(self, reading: Reading) -> Reading:
+        """Return a reading of the whole device, which is this process's only where no other uses it."""
+        if not reading.is_known or self.others.value == 0:
+            return reading
+        others = f"{self.others} use the device, too" if self.others.is_known else str(self.others.reason)
+        return Reading.unknown(BYTES, f"whose memory on the device it is: {others}")
+
+
+class GpuMemory:
+    """Watches a device and torch's allocator while a test runs.
+
+    Parameters
+    ----------
+    device : int, str, torch.device or None
+        As `NvmlTracker` takes it; ``None`` is CUDA's current device.
+    hz : float, default 10.0
+        Samples a second.
+    source : AllocatorSource, optional
+        Asked in the place of torch's CUDA allocator.
+    use : callable, optional
+        Asked in the place of NVML which processes use the device, before and after.
+
+    Notes
+    -----
+    What cannot be watched is unknown, with the reason. Cost: as of `NvmlTracker`, and the list of processes
+    before and after, milliseconds each.
+    """
+
+    def __init__(
+        self,
+        device: Any = None,
+        *,
+        hz: float = 10.0,
+        source: AllocatorSource | None = None,
+        use: Callable[[], DeviceUse] | None = None,
+    ) -> None:
+        self._nvml = NvmlTracker(device, hz=hz)
+        self._torch = TorchMemoryTracker(None if isinstance(device, str) else device, source=source)
+        self._processes = NvmlMemory(device)
+        self._use = self._processes.read if use is None else use
+        self._before = self._after = _NOT_READ
+
+    def __enter__(self) -> Self:
+        self._before = self._use()
+        self._after = _NOT_READ
+        self._torch.__enter__()
+        self._nvml.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._nvml.__exit__(kind, error, trace)
+        self._torch.__exit__(kind, error, trace)
+        self._after = self._use()
+        self._processes.close()
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Take no sample inside: for regions that are timed."""
+        return self._nvml.paused()
+
+    @property
+    def curve(self) -> MemoryCurve:
+        """Device memory over time, so far."""
+        return self._nvml.curve
+
+    def summary(self) -> GpuMemoryRecord:
+        """Return what was seen so far.
+
+        Raises
+        ------
+        UsageError
+            Before the test begins.
+        """
+        others = [it.others for it in (self._before, self._after)]
+        unknown = next((it for it in others if not it.is_known), None)
+        return GpuMemoryRecord(
+            nvml=self._nvml.summary(),
+            torch=self._torch.summary(),
+            own_start=self._before.own,
+            own_end=self._after.own,
+            others=unknown or max(others, key=lambda it: it.value or 0),
+        )
+
+
+_NOT_READ = DeviceUse(
+    Reading.unknown(BYTES, "the test is not over"),
+    Reading.unknown(BYTES, "the test is not over"),
+    Reading.unknown("processes", "the test is not over"),
+)

@@ -1,0 +1,61 @@
+"""Runs the same work again and again, and says whether it leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
+from pymllm.instrument.leaks import LeakCheck
+from pymllm.instrument.nvml_memory import DeviceUse
+from pymllm.instrument.torch_memory_source import AllocatorSource
+
+__all__ = ["EPOCHS", "FEWEST_EPOCHS", "run_epochs", "why_unknown"]
+
+EPOCHS = 12
+FEWEST_EPOCHS = 10
+"""With fewer, no growth is certain: the first quarter is the warming up."""
+
+
+def run_epochs(
+    work: Callable[[], object],
+    *,
+    epochs: int = EPOCHS,
+    slots: Callable[[], int] | None = None,
+    device: Any = None,
+    source: AllocatorSource | None = None,
+    device_memory: Callable[[], DeviceUse] | None = None,
+    bounds: Mapping[Layer, float] | None = None,
+) -> LeakVerdict:
+    """Do work so often, and judge what stays after each time.
+
+    Parameters
+    ----------
+    work : callable
+        The same each time; it lets go of everything that it took.
+    epochs : int, default 12
+        How often, at least 10.
+    slots, device, source, device_memory, bounds
+        As `LeakCheck` takes them.
+
+    Raises
+    ------
+    ValueError
+        For fewer epochs than 10.
+    """
+    if epochs < FEWEST_EPOCHS:
+        raise ValueError(f"epochs must be at least {FEWEST_EPOCHS}, got {epochs}; {EPOCHS} are usual")
+    with LeakCheck(
+        slots=slots, device=device, source=source, device_memory=device_memory, bounds=bounds
+    ) as check:
+        for _ in range(epochs):
+            work()
+            check.checkpoint()
+        return check.verdict()
+
+
+def why_unknown(verdict: LeakVerdict) -> str | None:
+    """Return why nothing at all is known, or ``None`` where some layer is judged."""
+    if any(it.outcome is not Outcome.UNKNOWN for it in verdict.layers):
+        return None
+    return "; ".join(dict.fromkeys(str(it.reason) for it in verdict.layers))

@@ -1,0 +1,122 @@
+"""A record of GPU memory as text for people, and as plain data for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pymllm.instrument.nvml_record import MemoryCurve
+from pymllm.instrument.reading import BYTES, Reading
+from pymllm.testing.gpu_memory import GpuMemoryRecord, LimitVerdict
+
+__all__ = ["curve_text", "make_line", "record_text", "sparkline"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+_POINTS = 240  # of a curve in a log
+
+
+def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
+    """Draw values as bars from the lowest to the highest, one line of text.
+
+    Parameters
+    ----------
+    values : sequence of float
+        In order of time.
+    width : int, default 60
+        Characters at most. Where there are more values, each character is the highest of its share, so that
+        no peak is lost.
+    """
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [len(values) * place // count for place in range(count + 1)]
+    highest = [max(values[start:stop]) for start, stop in itertools.pairwise(edges)]
+    low, span = min(values), max(values) - min(values)
+    steps = len(_BARS) - 1
+    return "".join(_BARS[round((value - low) / span * steps) if span else 0] for value in highest)
+
+
+def curve_text(curve: MemoryCurve) -> str:
+    """Return a curve with its numbers, or that there is none."""
+    if not len(curve):
+        return "no sample of the device's memory"
+    peak = max(range(len(curve)), key=curve.used.__getitem__)
+    low, high = (Reading(value, BYTES) for value in (min(curve.used), curve.used[peak]))
+    return (
+        f"{sparkline(curve.used)}\n"
+        f"{low} to {high}, highest after {curve.times[peak]:.2f} s; {len(curve)} samples in"
+        f" {curve.times[-1]:.2f} s"
+    )
+
+
+def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) -> str:
+    """Return what is known of a test's memory, a few lines.
+
+    Parameters
+    ----------
+    record : GpuMemoryRecord
+        Of the test.
+    verdict : LimitVerdict, optional
+        On its limit.
+    """
+    lines = [] if verdict is None else [str(verdict)]
+    if record.nvml.device is None:
+        lines.append(f"device: not watched: {record.nvml.reason}")
+    else:
+        lines += [curve_text(record.nvml.curve), str(record.nvml)]
+    torch = record.torch
+    if torch.allocated_peak.is_known:
+        lines += [
+            f"tensors: {torch.start.allocated} before, {torch.allocated_peak} at most,"
+            f" {torch.end.allocated} after",
+            f"torch's allocator reserved: {torch.start.reserved} before, {torch.reserved_peak} at most,"
+            f" {torch.end.reserved} after",
+            f"retries: {torch.alloc_retries}; out of memory: {torch.ooms}",
+            f"taken beside the allocator, at least: {record.beside}",
+        ]
+    else:
+        lines.append(f"torch's allocator: not watched: {torch.allocated_peak.reason}")
+    return "\n".join(lines)
+
+
+def make_line(test: str, worker: str, record: GpuMemoryRecord, verdict: LimitVerdict | None) -> str:
+    """Return one line of JSON about a test, without its end, for a log that dashboards are made of.
+
+    Parameters
+    ----------
+    test : str
+        Pytest's id of it.
+    worker : str
+        Of pytest-xdist, or ``"main"``.
+    record : GpuMemoryRecord
+        Of the test; of a long curve, evenly spread samples are kept, the last one always.
+    verdict : LimitVerdict or None
+        On its limit.
+    """
+    plain = dataclasses.asdict(record)
+    plain["nvml"]["curve"] = {key: _thinned(values) for key, values in plain["nvml"]["curve"].items()}
+    document = {
+        "schema": "pymllm.gpu-memory",
+        "version": 1,
+        "test": test,
+        "worker": worker,
+        "limit": None if verdict is None else dataclasses.asdict(verdict),
+        **plain,
+    }
+    return json.dumps(document, default=_plain)
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    stride = -(-len(values) // _POINTS) or 1
+    return list(values[::-1][::stride])[::-1]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    raise TypeError(f"{value!r} has no place in a log")

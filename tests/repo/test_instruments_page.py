@@ -1,0 +1,102 @@
+"""The pages about instruments and the plugin, the workflow for CUDA runners, and its script, are true."""
+
+from __future__ import annotations
+
+import argparse
+import doctest
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from pymllm import pytest_plugin
+from pymllm.cli import main
+from pymllm.instrument import openmetrics
+from pymllm.testing.gpu_memory import GpuMemory
+from pymllm.testing.memory_text import make_line
+from tests.unit.instrument.fake_allocator import FakeAllocator
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = ROOT / "examples" / "cuda_runner.yml"
+PAGE = ROOT / "docs" / "pytest.md"
+
+
+class Options:
+    """Collects the options that the plugin adds, as pytest's parser would."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def getgroup(self, name: str, title: str) -> Options:
+        assert name
+        assert title
+        return self
+
+    def addoption(self, name: str, **how: object) -> None:
+        argparse.ArgumentParser().add_argument(name, **{**how, "dest": "it"})  # type: ignore[arg-type]  # as pytest has them
+        self.names.add(name)
+
+
+def options_of_the_plugin() -> set[str]:
+    options = Options()
+    pytest_plugin.pytest_addoption(options)  # type: ignore[arg-type]  # as much of a parser as it needs
+    return options.names
+
+
+def test_the_examples_of_the_page_run_as_shown() -> None:
+    """A reader who copies them sees the same answers."""
+    found = doctest.testfile(str(ROOT / "docs" / "instruments.md"), module_relative=False, encoding="utf-8")
+    assert found.attempted > 10
+    assert found.failed == 0
+
+
+def test_every_option_and_marker_of_the_plugin_is_on_its_page() -> None:
+    """And none that there is not."""
+    text = PAGE.read_text(encoding="utf-8")
+    told = set(re.findall(r"--(?:gpu|require)[a-z-]+", text))
+    assert told == options_of_the_plugin()
+    markers = {line.split(":")[0].split("(")[0] for line in pytest_plugin._MARKERS}
+    assert {name for name in markers if f"`{name}" in text} == markers
+    for fixture in ("kv_device", "gpu_memory", "leak_check"):
+        assert hasattr(pytest_plugin, fixture)
+        assert fixture in text
+
+
+@pytest.mark.parametrize("page", ["pytest.md", "instruments.md"])
+def test_names_of_the_packages_parts_exist(page: str) -> None:
+    """Functions and commands in backticks are there."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name in re.findall(r"`([a-z]+_families)`", text):
+        assert hasattr(openmetrics, name)
+    for command in re.findall(r"(?:`|^)pymllm ([a-z]+)", text, flags=re.MULTILINE):
+        assert command in main.commands, command
+
+
+def test_the_workflow_uses_what_there_is() -> None:
+    """Environments of tox, options of the plugin, commands and files of this repository."""
+    text = WORKFLOW.read_text(encoding="utf-8")
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    for environment in re.findall(r"environment: (py3\d+)-(torch\d+)-cuda", text):
+        assert len(environment) == 2
+    assert len(re.findall(r"environment: py3\d+-torch21[13]-cuda", text)) == 2
+    assert "[testenv:py3{11,12,13,14}-torch{211,213,nightly}-{cpu,cuda}]" in tox
+    assert set(re.findall(r"--gpu[a-z-]+", text)) <= options_of_the_plugin()
+    assert "--require-gpu" in text
+    for command in re.findall(r"-- pymllm ([a-z]+)", text):
+        assert command in main.commands
+    for path in re.findall(r"examples/\w+\.py", text):
+        assert (ROOT / path).is_file()
+    assert "\t" not in text
+
+
+def test_the_script_makes_figures_of_a_log() -> None:
+    """What was read becomes an entry with name, unit and value; what was not is left out."""
+    figures = runpy.run_path(str(ROOT / "examples" / "gpu_memory_figures.py"))["figures"]
+    allocator = FakeAllocator()
+    with GpuMemory("GPU-of-nobody", source=allocator) as memory:
+        allocator.allocate(4096)
+    line = make_line("test_x.py::test_y", "main", memory.summary(), None)
+    assert figures([line]) == [{"name": "test_x.py::test_y: tensors", "unit": "bytes", "value": 4096}]
+    assert json.loads(line)["nvml"]["used_peak"]["value"] is None

@@ -1,0 +1,404 @@
+"""The plugin as other people's tests meet it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch  # Before any run inside this process, which forgets the modules that it has loaded.
+
+from pymllm.testing import gpu_gate
+from pymllm.testing.gpu_lock import FOLDER, GpuLock
+from tests.fake_nvml.machine import GIB, ROOT, FakeNvml
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = "pymllm.pytest_plugin"
+HAS_GPU = """
+from pymllm.testing import gpu_gate
+gpu_gate.why_no_cuda = lambda: None
+gpu_gate.device_name = lambda: "GPU-1"
+"""
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run pytest on a test file in this process, with the plugin and without a GPU."""
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setattr(gpu_gate, "why_no_cuda", lambda: "torch.cuda.is_available() is False")
+
+    def run_pytest(text: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(text)
+        return pytester.runpytest_inprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-rs", *options)
+
+    return run_pytest
+
+
+@pytest.fixture
+def with_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same on a machine that says it has a GPU."""
+    monkeypatch.setattr(gpu_gate, "why_no_cuda", lambda: None)
+    monkeypatch.setattr(gpu_gate, "device_name", lambda: "GPU-1")
+    return run
+
+
+# -- loading ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [PLUGIN, "pymllm.testing.gpu_gate", "pymllm.testing.memory_text"])
+def test_loading_the_plugin_loads_nothing_heavy(module: str) -> None:
+    """A run that uses none of it does not wait for torch, Hypothesis or NVML."""
+    heavy = ["torch", "numpy", "hypothesis", "pynvml", "click", "rich", "msgspec", "psutil", "filelock"]
+    code = f"import sys, {module}; print(*[name for name in sys.argv[1:] if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_run_that_uses_none_of_it_loads_nothing_of_it(pytester: pytest.Pytester) -> None:
+    """Installed for something else, it stays out of the way: not even its own parts are loaded."""
+    pytester.makepyfile(
+        """
+        import sys
+        def test_x():
+            assert not {"torch", "pynvml"} & set(sys.modules)
+            assert not [it for it in sys.modules if it.startswith(("pymllm.testing", "pymllm.instrument"))]
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:hypothesispytest", "-p", "no:pytest_cov")
+    result.assert_outcomes(passed=1)
+
+
+def test_an_installed_plugin_is_found_and_may_be_named_too(pytester: pytest.Pytester) -> None:
+    """The entry point alone will do, and -p beside it is no second registration."""
+    site = pytester.mkdir("site")
+    folder = site / "pymllm-0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: pymllm\nVersion: 0\n", encoding="utf-8")
+    (folder / "entry_points.txt").write_text(f"[pytest11]\n{PLUGIN} = {PLUGIN}\n", encoding="utf-8")
+    paths = [str(site), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    pytester._monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    pytester.makepyfile("def test_x(pytestconfig): assert pytestconfig.getoption('--gpu-lock') == 'wait'")
+    for options in ([], ["-p", PLUGIN]):
+        pytester.runpytest_subprocess(*options, "-W", "error").assert_outcomes(passed=1)
+
+
+def test_the_project_names_that_entry_point() -> None:
+    """By the module's own name, without which -p and the entry point would be two."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
+
+
+def test_the_markers_are_known(run: Run) -> None:
+    """--strict-markers accepts them, and --markers explains them."""
+    result = run("", "--markers", "--strict-markers")
+    result.stdout.fnmatch_lines(
+        ["@pytest.mark.gpu:*", "@pytest.mark.gpu_memory_limit(*", "@pytest.mark.no_leak(*"]
+    )
+
+
+# -- who may run -----------------------------------------------------------------------------------------
+
+GPU_TESTS = """
+import pytest
+@pytest.mark.gpu
+def test_alone(): pass
+def test_both(kv_device): assert kv_device.type in ("cpu", "cuda")
+"""
+
+
+def test_without_a_gpu_its_tests_are_skipped_or_fail(run: Run) -> None:
+    """Green with the reason, or red where the runner should have had one."""
+    result = run(GPU_TESTS)
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(["*needs a CUDA device; torch.cuda.is_available() is False*"])
+    run(GPU_TESTS, "--require-gpu").assert_outcomes(passed=1, errors=2)
+
+
+def test_with_a_gpu_they_run(with_gpu: Run, tmp_path: Path) -> None:
+    """Each has the lock while it runs, and nobody afterwards."""
+    result = with_gpu(
+        GPU_TESTS
+        + f"""
+from pathlib import Path
+from pymllm.testing.gpu_lock import GpuBusyError, GpuLock
+@pytest.fixture
+def late():
+    yield
+    with pytest.raises(GpuBusyError): GpuLock("GPU-1", Path({str(tmp_path)!r})).acquire(wait=False)
+@pytest.mark.gpu
+def test_locked(late): pass
+def test_free():
+    lock = GpuLock("GPU-1", Path({str(tmp_path)!r}))
+    lock.acquire(wait=False)
+    lock.release()
+""",
+        "--require-gpu",
+    )
+    result.assert_outcomes(passed=5)
+
+
+def test_a_gpu_in_use_fails_a_test_that_does_not_wait(with_gpu: Run) -> None:
+    """Or not, where the lock is off."""
+    lock = GpuLock("GPU-1")
+    lock.acquire()
+    result = with_gpu(GPU_TESTS, "--gpu-lock=fail")
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.fnmatch_lines([f"*GPU-1 is in use by process {os.getpid()}*--gpu-lock=wait*"])
+    with_gpu(GPU_TESTS, "--gpu-lock=off").assert_outcomes(passed=3)
+    lock.release()
+
+
+def test_a_test_that_waits_says_so(with_gpu: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the terminal, captured output or not."""
+    held = GpuLock("GPU-1")
+    held.acquire()
+    acquire = GpuLock.acquire
+
+    def acquire_then(self: GpuLock, *, wait: bool, before_waiting: Callable[[str], object]) -> None:
+        def say(who: str) -> None:
+            before_waiting(who)
+            held.release()
+
+        acquire(self, wait=wait, before_waiting=say)
+
+    monkeypatch.setattr(GpuLock, "acquire", acquire_then)
+    result = with_gpu(GPU_TESTS)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines([f"waiting for a GPU: GPU-1 is in use by process {os.getpid()}"])
+
+
+def test_workers_of_xdist_take_turns(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    """Two processes, one GPU: no two of its tests overlap, and the others do not wait."""
+    pytester.makeconftest(HAS_GPU)
+    log = tmp_path / "log"
+    pytester.makepyfile(
+        f"""
+        import os, time
+        import pytest
+        @pytest.mark.gpu
+        @pytest.mark.parametrize("n", range(6))
+        def test_x(n):
+            began = time.monotonic()
+            time.sleep(0.05)
+            with open({str(log)!r}, "a") as file:
+                print(began, time.monotonic(), os.getpid(), file=file)
+        """
+    )
+    pytester._monkeypatch.setenv(FOLDER, str(tmp_path))
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "-n2", "--dist=each")
+    result.assert_outcomes(passed=12)
+    spans = sorted(tuple(map(float, line.split())) for line in log.read_text(encoding="utf-8").splitlines())
+    assert len({pid for _, _, pid in spans}) == 2
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+# -- how much they use -----------------------------------------------------------------------------------
+
+GROWTH = """
+import os, time
+import pytest
+from tests.fake_nvml.machine import GIB, say
+
+@pytest.fixture(autouse=True)
+def alone():
+    say(used=GIB, processes=f"{os.getpid()}:{GIB}")
+
+def grow(memory, size):
+    say(used=size, processes=f"{os.getpid()}:{GIB}")
+    while max(memory.curve.used) < size:
+        time.sleep(0.01)
+    say(used=GIB, processes=f"{os.getpid()}:{GIB}")
+    print("grown")
+
+@pytest.mark.gpu_memory_limit("2 GiB")
+def test_too_much(gpu_memory):
+    grow(gpu_memory, 4 * GIB)
+
+@pytest.mark.gpu_memory_limit("2 GiB")
+def test_enough(gpu_memory):
+    grow(gpu_memory, 3 * GIB)
+
+def test_other_failure(gpu_memory):
+    grow(gpu_memory, 3 * GIB)
+    assert gpu_memory.summary().device.value == 5
+
+@pytest.mark.gpu_memory_limit("2 GiB")
+def test_without_the_fixture():
+    say(used=5 * GIB, processes=f"{os.getpid()}:{GIB}")
+
+@pytest.mark.gpu_memory_limit("100 GiB")
+def test_timed(gpu_memory, benchmark):
+    benchmark(lambda: None)
+    assert len(gpu_memory.curve) == 1
+"""
+
+
+def test_a_broken_limit_fails_and_shows_the_curve(pytester: pytest.Pytester, fake_nvml: FakeNvml) -> None:
+    """Numbers, curve and device are in the report of whatever fails, and in the log of everything."""
+    pytester.makepyfile(GROWTH)
+    environment = fake_nvml.environment(fake_nvml.built())
+    for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
+        pytester._monkeypatch.setenv(name, environment[name])
+    pytester._monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    pytester._monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "--gpu-memory-log=gpu.jsonl", "--benchmark-disable")
+    result.assert_outcomes(passed=2, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "GPU memory: 3.0 GiB on top of what was in use before; the limit is 2.0 GiB (this process alone*",
+            "*- Captured GPU memory call -*",
+            "3.0 GiB on top*",
+            "*▁*█*",
+            "1.0 GiB to 4.0 GiB, highest after *",
+            "Fake GPU (GPU-00000000-fake), driver 599.01",
+            "*test_other_failure*",
+            "*- Captured GPU memory call -*",
+            "1.0 GiB to 3.0 GiB*",
+            "*test_without_the_fixture*",
+            "GPU memory: 4.0 GiB on top*",
+        ]
+    )
+    lines = [json.loads(line) for line in (pytester.path / "gpu.jsonl").read_text("utf-8").splitlines()]
+    outcomes = {line["test"].split("::")[1]: line["limit"] and line["limit"]["outcome"] for line in lines}
+    assert outcomes == {
+        "test_too_much": "exceeded",
+        "test_enough": "kept",
+        "test_other_failure": None,
+        "test_without_the_fixture": "exceeded",
+        "test_timed": "kept",
+    }
+    assert max(lines[0]["nvml"]["curve"]["used"]) == 4 * GIB
+
+
+def test_a_limit_that_nobody_can_judge_is_told_at_the_end(run: Run) -> None:
+    """No GPU, no verdict: the test passes, and the summary says what was not examined."""
+    text = """
+import pytest
+@pytest.mark.gpu_memory_limit("2 GiB")
+@pytest.mark.parametrize("n", [1, 2])
+def test_x(n): pass
+"""
+    result = run(text)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*not judged (pymllm)*", "2 tests: gpu_memory_limit: *"])
+
+
+def test_where_a_gpu_is_required_such_a_limit_fails(with_gpu: Run) -> None:
+    """A runner whose counters have gone does not pass by not looking."""
+    text = """
+import pytest
+@pytest.mark.gpu
+@pytest.mark.gpu_memory_limit("2 GiB")
+def test_x(): pass
+"""
+    result = with_gpu(text, "--require-gpu")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*not judged, which --require-gpu forbids: gpu_memory_limit:*"])
+    with_gpu(text).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("gpu_memory_limit", "*marker gpu_memory_limit: *missing 1 required*"),
+        ("gpu_memory_limit('2 potatoes')", "*marker gpu_memory_limit: size is '2 potatoes'*"),
+        ("gpu_memory_limit(1, 2)", "*marker gpu_memory_limit: *takes 1 positional*"),
+        ("no_leak(epochs=3)", "*marker no_leak: epochs must be at least 10, got 3*"),
+        ("no_leak(rounds=30)", "*marker no_leak: *unexpected keyword*"),
+    ],
+)
+def test_a_marker_without_sense_fails_before_the_test_runs(run: Run, marker: str, message: str) -> None:
+    """X1: a limit that was mistyped is not one that holds."""
+    result = run(f"import pytest\n@pytest.mark.{marker}\ndef test_x(): print('has run')")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*has run*")
+
+
+def test_a_log_that_cannot_be_written_ends_the_run_at_once(run: Run) -> None:
+    """One line, before any test."""
+    result = run("def test_x(): pass", "--gpu-memory-log=nowhere/x.jsonl")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --gpu-memory-log=*nowhere*: No such file or directory"])
+
+
+# -- what they leave -------------------------------------------------------------------------------------
+
+
+def test_a_leak_of_slots_is_found_and_named(run: Run) -> None:
+    """leak_check runs the work, and fails with the layer and its slope."""
+    result = run(
+        """
+def test_leaks(leak_check):
+    lost = []
+    leak_check(lambda: lost.append(1), slots=lambda: len(lost))
+def test_clean(leak_check):
+    verdict = leak_check(lambda: None, slots=lambda: 0, epochs=10)
+    assert not verdict.leaking
+"""
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "memory leaks: slots: leak of 1 slots per epoch*",
+            "*- Captured leaks call -*",
+            "live bytes: unknown*",
+        ]
+    )
+
+
+def test_no_leak_repeats_a_test(run: Run) -> None:
+    """With the fixtures of one test; a failure in a later run is a failure."""
+    result = run(
+        """
+import pytest
+done = []
+@pytest.fixture
+def seven(): return 7
+@pytest.mark.no_leak
+def test_x(seven): done.append(seven)
+def test_after(): assert done == [7] * 12
+@pytest.mark.no_leak(epochs=10)
+def test_y():
+    done.append(0)
+    assert len(done) < 15
+def test_last(): assert len(done) == 15
+"""
+    )
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*not judged (pymllm)*", "1 test: leaks: *"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("async def test_x(): pass", "*cannot repeat a coroutine*"),
+        ("class TestX(unittest.TestCase):\n    def test_x(self): pass", "*repeats test functions only*"),
+    ],
+)
+def test_what_cannot_be_repeated_fails(run: Run, text: str, message: str) -> None:
+    """A promise that would silently not be examined."""
+    result = run(f"import pytest, unittest\npytestmark = pytest.mark.no_leak\n{text}")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([message])
+
+
+def test_reports_of_workers_reach_the_summary(run: Run) -> None:
+    """Under xdist, what was not judged is told by the process that writes the report."""
+    text = "import pytest\n@pytest.mark.gpu_memory_limit('2 GiB')\ndef test_x(): pass"
+    result = run(text, "-n1")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*not judged (pymllm)*", "1 test: gpu_memory_limit: *"])
+
+
+assert torch  # loaded, see above
