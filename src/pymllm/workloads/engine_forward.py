@@ -103,11 +103,11 @@ class SimulatedForward:
             if stray:
                 raise InvariantViolation("E5", f"the padding of a batch names slot {stray[0]}")
             index, expected = torch.from_numpy(batch), kv_fingerprints(prefixes, _PLACES[parts])
-            padding = np.broadcast_to(garbage, (len(expected), len(garbage)))
-            values = torch.from_numpy(np.concatenate([expected, padding], axis=1))
-            keys_values = values.view(_LAYERS, len(parts), -1, 1, 1).to(pool.device)
-            for layer, (keys, rows) in enumerate(keys_values):
-                pool.set_kv_buffer(layer, index, keys, rows)
+            values = np.empty((len(expected), len(batch)), dtype=np.int64)
+            values[:, : len(named)], values[:, len(named) :] = expected, garbage
+            keys_values = torch.from_numpy(values).view(*values.shape, 1, 1).to(pool.device).unbind()
+            for layer in range(_LAYERS):
+                pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
             self._written[parts][:, named] = expected
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
