@@ -37,6 +37,8 @@ class SeenVictims:
 
     def fits(self, taken: Taken) -> bool:
         """Tell whether everything that was seen is as it would be had this been taken."""
+        if self.removed is not None and len(self.removed) != len(taken.removed):
+            return False  # most of what an engine's eviction may be, told without a look at the pages
         would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
         seen = (self.removed, self.tombstoned, self.full, self.swa, self.states)
         return all(one is None or one == two for one, two in zip(seen, would_be, strict=True))
