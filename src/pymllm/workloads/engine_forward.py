@@ -68,7 +68,8 @@ class SimulatedForward:
         self._window = config.sliding_window_size
         self._swa_allocator = swa_allocator
         self._padding = padding
-        self._garbage = np.random.default_rng(config.seed)
+        # Drawn once: what padding carries only has to be what no cold run writes.
+        self._garbage = np.random.default_rng(config.seed).integers(1, 1 << 62, BATCH_MULTIPLE)
         self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
         if config.swa_capacity is not None:
             self._pools[_SWA] = _make_pool(config, config.swa_capacity)
@@ -95,7 +96,7 @@ class SimulatedForward:
             E5: the padding names another slot than 0.
         """
         self.unchecked_writes += 1
-        garbage = self._garbage.integers(1, 1 << 62, -len(prefixes) % BATCH_MULTIPLE)
+        garbage = self._garbage[: -len(prefixes) % BATCH_MULTIPLE]
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
             batch = padded(named, self._padding.start)

@@ -10,7 +10,7 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.bit_view import bit_view
-from pymllm.workloads.engine_forward import padded
+from pymllm.workloads.engine_forward import BATCH_MULTIPLE, padded
 from pymllm.workloads.engine_pools import StatePool
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.recurrent_states import ColdRun, RecurrentStates
@@ -60,11 +60,13 @@ class SimulatedRecurrent:
 
     def __init__(self, pool: StatePool, seed: int) -> None:
         self.checked_states = 0
-        self._garbage = np.random.default_rng(seed)
         self._buffers = [
             _make_buffer("recurrent_state", pool.recurrent_state, 1),
             _make_buffer("conv_state", pool.conv_state, 2),
         ]
+        # Drawn once: what padding carries only has to be no state of anybody's.
+        most = max(buffer.model.recurrence.elements for buffer in self._buffers)
+        self._garbage = np.random.default_rng(seed).integers(1, 100, (BATCH_MULTIPLE, most))
 
     # -- what the engine does to states ------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class SimulatedRecurrent:
         """Write rows of each buffer and, as a padded batch does, garbage into row 0."""
         index, count = torch.from_numpy(padded(rows)), len(rows)
         for buffer, written in zip(self._buffers, values, strict=True):
-            garbage = self._garbage.integers(1, 100, (len(index) - count, written.shape[1]))
+            garbage = self._garbage[: len(index) - count, : written.shape[1]]
             buffer.write(index, np.concatenate([written, garbage]), count)
 
     def _cold_runs(self, live: LiveRequest) -> Sequence[ColdRun]:
