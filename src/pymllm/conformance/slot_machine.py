@@ -279,13 +279,16 @@ class SlotMachine(PoolMachine):
         return tuple(Span(0, end - 1, end) for end in ends)
 
     def _slots_of(self, pages: Sequence[int]) -> list[int]:
+        if self.page_size == 1:  # an allocation answers all its slots
+            return list(pages)
         return [slot for page in pages for slot in self._slots(page)]
 
     def _slots(self, page: int) -> list[int]:
         """Return the slots of a held page that its allocation answered: those that a program can name."""
         slots = range(page * self.page_size, (page + 1) * self.page_size)
-        own = self.judge.given.origin(slots[0])
-        return [slot for slot in slots if self.judge.given.origin(slot) == own]
+        origin = self.judge.given.origin
+        own = origin(slots[0])
+        return [slot for slot in slots if origin(slot) == own]
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:
         return self.judge.given.name(slots)

@@ -130,16 +130,26 @@ class DeviceSlotStore(SlotStore):
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
         if self.page_size == 1:
             return pages.clone()
-        return (pages[:, None] * self.page_size + self._offsets).view(-1)[:count]
+        slots = torch.add(self._offsets, pages.unsqueeze(1), alpha=self.page_size).view(-1)
+        return slots if count == slots.numel() else slots[:count]
 
-    def locate(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def locate(
+        self, indices: torch.Tensor, *, check_range: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return page and offset in the page for each slot, repeats and all."""
         slots = self._read(indices)
-        return slots // self.page_size, slots % self.page_size
+        if check_range and not torch.equal(slots, slots.clamp(0, self.last_slot)):
+            raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
+        if self.page_size == 1:
+            return slots, torch.zeros_like(slots)
+        pages = torch.floor_divide(slots, self.page_size)
+        return pages, torch.sub(slots, pages, alpha=self.page_size)
 
     def slots_at(self, pages: torch.Tensor, offsets: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
-        return ((pages * self.page_size + offsets) * (pages != 0)).int().reshape(shape)
+        slots = pages if self.page_size == 1 else offsets.add(pages, alpha=self.page_size) * (pages != 0)
+        slots = slots.int()
+        return slots if len(shape) == 1 else slots.view(shape)
 
     def new_table(self) -> torch.Tensor:
         """Return an int32 zero for each page, page 0 included."""
@@ -172,7 +182,8 @@ class DeviceSlotStore(SlotStore):
         dtype = indices.dtype
         if (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool) and indices.numel():
             raise TypeError(f"indices must be integers, got a tensor of {dtype}")
-        return indices.reshape(-1).to(device=self.device, dtype=torch.int64)
+        slots = indices if indices.dim() == 1 else indices.reshape(-1)
+        return slots.to(device=self.device, dtype=torch.int64)
 
     def _distinct(self, pages: torch.Tensor) -> torch.Tensor:
         """Return each page once; how many that are is asked of the device."""

@@ -206,9 +206,14 @@ class HostSlotStore(SlotStore):
         numbers *= self.page_size
         return torch.from_numpy((numbers[:, None] + self._offsets).reshape(-1)[:count])
 
-    def locate(self, indices: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, indices: torch.Tensor, *, check_range: bool = False
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return page and offset in the page for each slot, repeats and all."""
         slots = self._read(indices)
+        # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
+        if check_range and slots.size and slots.view(np.uint64).max() > self.last_slot:
+            raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
         pages = self._pages_of(slots)
         return pages, slots - pages * self.page_size
 
@@ -217,7 +222,8 @@ class HostSlotStore(SlotStore):
     ) -> torch.Tensor:
         """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
         slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)
-        return torch.from_numpy(slots.astype(np.int32)).reshape(shape)
+        numbers = torch.from_numpy(slots.astype(np.int32))
+        return numbers if len(shape) == 1 else numbers.view(shape)
 
     def new_table(self) -> NDArray[np.int32]:
         """Return an int32 zero for each page, page 0 included."""

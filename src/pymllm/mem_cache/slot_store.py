@@ -50,6 +50,8 @@ class SlotStore(ABC):
         Whether `claim` verifies that what it is given was handed out.
     """
 
+    #: The highest number of a slot in the pool; the lowest is 0, which is padding.
+    last_slot: int
     #: Pages that `take` can still deliver, pending ones not counted.
     free_pages: int
     #: Pages given back inside the open group; they are neither free nor handed out (law A2).
@@ -63,6 +65,7 @@ class SlotStore(ABC):
         self.size = size
         self.page_size = page_size
         self.pages = size // page_size
+        self.last_slot = size + page_size - 1
         self.device = device
         self.need_sort = need_sort
         self.check_ownership = check_ownership
@@ -139,8 +142,23 @@ class SlotStore(ABC):
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
 
     @abstractmethod
-    def locate(self, indices: torch.Tensor) -> tuple[Pages, Pages]:
-        """Return page and offset in the page for each slot, repeats and all; check types only."""
+    def locate(self, indices: torch.Tensor, *, check_range: bool = False) -> tuple[Pages, Pages]:
+        """Return page and offset in the page for each slot, repeats and all.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            Slots, of any shape.
+        check_range : bool
+            Whether to look at the numbers, too; padding is none of the pool's slots, but a place in it.
+
+        Raises
+        ------
+        TypeError
+            ``indices`` is not a tensor of integers.
+        OwnershipError
+            ``check_range``, and one is outside the pool.
+        """
 
     @abstractmethod
     def slots_at(self, pages: Pages, offsets: Pages, shape: torch.Size) -> torch.Tensor:
@@ -156,7 +174,7 @@ class SlotStore(ABC):
 
     def outside_error(self, slot: int) -> OwnershipError:
         """Word the refusal of a slot that the pool does not have or never hands out."""
-        first, last = self.page_size, self.size + self.page_size - 1
+        first, last = self.page_size, self.last_slot
         reserved = 0 <= slot < first
         what = "is padding and belongs to nobody" if reserved else "is outside the pool"
         return OwnershipError(

@@ -226,13 +226,8 @@ class SWATokenToKVPoolAllocator:
         -----
         Cost: one gather; no synchronisation with checks off. Law: A7.
         """
-        pages, offsets = self._full.locate(indices)
-        if self.check_ownership:
-            outside = (pages < 0) | (pages > self._full.pages)
-            if outside.any():
-                raise self._full.outside_error(int((pages * self.page_size + offsets)[outside][0]))
-        halves = self._half_of[pages]
-        return self._full.slots_at(halves, offsets, indices.shape)
+        pages, offsets = self._full.locate(indices, check_range=self.check_ownership)
+        return self._full.slots_at(self._half_of.take(pages), offsets, indices.shape)
 
     def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
         """Give the SWA halves of full slots ``src`` to full slots ``dst``, which have none.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pymllm.errors import ProgramError
 from pymllm.oracle.operations import Evict
 from pymllm.oracle.outcomes import Evicted, Outcome
@@ -36,19 +38,19 @@ class EvictionJudge:
             raise ProgramError("victims that no pool sees can be followed only where exact_lru is claimed")
         tokens = operation.tokens
         alive_tokens = operation.secondary if books.window is not None else 0
-        allowed = self._plan(tokens, alive_tokens)
         books.forbid("R4", "SWA halves that an eviction moves", seen.moves)
         if books.is_struck(outcome, "free", "free_swa"):
-            return self._settle(allowed, seen, outcome)
+            return self._settle(list(self._plan(tokens, alive_tokens)), seen, outcome)
         full, swa = self._counts(outcome)
-        if allowed:
+        if self._is_ordered and books.fault is not None:
+            allowed = list(self._plan(tokens, alive_tokens))
             books.expect_strike("free", books.has_pool and allowed[0].removed)
             books.expect_strike("free_swa", books.has_halves and all(one.tombstoned for one in allowed))
         victims = read_victims(books, seen, full, swa)
         check_victims(books, victims)
         self._check_counts(victims)
         self._check_enough(victims, tokens, alive_tokens)
-        taken = self._explain(victims, allowed, tokens, alive_tokens)
+        taken = self._explain(victims, tokens, alive_tokens)
         self._check_order(taken, seen)
         note_eviction(books, taken, tokens, alive_tokens)
         ids = books.nodes.ids_of(taken.removed)
@@ -56,12 +58,16 @@ class EvictionJudge:
         check_callbacks(books, taken, ids, seen, outcome)
         return "R7"
 
-    def _plan(self, tokens: int, alive_tokens: int) -> list[Taken]:
-        """Return everything that may be taken in the order of recency, where that is claimed."""
+    @property
+    def _is_ordered(self) -> bool:
+        """Whether only some sets of pages may be taken: where an order is claimed, or nothing is kept."""
+        return "exact_lru" in self.books.claims or not self.books.retains
+
+    def _plan(self, tokens: int, alive_tokens: int) -> Iterator[Taken]:
+        """Yield everything that may be taken in the order of recency, where that is claimed."""
         books = self.books
-        if "exact_lru" not in books.claims and books.retains:
-            return []
-        return list(plan_evictions(books.model, tokens, alive_tokens, books.nodes.cut))
+        if self._is_ordered:
+            yield from plan_evictions(books.model, tokens, alive_tokens, books.nodes.cut)
 
     def _counts(self, outcome: Outcome) -> tuple[int | None, int | None]:
         """Return what was evicted, as told by the result, or by the sizes where a callback raised."""
@@ -98,14 +104,15 @@ class EvictionJudge:
         if least > 0 and seen.swa is not None:
             books.demand("S3", seen.swa >= least, "window tokens evicted", f">= {least}", lambda: seen.swa)
 
-    def _explain(self, seen: SeenVictims, allowed: list[Taken], tokens: int, alive_tokens: int) -> Taken:
+    def _explain(self, seen: SeenVictims, tokens: int, alive_tokens: int) -> Taken:
         """Return what was taken, or refuse it because it was not the right pages, or too many."""
         books = self.books
-        if not allowed:
+        if not self._is_ordered:
             return self._explain_by_size(seen, tokens, alive_tokens)
-        found = next((taken for taken in allowed if seen.fits(taken)), None)
+        # An engine looks at no nodes, so that there may be dozens of sets: mostly one of the first is it.
+        found = next((taken for taken in self._plan(tokens, alive_tokens) if seen.fits(taken)), None)
         if found is None:
-            self._blame(seen, allowed, tokens)
+            self._blame(seen, list(self._plan(tokens, alive_tokens)), tokens)
         assert found is not None
         books.count("R5", found.removed or not books.retains)
         books.count("S3", found.tombstoned)

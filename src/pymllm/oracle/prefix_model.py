@@ -139,7 +139,8 @@ class PrefixModel:
         """Return every size of the cache as a recount (R7, S6, M6)."""
         size, pages = self.page_size, self.pages.values()
         alive = [page for page in pages if page.alive] if self.window is not None else []
-        held, covered = sum(page.locks > 0 for page in pages), sum(page.swa_locks > 0 for page in alive)
+        held = len([page for page in pages if page.locks])
+        covered = len([page for page in alive if page.swa_locks])
         count = {
             "evictable_size": (len(pages) - held) * size,
             "protected_size": held * size,

@@ -37,6 +37,8 @@ class SeenVictims:
 
     def fits(self, taken: Taken) -> bool:
         """Tell whether everything that was seen is as it would be had this been taken."""
+        if self.removed is not None and len(self.removed) != len(taken.removed):
+            return False  # most of what an engine's eviction may be, told without a look at the pages
         would_be = (frozenset(taken.removed), taken.tombstoned, taken.full, taken.swa, taken.states)
         seen = (self.removed, self.tombstoned, self.full, self.swa, self.states)
         return all(one is None or one == two for one, two in zip(seen, would_be, strict=True))
@@ -94,10 +96,12 @@ def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = Tru
     books.forbid("R6", "removed pages with a hold at or below", locked)
     covered = [path.tokens for path in seen.tombstoned or () if pages[path].swa_locks]
     books.forbid("S6", "tombstoned pages in a hold's window", covered)
-    orphans = [path.tokens for path in pages if path not in removed and books.model.parent(path) in removed]
-    books.forbid("R9", "pages that stay below removed ones", orphans)
-    dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
     above = {books.model.parent(path) for path in pages if path not in removed}
+    if above & removed:
+        kept = [path for path in pages if path not in removed]
+        orphans = [path.tokens for path in kept if books.model.parent(path) in removed]
+        books.forbid("R9", "pages that stay below removed ones", orphans)
+    dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
     bare = [path.tokens for path in dead - removed - above]
     if is_whole and seen.removed is not None:
         books.forbid("S4", "dead leaves", bare)

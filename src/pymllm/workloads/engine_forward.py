@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 
@@ -21,6 +19,9 @@ BATCH_MULTIPLE = 8
 _LAYERS = 2
 _FULL = (KVPart.FULL_K, KVPart.FULL_V)
 _SWA = (KVPart.SWA_K, KVPart.SWA_V)
+_PLACES = {
+    parts: tuple((layer, part) for layer in range(_LAYERS) for part in parts) for parts in (_FULL, _SWA)
+}
 
 
 def padded(values: np.ndarray, padding: int = 0) -> np.ndarray:
@@ -67,15 +68,16 @@ class SimulatedForward:
         self._window = config.sliding_window_size
         self._swa_allocator = swa_allocator
         self._padding = padding
-        self._garbage = np.random.default_rng(config.seed)
+        # Drawn once: what padding carries only has to be what no cold run writes.
+        self._garbage = np.random.default_rng(config.seed).integers(1, 1 << 62, BATCH_MULTIPLE)
         self._pools = {_FULL: _make_pool(config, config.capacity if slots is None else slots)}
         if config.swa_capacity is not None:
             self._pools[_SWA] = _make_pool(config, config.swa_capacity)
+        # By place, as are the rows of what was written there.
+        self._buffers = {parts: _flat_buffers(pool) for parts, pool in self._pools.items()}
         self._written = {
-            (layer, part): np.zeros(pool.size + pool.page_size, dtype=np.int64)
+            parts: np.zeros((len(_PLACES[parts]), pool.size + pool.page_size), dtype=np.int64)
             for parts, pool in self._pools.items()
-            for layer in range(_LAYERS)
-            for part in parts
         }
 
     def write(self, slots: torch.Tensor, prefixes: np.ndarray) -> None:
@@ -94,20 +96,20 @@ class SimulatedForward:
             E5: the padding names another slot than 0.
         """
         self.unchecked_writes += 1
-        garbage = self._garbage.integers(1, 1 << 62, -len(prefixes) % BATCH_MULTIPLE)
+        garbage = self._garbage[: -len(prefixes) % BATCH_MULTIPLE]
         for parts, pool in self._pools.items():
             named = self._slots_of(parts, slots)
             batch = padded(named, self._padding.start)
             stray = [slot for slot in batch[len(named) :].tolist() if slot not in self._padding]
             if stray:
                 raise InvariantViolation("E5", f"the padding of a batch names slot {stray[0]}")
-            index = torch.from_numpy(batch)
+            index, expected = torch.from_numpy(batch), kv_fingerprints(prefixes, _PLACES[parts])
+            values = np.empty((len(expected), len(batch)), dtype=np.int64)
+            values[:, : len(named)], values[:, len(named) :] = expected, garbage
+            keys_values = torch.from_numpy(values).view(*values.shape, 1, 1).to(pool.device).unbind()
             for layer in range(_LAYERS):
-                values = [np.concatenate([kv_fingerprints(prefixes, layer, part), garbage]) for part in parts]
-                keys_values = [torch.from_numpy(value).view(-1, 1, 1).to(pool.device) for value in values]
-                pool.set_kv_buffer(layer, index, keys_values[0], keys_values[1])
-                for part, value in zip(parts, values, strict=True):
-                    self._written[layer, part][named] = value[: len(named)]
+                pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
+            self._written[parts][:, named] = expected
 
     def _slots_of(self, parts: tuple[KVPart, KVPart], slots: torch.Tensor) -> np.ndarray:
         if parts is _SWA and self._swa_allocator is not None:
@@ -156,20 +158,17 @@ class SimulatedForward:
         named = self._slots_of(parts, slots)
         self.checked_tokens += len(named)
         index = torch.from_numpy(named).to(self._pools[parts].device)
-        for layer, part, buffer in self._buffers(parts):
-            expected, found = kv_fingerprints(prefixes, layer, part), buffer[index].cpu().numpy()
-            if not np.array_equal(expected, found):
-                at = int(np.flatnonzero(expected != found)[0])
-                raise InvariantViolation(
-                    "E1",
-                    f"request {request_id}: position {start + at}, slot {named[at]}, layer {layer}, "
-                    f"{part.name}: expected {expected[at]}, as a cold run writes, found {found[at]}",
-                )
-
-    def _buffers(self, parts: tuple[KVPart, KVPart]) -> Iterator[tuple[int, KVPart, torch.Tensor]]:
-        for layer in range(_LAYERS):
-            for part, buffer in zip(parts, self._pools[parts].get_kv_buffer(layer), strict=True):
-                yield layer, part, buffer.view(-1)
+        expected = kv_fingerprints(prefixes, _PLACES[parts])
+        found = torch.stack([buffer.index_select(0, index) for buffer in self._buffers[parts]]).cpu().numpy()
+        if not np.array_equal(expected, found):
+            place, at = np.argwhere(expected != found)[0].tolist()
+            layer, part = _PLACES[parts][place]
+            value, other = expected[place, at], found[place, at]
+            raise InvariantViolation(
+                "E1",
+                f"request {request_id}: position {start + at}, slot {named[at]}, layer {layer}, "
+                f"{part.name}: expected {value}, as a cold run writes, found {other}",
+            )
 
     def check_untouched(self) -> None:
         """Compare every slot but the padding ones with the record of what was written there.
@@ -183,17 +182,19 @@ class SimulatedForward:
         -----
         Cost: one pass over all buffers.
         """
-        for parts in self._pools:
-            for layer, part, buffer in self._buffers(parts):
+        for parts, buffers in self._buffers.items():
+            for (layer, part), buffer, written in zip(
+                _PLACES[parts], buffers, self._written[parts], strict=True
+            ):
                 found = buffer.cpu().numpy()
-                astray = found != self._written[layer, part]
+                astray = found != written
                 astray[self._padding.start : self._padding.stop] = False
                 if astray.any():
                     slot = int(astray.argmax())
                     raise InvariantViolation(
                         "E5",
                         f"slot {slot}, layer {layer}, {part.name} holds {found[slot]}, but what was last "
-                        f"written to it is {self._written[layer, part][slot]}",
+                        f"written to it is {written[slot]}",
                     )
         self.unchecked_writes = 0
 
@@ -209,3 +210,8 @@ def _make_pool(config: EngineConfig, size: int) -> KVPool:
         pin_memory=False,
         page_size=config.page_size,
     )
+
+
+def _flat_buffers(pool: KVPool) -> list[torch.Tensor]:
+    """List views of a pool's buffers as numbers by slot: keys and values of layer 0, then of layer 1."""
+    return [buffer.view(-1) for layer in range(_LAYERS) for buffer in pool.get_kv_buffer(layer)]

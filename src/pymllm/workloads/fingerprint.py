@@ -86,33 +86,34 @@ def _seed(namespace: str | int | None) -> np.uint64:
     return np.uint64(int.from_bytes(digest[:8], "little"))
 
 
-def kv_fingerprints(prefixes: np.ndarray, layer: int, part: KVPart) -> np.ndarray:
-    """Turn prefix fingerprints into the values that one KV buffer holds.
+def kv_fingerprints(prefixes: np.ndarray, places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
+    """Turn prefix fingerprints into the values that some KV buffers hold.
 
     Parameters
     ----------
     prefixes : numpy.ndarray
         Shape ``(n,)``, uint64, of `prefix_fingerprints`.
-    layer : int
-        Layer of the simulated model, from 0.
-    part : KVPart
-        Keys or values, of the full or the sliding-window half.
+    places : tuple of (int, KVPart)
+        What each buffer is for: a layer of the simulated model, from 0, and keys or values of the full or
+        the sliding-window half.
 
     Returns
     -------
     numpy.ndarray
-        Shape ``(n,)``, int64.
+        Shape ``(len(places), n)``, int64.
 
     Notes
     -----
-    Cost: O(n). Laws: E1.
+    Cost: O(n) for each buffer, in a dozen passes for all of them: where n is small, the passes are what
+    costs. Laws: E1.
     """
-    return scatter(prefixes ^ _salt(layer, part)).view(np.int64)
+    return scatter(prefixes ^ _salts(places)).view(np.int64)
 
 
 @functools.cache
-def _salt(layer: int, part: KVPart) -> np.uint64:
-    return np.uint64((layer * _PARTS_PER_LAYER + part + 1) * int(_STEP) % (1 << 64))
+def _salts(places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
+    numbers = [layer * _PARTS_PER_LAYER + part + 1 for layer, part in places]
+    return np.array(numbers, dtype=np.uint64)[:, None] * _STEP
 
 
 def scatter(values: np.ndarray) -> np.ndarray:

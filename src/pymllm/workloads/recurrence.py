@@ -94,7 +94,11 @@ class Recurrence:
         Cost: O(n * elements) in NumPy. Neighbours are joined pairwise, ``(x, y) -> decay * x + y``, and then
         the pairs, with the square of the decay; the state before counts as the input before the first.
         """
-        values, decay = np.concatenate([state[None], self.inputs(tokens, namespace)]), self._decay
+        return self.take_in(state, self.inputs(tokens, namespace))
+
+    def take_in(self, state: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """Do the same with what `inputs` says of the tokens, shape ``(n, elements)``."""
+        values, decay = np.concatenate([state[None], inputs]), self._decay
         while len(values) > 1:
             if len(values) % 2:  # nothing comes of a zero in front of all
                 values = np.concatenate([np.zeros_like(values[:1]), values])
@@ -102,6 +106,31 @@ class Recurrence:
             decay = decay * decay % self._prime
         last: np.ndarray = values[0]
         return last
+
+    def cold_run(self, inputs: np.ndarray) -> np.ndarray:
+        """Compute the states after every number of tokens of a sequence, from nothing.
+
+        Parameters
+        ----------
+        inputs : numpy.ndarray
+            Shape ``(n, elements)``: what `inputs` says of its tokens.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape ``(n + 1, elements)``, int64: row i is what `cold` says of the first i tokens.
+
+        Notes
+        -----
+        Cost: O(n log n * elements) in NumPy. After the pass of width w each row has taken in the last w
+        inputs before it, or all there are; it lacks what the row w before it has.
+        """
+        states = np.concatenate([np.zeros((1, self.elements), dtype=np.int64), inputs])
+        width, decay = 1, self._decay
+        while width < len(states):
+            states[width:] = (decay * states[:-width] + states[width:]) % self._prime
+            width, decay = 2 * width, decay * decay % self._prime
+        return states
 
     def cold(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
         """Compute the state after a whole sequence, from nothing.

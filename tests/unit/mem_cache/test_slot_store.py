@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore, make_slot_store
@@ -26,6 +27,30 @@ def test_the_cpu_gets_the_host_store() -> None:
 def test_the_device_store_runs_on_cpu_tensors_too() -> None:
     """Section 1: so that every test of an A law runs on both."""
     assert type(make(store="device")) is DeviceSlotStore
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("page_size", [1, 2, 4])
+def test_a_slot_is_located_in_its_page(kind: str, page_size: int) -> None:
+    """A3: by page and offset, repeats and padding too, whatever the shape."""
+    store = make(store=kind, page_size=page_size)
+    slots = torch.tensor([[0, 7, 8], [7, page_size, store.last_slot]], dtype=torch.int32)
+    for check_range in (False, True):
+        pages, offsets = store.locate(slots, check_range=check_range)
+        told = list(zip(pages.tolist(), offsets.tolist(), strict=True))
+        assert told == [divmod(slot, page_size) for slot in slots.flatten().tolist()]
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_slot_outside_the_pool_has_no_place(kind: str, page_size: int) -> None:
+    """X1: the first of them is named; nothing is outside where nothing is asked for."""
+    store = make(store=kind, page_size=page_size)
+    for wrong in (-1, -(2**40), store.last_slot + 1, 2**40):
+        with pytest.raises(OwnershipError, match=rf"slot {wrong} is outside the pool"):
+            store.locate(torch.tensor([0, wrong, -7]), check_range=True)
+    pages, _ = store.locate(torch.tensor([], dtype=torch.int64), check_range=True)
+    assert pages.tolist() == []
 
 
 @pytest.mark.gpu

@@ -173,6 +173,17 @@ def test_a_reset_is_compared_with_what_was_new_only_where_that_was_seen(
     assert law_broken_by(NOT_SEEN, view("refs", 0, 1)) == "C9"
 
 
+def test_a_reset_takes_something_away_only_where_something_is_held() -> None:
+    """X7: what nobody had cannot be missed, so that such a reset tests nothing."""
+    counts = []
+    for before in ([], [AllocBlocks(1)]):
+        history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), [*before, Reset()])
+        evidence, found = judge_steps(history.header, history.steps)
+        assert found is None
+        counts.append(evidence.exercised.get("X7", 0))
+    assert counts == [0, 1]
+
+
 def test_a_view_is_tested_for_all_that_came_before_it() -> None:
     """C1, C3, C2: each operation since the last look is looked for, a look itself for nothing."""
     history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), [*BOOKS, Inspect(), FindSlots((ONE,))])

@@ -87,6 +87,22 @@ def test_state_of_another_length_is_noticed(start: int, model: SimulatedRecurren
         model.check(live)
 
 
+def test_wrong_state_stays_wrong_whatever_is_taken_in(
+    pool: GDNPool, model: SimulatedRecurrent, ask: Ask
+) -> None:
+    """E1: a step goes on from what the pool has, so that no chunk and no token mends what was lost."""
+    lives = [prefilled(model, live_in(row, ask(row, 20, 9)), 7) for row in (2, 3)]
+    pool.recurrent_state[0, 3].view(-1)[0] += 1
+    for live in lives:
+        prefilled(model, live, 20)
+    model.decode(lives, np.array([2, 3]), np.array([20, 20]))
+    for live in lives:
+        live.length += 1
+    model.check(lives[0])
+    with pytest.raises(InvariantViolation, match="E1: request 3: recurrent_state of row 3 after 21 tokens"):
+        model.check(lives[1])
+
+
 def test_snapshot_brings_the_state_back(pool: GDNPool, model: SimulatedRecurrent, ask: Ask) -> None:
     """E1, P5: a copy there and back is the state; one of a row that went on is another."""
     live = prefilled(model, live_in(3, ask(0, 20)), 7)

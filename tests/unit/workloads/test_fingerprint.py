@@ -40,9 +40,12 @@ def test_namespaces_share_no_fingerprint() -> None:
 def test_layers_and_parts_hold_different_values() -> None:
     """E1: reading K for V, a wrong layer or the other half is noticed."""
     prefixes = prefix_fingerprints(TOKENS)
-    values = [kv_fingerprints(prefixes, layer, part) for layer in range(3) for part in KVPart]
-    assert all(value.dtype == np.int64 for value in values)
-    assert len(np.unique(np.concatenate(values))) == len(values) * len(TOKENS)
+    places = tuple((layer, part) for layer in range(3) for part in KVPart)
+    values = kv_fingerprints(prefixes, places)
+    assert (values.dtype, values.shape) == (np.int64, (len(places), len(TOKENS)))
+    assert len(np.unique(values)) == values.size
+    for place, row in zip(places, values, strict=True):
+        assert np.array_equal(kv_fingerprints(prefixes[2:], (place,)), [row[2:]])
 
 
 def test_token_has_one_fingerprint_wherever_it_stands() -> None:

@@ -46,7 +46,18 @@ def test_long_sequence_stays_exact() -> None:
     """E1: no product overflows, however many tokens there are."""
     tokens = np.arange(5_000, dtype=np.uint32)
     recurrence = Recurrence(2, 16_777_213, salt=1)
-    assert recurrence.cold(tokens, 7).tolist() == one_by_one(recurrence, tokens, 7)
+    last = one_by_one(recurrence, tokens, 7)
+    assert recurrence.cold(tokens, 7).tolist() == last
+    assert recurrence.cold_run(recurrence.inputs(tokens, 7))[-1].tolist() == last
+
+
+@pytest.mark.parametrize("prime", PRIMES)
+@pytest.mark.parametrize("length", range(len(TOKENS) + 1))
+def test_cold_run_has_the_state_after_every_number_of_tokens(length: int, prime: int) -> None:
+    """E1: what is computed for all lengths at once is what a plain loop says of each."""
+    recurrence = Recurrence(4, prime, salt=1)
+    states = recurrence.cold_run(recurrence.inputs(TOKENS[:length], "a"))
+    assert states.tolist() == [one_by_one(recurrence, TOKENS[:at], "a") for at in range(length + 1)]
 
 
 @pytest.mark.parametrize("prime", PRIMES)
