@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pymllm import __version__
 from pymllm.conformance.profiles import CI, DEEP, DEV, PROFILES
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     seed = "fixed by each test" if settings.default.derandomize else f"{config.option.hypothesis_seed}"
     return (
-        f"pymllm {version('pymllm')}, torch {version('torch')}, numpy {version('numpy')}; "
+        f"pymllm {__version__}, torch {version('torch')}, numpy {version('numpy')}; "
         f"profile {settings.get_current_profile_name()}, --hypothesis-seed: {seed}"
     )
 

@@ -45,3 +45,4 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in text
     (scripts,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "pymllm = pymllm.cli:main" in wheel.read(scripts).decode()
+    assert "[pytest11]\npymllm.pytest_plugin = pymllm.pytest_plugin\n" in wheel.read(scripts).decode()

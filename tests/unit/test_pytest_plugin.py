@@ -89,14 +89,6 @@ def test_an_installed_plugin_is_found_and_may_be_named_too(pytester: pytest.Pyte
         pytester.runpytest_subprocess(*options, "-W", "error").assert_outcomes(passed=1)
 
 
-def test_the_project_names_that_entry_point() -> None:
-    """By the module's own name, without which -p and the entry point would be two."""
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
-
-
 def test_the_markers_are_known(run: Run) -> None:
     """--strict-markers accepts them, and --markers explains them."""
     result = run("", "--markers", "--strict-markers")
