@@ -45,12 +45,11 @@ class SglangUnified(SglangTree):
         parts = load_sglang("mem_cache.unified_cache.component_type").ComponentType
         return load_sglang("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
-            req_to_token_pool=None,
             token_to_kv_pool_allocator=self.pool.allocator,
             page_size=page_size,
             tree_components=tuple(parts[name] for name in self.PARTS),
             tree_core_backend=self.BACKEND,
-            **self.more_parameters(),
+            **{"req_to_token_pool": None, **self.more_parameters()},
         )
 
     def more_parameters(self) -> dict[str, Any]:
@@ -69,9 +68,13 @@ class SglangUnified(SglangTree):
     def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""
         params = load_sglang("mem_cache.base_prefix_cache").InsertParams(
-            key=key, value=value, prev_prefix_len=len(key)
+            key=key, value=value, prev_prefix_len=len(key), **self.more_of_insert(operation)
         )
         return self.cache.insert(params)
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return the parameters of an insert that only some kinds of memory have."""
+        return {}
 
     def node_length(self, node: Any, key: Key) -> int | None:
         """Return the length of the path that ends with a node."""

@@ -34,8 +34,9 @@ def compare_command(
 ) -> int:
     """Search several implementations from the same seed, and lay out which law holds of which.
 
-    NAME is a name of `pymllm adapters`, module:Class or 'command:PROGRAM ARGS'. A cell says how often the law was tested and held,
-    that it is violated, unknown or not claimed; it is empty where the law is about another kind of thing.
+    NAME is a name of `pymllm adapters`, module:Class or 'command:PROGRAM ARGS'. A cell says how often the
+    law was tested and held, that it is violated, unknown or not claimed; it is empty where the law is
+    about another kind of thing.
     The smallest program for each violation is written to a file, for `pymllm rerun` on any of them.
 
     Ends like `pymllm verify`: with 1 where a law is violated, with 3 where something is unknown. With

@@ -14,7 +14,6 @@ from jsonschema import Draft202012Validator
 from pymllm.cli import main
 from pymllm.cli.compare_matrix import compare_schema
 
-
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
 
 
