@@ -12,7 +12,7 @@ from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.sglang_package import load_sglang
 from pymllm.adapters.sglang_states import SglangStates, settings_of_states
 from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
-from pymllm.adapters.sglang_unified import SglangUnified
+from pymllm.adapters.sglang_unified import SglangUnified, kind_of_memory
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import AllocTrack, Evict, FreeTrack, Insert, Match, Reset
@@ -140,7 +140,7 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
 
     def matched(self, operation: Match, node: Any, result: Any) -> Matched:
         """Tell what a match found, the state at its end included."""
-        kind = load_sglang("mem_cache.unified_cache.component_type").ComponentType.MAMBA
+        kind = kind_of_memory("MAMBA")
         value = (
             self.cache.tree_core.get_component_device_value(node, kind) if result.device_prefix_len else None
         )
