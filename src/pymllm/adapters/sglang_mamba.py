@@ -179,7 +179,7 @@ class SglangRustMamba(SglangUnifiedMamba):
 
 
 class SglangMamba(SglangTreeOfStates):
-    """``MambaRadixCache`` of an older sglang, with pages of one token.
+    """``MambaRadixCache`` of an older sglang.
 
     Notes
     -----
@@ -189,10 +189,6 @@ class SglangMamba(SglangTreeOfStates):
     asked for: the adapter asks for KV first and then for the states that are still missing, and counts what
     goes back to the pools. ``told_counts`` in the configuration asks once and repeats what it tells.
     """
-
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
-        config for config in SglangTreeOfStates.CONFIGURATIONS if config["page_size"] == 1
-    )
 
     def claim(self) -> frozenset[str]:
         """Claim that no leaf is left without a state."""
@@ -205,6 +201,7 @@ class SglangMamba(SglangTreeOfStates):
             req_to_token_pool=self.states.request_pool,
             token_to_kv_pool_allocator=self.pool.allocator,
             page_size=page_size,
+            enable_mamba_extra_buffer=page_size > 1,
         )
         cache = load_sglang("mem_cache.mamba_radix_cache").MambaRadixCache(params)
         cache.mamba_cache_chunk_size = page_size
@@ -229,9 +226,9 @@ class SglangMamba(SglangTreeOfStates):
     def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call, and find the node; a key without a page is none."""
         base = load_sglang("mem_cache.base_prefix_cache")
-        if not len(key):
-            raise UnsupportedError("an empty key comes without a state")
         state = self.state_value(operation)
+        if state is None:
+            raise UnsupportedError("a key without a page comes without a state")
         params = base.InsertParams(key=key, value=value, mamba_value=state, prev_prefix_len=len(key))
         result = self.cache.insert(params)
         found = self.cache.match_prefix(base.MatchPrefixParams(key=self.key_of(operation.key)))

@@ -224,8 +224,8 @@ class PrefixCaller(ActingMachine):
 
     def _insert_with_a_state(self, key: Key, slots: Sequence[int] | None, style: int) -> int | None:
         length = len(key.tokens) // self.page_size * self.page_size
-        if not length:
-            return None
+        if not length:  # nothing that a state could belong to
+            return self._insert(key, slots, style)
         key = Key(key.tokens[:length], key.extra_key, key.form)
         state, slots = self.snapshot(), None if slots is None else slots[:length]
         if state is None:

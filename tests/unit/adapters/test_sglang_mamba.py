@@ -53,10 +53,10 @@ def with_a_state(adapter: Adapter) -> None:
 
 
 def test_each_is_examined_with_few_states_and_with_many() -> None:
-    """M5: one alone, some, and more than keys; the older class has pages of one token."""
+    """M5: one alone, some, and more than keys; R1: in pages of one token and of four."""
     for adapter in NAMES.values():
-        assert {config["track_slots"] for config in adapter.CONFIGURATIONS} == {1, 3, 32}
-    assert {config["page_size"] for config in SglangMamba.CONFIGURATIONS} == {1}
+        sizes = {(config["page_size"], config["track_slots"]) for config in adapter.CONFIGURATIONS}
+        assert sizes == {(page, tracks) for page in (1, 4) for tracks in (1, 3, 32)}
     assert (SglangUnifiedMamba.BACKEND, SglangRustMamba.BACKEND) == ("python", "rust")
 
 
