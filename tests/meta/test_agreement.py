@@ -44,7 +44,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-leaking-batches": ("C2",),  # slots that are neither free nor anybody's
     "faulty-unfilled-slots": ("C4",),  # a state without a name
     "faulty-bare-hashes": ("C3",),
-    "faulty-unheld-hits": ("E2",),  # a row has a block twice
+    "faulty-unheld-hits": ("E2", "E3"),  # a row has a block twice, or one that nobody holds
     "faulty-leaky-admissions": ("E3",),
     "faulty-shared-releases": ("E3",),
     "faulty-long-rows": ("E2",),

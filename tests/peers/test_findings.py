@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
+from pymllm.errors import AdapterError
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "findings"
@@ -28,6 +30,12 @@ def test_the_command_of_a_page_shows_its_law_broken(
     monkeypatch.chdir(ROOT)
     law = re.search(r"^\| law \| (\w+):", (FOLDER / f"{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert law is not None
+    try:
+        make_adapter(command.split()[-1]).close()
+    except AdapterError as error:
+        if "has no module" not in error.message:
+            raise
+        pytest.skip(error.message)
     result = CliRunner().invoke(main, command.split(), catch_exceptions=False)
     assert result.exit_code == 1, result.output
     assert result.stdout.startswith(f"{law[1]}  VIOLATED by {command.split()[-1]}: ")

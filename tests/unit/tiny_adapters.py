@@ -9,11 +9,22 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
+from pymllm.adapters.own_mamba import Mamba
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, ReadRows, WriteEntries, WriteRow
-from pymllm.oracle.outcomes import Done, Matched, NoRoom, Outcome, Slots, Table
+from pymllm.oracle.operations import (
+    AllocRows,
+    Clear,
+    FreeRow,
+    Insert,
+    Lock,
+    Operation,
+    ReadRows,
+    WriteEntries,
+    WriteRow,
+)
+from pymllm.oracle.outcomes import Done, Matched, NoRoom, Outcome, Result, Slots, Table
 
 
 class TinyRows(BaseAdapter):
@@ -333,3 +344,21 @@ class IdleMachine(ActingMachine):
     @act()
     def look(self) -> None:
         self.do(ReadRows())
+
+
+class NeedsStates(Mamba):
+    """A hybrid cache that takes no key without a state, and no hold of a node without one."""
+
+    def claim(self) -> frozenset[str]:
+        return super().claim() - {"bare_inserts", "bare_holds", "refusals", "faults", "callbacks", "engine"}
+
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        if operation.state is None and len(operation.key.tokens) >= self._size("page_size"):
+            raise AssertionError("every key has a state")
+        return super().do_insert(step, operation)
+
+    def do_lock(self, step: int, operation: Lock) -> Result:
+        node = self.node_of(operation.of)
+        if node.parent is not None and node.mamba_value is None:
+            raise AssertionError("every held node has a state")
+        return super().do_lock(step, operation)

@@ -35,7 +35,11 @@ CAPABILITIES: dict[str, str] = {
     "callbacks": "calls back once per evicted node",
     "call_order": "makes its pool calls in the number and order of X2",
     "inspect": "shows its nodes",
+    "lean_matches": "splits no node in a match but where that ends",
     "mamba": "keeps states of recurrent layers beside the KV",
+    "bare_inserts": "takes keys without a state, where it keeps states",
+    "bare_holds": "takes holds of nodes without a state, and locks a state that comes there later",
+    "state_leaves": "keeps no leaf without a state that nobody holds, once an eviction made it one",
     "lru_lists": "has the two documented lists of nodes by recency, and shows their order",
     "engine": "can be driven by the simulated engine",
 }

@@ -58,7 +58,7 @@ class Mamba(OwnTree):
 
     def claim(self) -> frozenset[str]:
         """Claim everything that is about nodes and states; an engine needs slots, too."""
-        claimed = super().claim() | {"mamba", "lru_lists"}
+        claimed = super().claim() | {"mamba", "bare_inserts", "bare_holds", "state_leaves", "lru_lists"}
         return claimed | {"engine"} if self.config["pool"] != "none" else claimed
 
     def build(self, page_size: int, pool: Any = None) -> MambaRadixCache:

@@ -48,6 +48,7 @@ class OwnTree(OwnPrefixCache):
             "callbacks",
             "call_order",
             "inspect",
+            "lean_matches",
         }
         return frozenset(claimed | {"pool"} if self.config["pool"] != "none" else claimed)
 

@@ -70,6 +70,21 @@ PEERS: tuple[AdapterEntry, ...] = (
         "sglang's unified tree in Rust, with a sliding window",
     ),
     AdapterEntry(
+        "sglang-unified-mamba",
+        "pymllm.adapters.sglang_mamba:SglangUnifiedMamba",
+        "sglang's unified tree in Python, with recurrent states",
+    ),
+    AdapterEntry(
+        "sglang-rust-mamba",
+        "pymllm.adapters.sglang_mamba:SglangRustMamba",
+        "sglang's unified tree in Rust, with recurrent states",
+    ),
+    AdapterEntry(
+        "sglang-mamba",
+        "pymllm.adapters.sglang_mamba:SglangMamba",
+        "MambaRadixCache of an older sglang (0.5.15)",
+    ),
+    AdapterEntry(
         "sglang-swa", "pymllm.adapters.sglang_swa:SglangSWA", "SWARadixCache of an older sglang (0.5.15)"
     ),
     AdapterEntry(

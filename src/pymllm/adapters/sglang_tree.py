@@ -214,7 +214,9 @@ class SglangTree(BaseAdapter, ABC):
         node = self._nodes[step] = result.last_device_node
         adopted = self.adopted(operation, result)
         length = self.node_length(node, operation.key)
-        return Inserted(int(result.prefix_len), adopted, length, bool(result.mamba_exist))
+        # Where no state was handed over, sglang's answer means nothing.
+        exists = operation.state is not None and bool(result.mamba_exist)
+        return Inserted(int(result.prefix_len), adopted, length, exists)
 
     def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""

@@ -14,7 +14,12 @@ from pymllm.oracle.history import Config
 from pymllm.oracle.operations import FreeSWA, Insert, Key
 from pymllm.oracle.outcomes import NodeView, Result
 
-__all__ = ["SglangRust", "SglangRustSWA", "SglangUnified", "SglangUnifiedSWA"]
+__all__ = ["SglangRust", "SglangRustSWA", "SglangUnified", "SglangUnifiedSWA", "kind_of_memory"]
+
+
+def kind_of_memory(name: str) -> Any:
+    """Return sglang's own object for ``"FULL"``, ``"SWA"`` or ``"MAMBA"``."""
+    return load_sglang("mem_cache.unified_cache.component_type").ComponentType[name]
 
 
 class SglangUnified(SglangTree):
@@ -42,15 +47,13 @@ class SglangUnified(SglangTree):
 
     def parameters(self, page_size: int) -> Any:
         """Return what the cache is built from."""
-        parts = load_sglang("mem_cache.unified_cache.component_type").ComponentType
         return load_sglang("mem_cache.cache_init_params").CacheInitParams(
             disable=False,
-            req_to_token_pool=None,
             token_to_kv_pool_allocator=self.pool.allocator,
             page_size=page_size,
-            tree_components=tuple(parts[name] for name in self.PARTS),
+            tree_components=tuple(map(kind_of_memory, self.PARTS)),
             tree_core_backend=self.BACKEND,
-            **self.more_parameters(),
+            **{"req_to_token_pool": None, **self.more_parameters()},
         )
 
     def more_parameters(self) -> dict[str, Any]:
@@ -69,9 +72,13 @@ class SglangUnified(SglangTree):
     def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""
         params = load_sglang("mem_cache.base_prefix_cache").InsertParams(
-            key=key, value=value, prev_prefix_len=len(key)
+            key=key, value=value, prev_prefix_len=len(key), **self.more_of_insert(operation)
         )
         return self.cache.insert(params)
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return the parameters of an insert that only some kinds of memory have."""
+        return {}
 
     def node_length(self, node: Any, key: Key) -> int | None:
         """Return the length of the path that ends with a node."""
@@ -102,8 +109,7 @@ class SglangUnified(SglangTree):
 
     def part(self, node: Any, name: str) -> Any:
         """Return what a node has of one kind of memory."""
-        parts = load_sglang("mem_cache.unified_cache.component_type").ComponentType
-        return node.component_data[parts[name]]
+        return node.component_data[kind_of_memory(name)]
 
     def cached_slots(self) -> list[int]:
         """Return every slot in the tree."""
@@ -127,7 +133,8 @@ class SglangUnifiedSWA(SglangUnified):
     Parameters
     ----------
     name, config
-        As of `SglangTree`, and ``sliding_window``: sglang's window in tokens.
+        As of `SglangTree`, and ``sliding_window``: sglang's window in tokens. With a ``window`` it is held to
+        our rules for windows, to show where its own differ.
 
     Notes
     -----
@@ -153,8 +160,36 @@ class SglangUnifiedSWA(SglangUnified):
         """Return the window."""
         return {"sliding_window_size": self.number("sliding_window")}
 
+    @property
+    def is_held_to_windows(self) -> bool:
+        """Whether our rules for windows are claimed."""
+        return self.config.get("window") is not None
+
+    def sizes_of_cache(self) -> dict[str, int]:
+        """Return the sizes, those of the window's half where windows are claimed."""
+        sizes = super().sizes_of_cache()
+        if self.is_held_to_windows:
+            sizes["swa_evictable_size"] = int(self.cache.swa_evictable_size())
+            sizes["swa_protected_size"] = int(self.cache.swa_protected_size())
+        return sizes
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return how much of the window is gone, which nobody says where windows are not claimed."""
+        if not self.is_held_to_windows:
+            return {}
+        return {"component_evicted_seqlens": {kind_of_memory("SWA"): operation.swa_evicted_seqlen}}
+
+    def token_of(self, receipt: Any) -> int | str | None:
+        """Return what a hold has for the edge of its window."""
+        if not self.is_held_to_windows:
+            return None
+        edge: int | None = receipt.component_lock_uuids[kind_of_memory("SWA")]
+        return edge
+
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
         """Refuse to give halves back early, after which there would be tombstones."""
+        if self.is_held_to_windows:
+            return super().do_free_swa(step, operation)
         raise UnsupportedError("halves are given back with their slots only")
 
 

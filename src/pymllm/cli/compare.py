@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.program import say
 from pymllm.cli.verify import refuse_unwritable_folder, verify_command
 from pymllm.cli.verify_plan import VerifyOptions
@@ -22,18 +23,26 @@ _OF_VERIFY = ("laws", "profile", "seed", "examples", "jobs", "timeout", "output"
 
 @click.command("compare", short_help="Put several implementations under the same search.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1)
+@command_option(multiple=True)
 def compare_command(
-    names: tuple[str, ...], output: Path, as_json: bool, progress: str, **options: Any
+    names: tuple[str, ...],
+    commands: tuple[str, ...],
+    output: Path,
+    as_json: bool,
+    progress: str,
+    **options: Any,
 ) -> int:
     """Search several implementations from the same seed, and lay out which law holds of which.
 
-    NAME is a name of `pymllm adapters` or module:Class. A cell says how often the law was tested and held,
-    that it is violated, unknown or not claimed; it is empty where the law is about another kind of thing.
+    NAME is a name of `pymllm adapters`, module:Class or 'command:PROGRAM ARGS'. A cell says how often the
+    law was tested and held, that it is violated, unknown or not claimed; it is empty where the law is
+    about another kind of thing.
     The smallest program for each violation is written to a file, for `pymllm rerun` on any of them.
 
     Ends like `pymllm verify`: with 1 where a law is violated, with 3 where something is unknown. With
     --examples N all of them play N programs per machine and configuration, however fast they are.
     """
+    names = names_of(names, commands)
     if len(set(names)) < _FEWEST:
         raise click.UsageError(f"compares {_FEWEST} implementations or more, got {len(set(names))}.")
     plan = VerifyOptions(adapters=names, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -130,7 +131,7 @@ def _heading(report: VerifyReport) -> str:
     versions = "  ".join(f"{name} {version}" for name, version in report.versions.items())
     amount = "" if report.examples is None else f", {report.examples:,} per machine and configuration"
     numbered = "".join(
-        f"\n{number:3}  {adapter.name} ({adapter.kind or 'could not be loaded'})"
+        f"\n{number:3}  {escaped(quote(adapter.name))} ({adapter.kind or 'could not be loaded'})"
         for number, adapter in enumerate(report.adapters, 1)
     )
     programs = f"profile {report.profile}: programs of up to {report.steps} acts{amount}, seed {report.seed}"

@@ -8,6 +8,7 @@ times faster from a seed.
 from __future__ import annotations
 
 import functools
+import inspect
 import random
 import sys
 from bisect import bisect
@@ -62,9 +63,11 @@ def act(
 
 def _noted(method: Callable[..., None]) -> Callable[..., None]:
     """Have the machine note the act, unless another act makes it."""
+    names = list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
-    def noted(machine: ActingMachine, **arguments: int) -> None:
+    def noted(machine: ActingMachine, *values: int, **arguments: int) -> None:
+        arguments |= zip(names, values, strict=False)
         if machine.is_acting:
             method(machine, **arguments)
             return

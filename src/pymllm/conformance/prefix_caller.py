@@ -102,6 +102,11 @@ class PrefixCaller(ActingMachine):
         return self.model.states is not None
 
     @property
+    def needs_state(self) -> bool:
+        """Whether every key comes with a state."""
+        return self.has_states and "bare_inserts" not in self.capabilities
+
+    @property
     def is_windowed(self) -> bool:
         """Whether there is a window."""
         return self.window is not None
@@ -192,14 +197,50 @@ class PrefixCaller(ActingMachine):
         protected: int = 0,
         evicted: int = 0,
         state: Span | None = None,
-    ) -> int:
-        """Insert slots, or token ids for ``None``, and perhaps a state; return the step."""
+    ) -> int | None:
+        """Insert slots, or token ids for ``None``, and perhaps a state; return the step that gave a node.
+
+        Where every key needs a state and comes without, it gets one, and is cut to whole pages.
+        """
+        if state is None and self.needs_state:
+            return self._insert_with_a_state(key, slots, style)
+        return self._insert(key, slots, style, protected, evicted, state)
+
+    def _insert(
+        self,
+        key: Key,
+        slots: Sequence[int] | None,
+        style: int,
+        protected: int = 0,
+        evicted: int = 0,
+        state: Span | None = None,
+    ) -> int | None:
         spans = None if slots is None else self.spans(slots)
         form = INSERT_FORMS[style % len(INSERT_FORMS)]
         step, result = self.take(Insert(key, spans, protected, evicted, form, state))
         if isinstance(result, Inserted) and result.node_len is not None:
             self._keep_handle(step, path_of_key(key).upto(result.node_len))
+        return step if isinstance(result, Inserted) else None
+
+    def _insert_with_a_state(self, key: Key, slots: Sequence[int] | None, style: int) -> int | None:
+        length = len(key.tokens) // self.page_size * self.page_size
+        if not length:  # nothing that a state could belong to
+            return self._insert(key, slots, style)
+        key = Key(key.tokens[:length], key.extra_key, key.form)
+        state, slots = self.snapshot(), None if slots is None else slots[:length]
+        if state is None:
+            return None
+        # The snapshot may have evicted what a match had found.
+        is_whole = not self.has_pool or all(self.ledger.owner(slot) is not Owner.POOL for slot in slots or ())
+        step = self._insert(key, slots, style, state=state) if is_whole else None
+        self._give_track_back(state)
         return step
+
+    def _give_track_back(self, state: Span) -> None:
+        """Free the track slot of a state that no insert has taken."""
+        tracks = self.judge.books.tracks
+        if tracks is not None and tracks.given.resolve((state,))[0] in tracks.callers:
+            self.do(FreeTrack(state))
 
     def _keep_handle(self, step: int, path: Path) -> None:
         self.handles = [*self.handles[1 - KEPT :], Handle(step, path, self._birth(path))]

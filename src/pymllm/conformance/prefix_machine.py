@@ -69,7 +69,7 @@ class PrefixMachine(StateActs):
             frontier = self._frontier(key, evicted)
             self.free_halves(slots[hit:frontier], style)
             inserted = self.insert(key, slots[: len(key.tokens)], style, hit, frontier)
-            hold = self.lock(inserted) if keep < 2 else None
+            hold = self.lock(inserted) if inserted is not None and keep < 2 else None
             if hold is not None and keep:
                 self.unlock(hold)
             self.give_back(fresh, style)
@@ -168,10 +168,15 @@ class PrefixMachine(StateActs):
     def lock_node(self, pick: int) -> None:
         """Hold a node; every other time one whose window is dead, where that is refused."""
         dead = [handle for handle in self.live if not self.model.is_usable(handle.path)]
-        usable = [handle for handle in self.live if handle not in dead]
+        usable = [handle for handle in self.live if handle not in dead and self._may_hold(handle.path)]
         choices = dead if self.is_refusing and dead and pick % 2 else usable
         if choices:
             self.lock(picked(choices, pick).step)
+
+    def _may_hold(self, path: Path) -> bool:
+        """Tell whether a node can be held as far as states go: it has one, or need not."""
+        states = self.model.states
+        return states is None or "bare_holds" in self.capabilities or not path.tokens or path in states
 
     @looked_at(needs="holds", weight=2, pick=PICK)
     def unlock_hold(self, pick: int) -> None:

@@ -216,22 +216,23 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
     page = _number(config, "page_size", 1)
     key = Key(tuple(range(1, page + 1)))
     slots = (Span(2, 0, page),) if "pool" in capabilities else None
-    return [
+    needs_state = "mamba" in capabilities and "bare_inserts" not in capabilities
+    steps: _Steps = [
         (None, Match(key)),
         ("pool", Alloc(page)),
-        (None, Insert(key, slots)),
+        ("mamba", AllocTrack()),
+        (None, Insert(key, slots, state=Span(3, 0, 1) if needs_state else None)),
         (None, Match(key)),
-        ("hashes", Hash(4)),
+        ("hashes", Hash(5)),
         ("inspect", Inspect()),
         ("faults", Fault("free")),
         (None, Evict(0)),
-        ("mamba", AllocTrack()),
-        ("mamba", FreeTrack(Span(9, 0, 1))),
-        # A hold comes last: what it does to later calls is the implementation's affair.
-        (None, Lock(4)),
-        (None, Unlock(11)),
-        (None, Reset()),
     ]
+    steps += [] if needs_state else [("mamba", FreeTrack(Span(3, 0, 1)))]
+    # A hold comes last: what it does to later calls is the implementation's affair.
+    steps += [(None, Lock(5)), (None, Unlock(len(steps) + 1)), (None, Reset())]
+    again = len(steps) + 1
+    return steps + ([("mamba", AllocTrack()), ("mamba", FreeTrack(Span(again, 0, 1)))] if needs_state else [])
 
 
 def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:

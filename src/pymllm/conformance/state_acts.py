@@ -27,7 +27,7 @@ class StateActs(PrefixCaller):
         if fresh is not None and key.tokens:
             state = self.snapshot(is_evicting=keep > 0)
             inserted = self.insert(key, [*matched, *fresh], style, state=state)
-            hold = self.lock(inserted)
+            hold = None if inserted is None else self.lock(inserted)
             if hold is not None and keep > 1:
                 self.unlock(hold)
             self.give_back(fresh, style)
@@ -69,6 +69,8 @@ class StateActs(PrefixCaller):
             return
         step = self.insert(key, slots, style)
         self.give_back(slots, style)
+        if step is None:
+            return
         holds = [self.lock(step) for _ in range(1 + keep)]
         self._add_state(path_of_key(key), style)
         for hold in holds if keep < KEEP[1] else holds[:1]:

@@ -131,7 +131,9 @@ class PrefixJudge(PoolJudge):
         books.count("R1", len(key.tokens) % books.page_size)
         books.count("K1", operation.key.form != "list" and (found.slots or not books.retains))
         self.model.commit_match(found.path)
-        self.nodes.may_split([found.path])
+        # Others look for what they cannot return, and split a node where that ends.
+        is_lean = "lean_matches" in books.claims
+        self.nodes.may_split([found.path] if is_lean else [found.path, key.upto(found.stored)])
         self.ledger.record(step, result.slots)
         self._holds.give(step, found.path)
         return "R7"

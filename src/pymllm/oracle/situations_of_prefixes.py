@@ -228,10 +228,7 @@ _OF_STATES = (
         "prefix",
         ("KV is found without a state", "M2", "B11"),
         ("a state arrives at its place", "M1", "B70"),
-        ("a state arrives under a hold", "M4", "B20"),
-        ("a state arrives under several holds", "M4", "B20"),
         ("a state comes back to where one was evicted", "M1 M5", "B59"),
-        ("a hold is taken where there is no state", "M4", "B22"),
         ("track slots run out", "X4", "B77"),
         ("track slots run out between match and insert", "X4 M7", "B77"),
         ("a node keeps its KV without its state", "M5", "B59"),
@@ -239,6 +236,14 @@ _OF_STATES = (
         ("every state is locked and an eviction is asked for", "M4 M5"),
         ("a reset with states held", "X7 M7"),
         needs="mamba",
+        when=(_RETAINS,),
+    ),
+    *make_situations(
+        "prefix",
+        ("a state arrives under a hold", "M4", "B20"),
+        ("a state arrives under several holds", "M4", "B20"),
+        ("a hold is taken where there is no state", "M4", "B22"),
+        needs="mamba bare_holds",
         when=(_RETAINS,),
     ),
     *make_situations(
@@ -255,9 +260,14 @@ _OF_STATES = (
     ),
     *make_situations(
         "prefix",
-        ("a stateless parent goes with its last child", "M5", "B44"),
         ("a split of a held node leaves its state", "M3 M4", "B22"),
         needs="mamba inspect",
+        when=(_RETAINS,),
+    ),
+    *make_situations(
+        "prefix",
+        ("a stateless parent goes with its last child", "M5", "B44"),
+        needs="mamba inspect exact_lru",
         when=(_RETAINS,),
     ),
     *make_situations(

@@ -8,8 +8,19 @@ import pytest
 
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_unified import SglangRust, SglangRustSWA, SglangUnified, SglangUnifiedSWA
-from pymllm.oracle.operations import Alloc, Evict, FreeSWA, Insert, Inspect, Key, Match, Span
-from pymllm.oracle.outcomes import Effect, Evicted, Inspected, Matched, Unsupported
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    FreeSWA,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    Span,
+    Unlock,
+)
+from pymllm.oracle.outcomes import Done, Effect, Evicted, Inspected, Locked, Matched, Unsupported
 
 needs_sglang = pytest.mark.skipif(
     importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
@@ -56,3 +67,21 @@ def test_only_the_tree_in_python_shows_nodes() -> None:
 def test_halves_are_not_given_back_early() -> None:
     """There would be tombstones, of which nothing is claimed."""
     assert isinstance(make_adapter("sglang-rust-swa").apply(1, FreeSWA(())).result, Unsupported)
+
+
+@needs_sglang
+@pytest.mark.parametrize("name", ["sglang-unified-swa", "sglang-rust-swa"])
+def test_a_window_holds_it_to_our_rules(name: str) -> None:
+    """S5 to S7: halves go early, an insert says which, a hold has a token, and window sizes are told."""
+    adapter = make_adapter(name, {**NAMES[name].CONFIGURATIONS[0], "window": 4})
+    assert "swa" in adapter.capabilities
+    adapter.apply(1, Alloc(5))
+    assert adapter.apply(2, FreeSWA((Span(1, 0, 1),))).result == Done()
+    key = Key((1, 2, 3, 4, 5))
+    inserted = adapter.apply(3, Insert(key, (Span(1, 0, 5),), swa_evicted_seqlen=1))
+    assert (inserted.sizes["swa_evictable_size"], inserted.sizes["evictable_size"]) == (4, 5)
+    held = adapter.apply(4, Lock(3))
+    assert isinstance(held.result, Locked)
+    assert isinstance(held.result.token, int)
+    assert held.sizes["swa_protected_size"] == 4
+    assert adapter.apply(5, Unlock(4)).sizes["swa_protected_size"] == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli import main
 from pymllm.cli.compare_matrix import compare_schema
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
 
 
 def compare(folder: Path, *arguments: str) -> Result:
@@ -40,12 +44,27 @@ def test_the_document_keeps_to_its_schema(tiny: str, tmp_path: Path) -> None:
     assert cells["X3"] == [f"{tiny}:TinyRows", "hashes"]
 
 
+def test_a_program_stands_beside_ours(tmp_path: Path) -> None:
+    """By its command as a name or as an option, which are the same; names with blanks are quoted."""
+    program = shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    by_name = compare(tmp_path, "chunk", f"command:{program}", "--law", "R3", "--examples", "2")
+    by_option = compare(tmp_path, "chunk", "--command", program, "--law", "R3", "--examples", "2")
+    assert (by_name.exit_code, by_option.exit_code) == (0, 0), by_name.output
+    for result in (by_name, by_option):
+        lines = result.stdout.splitlines()
+        assert f"  2  {shlex.quote('command:' + program)} (prefix)" in lines
+        (row,) = [line.split() for line in lines if line.startswith("R3  ")]
+        assert (row[1], row[3]) == ("holds", "holds")
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
         (["rows"], "compares 2 implementations or more, got 1"),
         (["rows", "rows"], "compares 2 implementations or more, got 1"),
         (["rows", "sglang-radixx"], "did you mean sglang-radix?"),
+        (["--command", "cat"], "compares 2 implementations or more, got 1"),
+        (["rows", "--command", "no-such-program-here"], "no-such-program-here"),
     ],
 )
 def test_bad_names_are_refused_in_one_line(names: list[str], message: str, tmp_path: Path) -> None:

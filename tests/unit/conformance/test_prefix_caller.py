@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from pymllm.conformance.acting import make_machine
+from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_caller import FIRST_NUMBER, KEPT, PrefixCaller
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.oracle.operations import (
@@ -15,6 +15,7 @@ from pymllm.oracle.operations import (
     Fault,
     Free,
     FreeSWA,
+    FreeTrack,
     Insert,
     Inspect,
     Key,
@@ -22,6 +23,8 @@ from pymllm.oracle.operations import (
     Reset,
     Span,
 )
+from pymllm.oracle.outcomes import Failed
+from pymllm.oracle.prefix_model import path_of_key
 
 CONFIG = {"page_size": 2, "window": 4, "pool": "swa", "slots": 12, "swa_slots": 12}
 
@@ -36,8 +39,8 @@ def asked(caller: PrefixCaller, kind: type[Operation]) -> list[Any]:
     return [operation for operation in operations if isinstance(operation, kind)]
 
 
-def put(caller: PrefixCaller, *tokens: int) -> int:
-    """Insert fresh slots and give back what was not adopted; return the step."""
+def put(caller: PrefixCaller, *tokens: int) -> int | None:
+    """Insert fresh slots and give back what was not adopted; return the step, if there was one."""
     slots = caller.allocate(len(tokens))
     assert slots is not None
     step = caller.insert(Key(tokens), slots, style=0)
@@ -187,3 +190,60 @@ def test_at_the_end_everything_is_given_back() -> None:
     assert made.ledger.sizes()["available_size"] == 12
     assert (made.holds, made.model.pages) == ([], {})
     assert asked(made, Insert)
+
+
+class TestEveryKeyWithItsState:
+    """M1: where an adapter claims no ``bare_inserts``, and no ``bare_holds``."""
+
+    CONFIG: ClassVar[dict[str, Any]] = {"window": None, "pool": "token", "track_slots": 2}
+
+    def test_a_key_gets_a_state_and_is_cut_to_whole_pages(self, tiny: str) -> None:
+        made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
+        step = put(made, 7, 7, 7)
+        (insert,) = asked(made, Insert)
+        assert (step, insert.key.tokens, insert.state is None) == (3, (7, 7), False)
+        assert made.model.states.slots.keys() == set(made.model.pages)
+
+    def test_a_key_without_a_page_needs_none(self, tiny: str) -> None:
+        made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
+        assert put(made, 7) is not None
+        assert [insert.state for insert in asked(made, Insert)] == [None]
+
+    def test_a_state_that_is_there_already_is_given_back(self, tiny: str) -> None:
+        made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
+        put(made, 7, 7)
+        put(made, 7, 7)
+        assert len(asked(made, FreeTrack)) == 1
+        assert made.judge.books.tracks.callers == set()
+
+    def test_nothing_is_inserted_where_there_is_no_state(self, tiny: str) -> None:
+        made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
+        PrefixMachine.hoard_track_slots(made, quarters=4)
+        assert put(made, 7, 7) is None
+        assert asked(made, Insert) == []
+
+    def test_slots_that_the_search_for_a_state_evicts_are_not_inserted(self, tiny: str) -> None:
+        made = caller(f"{tiny}:NeedsStates", **{**self.CONFIG, "track_slots": 1})
+        put(made, 7, 7)
+        slots = made.model.slots(path_of_key(Key((7, 7))))
+        assert made.insert(Key((7, 7)), slots, style=0) is None
+        assert len(asked(made, Insert)) == 1
+        assert made.judge.books.tracks.callers == set()
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_every_act_keeps_to_it(self, tiny: str, seed: int) -> None:
+        machine = make_machine(PrefixMachine, f"{tiny}:NeedsStates", {**CONFIG, **self.CONFIG})
+        steps = drive(machine, seed, 40).examiner.history.steps
+        assert not [step for step in steps if isinstance(step.outcome.result, Failed)]
+
+    def test_kv_whose_state_is_gone_is_not_held(self, tiny: str) -> None:
+        """It was returned with one."""
+        made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
+        put(made, 7, 7)
+        put(made, 7, 7, 8, 8)
+        made.do(Evict(0, 1))
+        gone = [handle for handle in made.live if handle.path not in made.model.states]
+        assert len(gone) == 1
+        for pick in range(3):
+            PrefixMachine.lock_node(made, pick=pick)
+        assert {hold.path.tokens for hold in made.model.holds.values()} == {(7, 7, 8, 8)}

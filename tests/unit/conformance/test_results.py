@@ -32,7 +32,7 @@ from pymllm.oracle.verdicts import Verdict
 
 (ROW_MACHINE,) = MACHINES["rows"]
 PREFIX_MACHINE, LIFECYCLE_MACHINE = MACHINES["prefix"]
-CLAIMS = frozenset({"pool"})
+CLAIMS = frozenset({"pool", "zeroed_rows"})
 SMOKE = SmokeReport("tiny", "rows", (({"n": 1}, CLAIMS), ({"n": 2}, CLAIMS)))
 
 

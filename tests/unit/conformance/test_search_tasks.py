@@ -19,7 +19,7 @@ from pymllm.oracle.laws import find_law, laws_of
 PLAN = VerifyPlan((), (), CI, 3, None, 2)
 POOL = frozenset({"pool", "zeroed_rows"})
 ENGINE = frozenset({"pool", "engine"})
-ROWS = SmokeReport("rows", "rows", (({"n": 1}, POOL), ({"n": 2}, frozenset({"pool", "refusals"}))))
+ROWS = SmokeReport("rows", "rows", (({"n": 1}, POOL), ({"n": 2}, POOL | {"refusals"})))
 CACHE = SmokeReport("cache", "prefix", (({"n": 1}, frozenset()), ({"n": 2}, ENGINE)))
 
 

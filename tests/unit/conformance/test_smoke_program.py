@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.conformance.smoke_program import LEGAL_RESULTS, make_sample
-from pymllm.oracle.operations import KINDS, OPERATIONS_OF, AllocTrack, Insert
+from pymllm.oracle.operations import KINDS, OPERATIONS_OF, AllocTrack, FreeTrack, Insert
 from pymllm.oracle.outcomes import RESULTS
 
 
@@ -30,6 +30,18 @@ def test_what_is_not_claimed_is_asked_for_all_the_same() -> None:
         "mamba",
     }
     assert [step.operation.slots for step in steps if isinstance(step.operation, Insert)] == [None]
+
+
+def test_a_key_comes_with_a_state_where_it_must() -> None:
+    """M1: the state is the first track slot, and the second is given back after the reset."""
+    for claims, has_state in (({"mamba"}, True), ({"mamba", "bare_inserts"}, False)):
+        steps = make_sample("prefix", {"page_size": 1, "track_slots": 1}, claims)
+        (insert,) = [step.operation for step in steps.values() if isinstance(step.operation, Insert)]
+        assert (insert.state is not None) == has_state
+        freed = [step.operation.slot.step for step in steps.values() if isinstance(step.operation, FreeTrack)]
+        taken = [number for number, step in steps.items() if isinstance(step.operation, AllocTrack)]
+        assert freed == taken[-1:]
+        assert len(taken) == 1 + has_state
 
 
 def test_track_slots_are_asked_for_where_there_are_some() -> None:

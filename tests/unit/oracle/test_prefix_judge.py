@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
-from told_program import ToldProgram
+from told_program import HYBRID, ToldProgram
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Header
@@ -99,6 +100,25 @@ def test_a_dead_window_ends_a_match() -> None:
     match = told(Match(Key((7, 7, 7))))
     assert told.law(match, slots=(1, 2, 3), prefix_len=3) == "S1"
     assert told.judged()[0].exercised["S1"] == 1
+
+
+@pytest.mark.parametrize(("left_out", "law"), [((), "R2"), (("lean_matches",), None)], ids=str)
+def test_a_match_may_split_where_it_finds_no_state_if_nothing_else_is_claimed(
+    left_out: tuple[str, ...], law: str | None
+) -> None:
+    """R2: (7, 8) is looked for and its KV found, but no state, so that the match is empty."""
+    told = ToldProgram("mamba", without=left_out, **HYBRID)
+    told.put_state(7, 8, 9)
+    told(Inspect())
+    told(Match(Key((7, 8))))
+    look = told(Inspect())
+    (node,) = told.outcome(look).result.nodes
+    upper = dataclasses.replace(
+        node, id=99, tokens=(7, 8), slots=node.slots[:2], state=None, state_lock_ref=0, kept_bytes=16
+    )
+    lower = dataclasses.replace(node, parent=99, tokens=(9,), slots=node.slots[2:], kept_bytes=8)
+    changes = {"nodes": (upper, lower), "full_lru": None, "mamba_lru": None}
+    assert told.law(look, **changes) == law
 
 
 def test_a_read_of_a_window_without_halves_is_noticed() -> None:

@@ -73,7 +73,7 @@ def test_little_can_happen_to_what_keeps_nothing() -> None:
     assert expected("pool", retains=False, pool="token") == {"memory runs out"}
 
 
-STATES = ("mamba", "inspect", "refusals", "faults")
+STATES = ("mamba", "inspect", "refusals", "faults", "bare_holds", "exact_lru")
 
 
 def expected_of_states(*claims: str, track_slots: int = 3) -> frozenset[str]:
@@ -95,6 +95,9 @@ def test_states_are_expected_where_there_are_some() -> None:
         (("inspect",), "a split of a held node leaves its state"),
         (("refusals",), "a state without a whole key is refused"),
         (("faults",), "the state pool refuses a reset"),
+        (("bare_holds",), "a hold is taken where there is no state"),
+        (("bare_holds",), "a state arrives under a hold"),
+        (("inspect", "exact_lru"), "a stateless parent goes with its last child"),
     ],
 )
 def test_a_situation_of_states_is_expected_only_where_it_can_be_met(

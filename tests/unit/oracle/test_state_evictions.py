@@ -159,6 +159,23 @@ def test_any_order_will_do_where_none_is_claimed(
     assert told.law(evicted, effects=effects, result=result, sizes=sizes) == law
 
 
+@pytest.mark.parametrize(
+    ("left_out", "law"),
+    [(("exact_lru",), "M5"), (("state_leaves",), "M5"), (("exact_lru", "state_leaves"), None)],
+    ids=str,
+)
+def test_a_leaf_may_lack_a_state_where_nothing_else_is_claimed(
+    left_out: tuple[str, ...], law: str | None
+) -> None:
+    """M5: the last page goes with its state, and two above it stay; a strict order forbids that, too."""
+    told = path_of_three("callbacks", "inspect", "call_order", *left_out, states=(3,))
+    evicted = told(Evict(0, 1))
+    available = told.outcome(evicted).sizes["available_size"] - 2
+    sizes = {"evictable_size": 2, "total_size": 2, "available_size": available}
+    effects = (*state(2), freed(3))
+    assert told.law(evicted, effects=effects, result=Evicted(1, 0, 1), sizes=sizes) == law
+
+
 # -- calls that fail ---------------------------------------------------------------------------------------
 
 REFUSED = Failed(INJECTED)

@@ -238,7 +238,13 @@ def test_ctrl_c_leaves_a_folder_that_can_go_on(tmp_path: Path, jobs: int) -> Non
     options = ["--adapter", "rows", "--seed", "3", "--operations", "60000", "--longest", "400"]
     command = [sys.executable, "-m", "pymllm", "soak", *options, "--jobs", str(jobs), "--output", "c"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background may have them ignore it, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     path = tmp_path / "c" / FILE
     deadline = time.monotonic() + 60
