@@ -169,7 +169,9 @@ def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, s
     def show(key: str, by: str) -> None:
         print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
 
-    run_all(ROOT, left, ROOMS, jobs, results, show)
+    if left:
+        run_all(ROOT, left, ROOMS, jobs, folder, show)
+    results = Results(folder / "results.json")
     return {name: results.noticed[key] for name, key in keys.items()}
 
 
