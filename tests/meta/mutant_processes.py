@@ -23,6 +23,9 @@ __all__ = ["Task", "Tell", "limit", "run_each", "run_quietly"]
 _WALL = 20.0
 """A process may take so many times its limit by the clock on the wall, where it may wait for others."""
 
+_FAILED = 70
+"""Exit status of a process that raised: no test did that."""
+
 _DONE = "\0"
 """What a process says last: what it has started may hold the pipe open after its end."""
 
@@ -56,6 +59,11 @@ def run_each(tasks: Iterable[Task], jobs: int, show: Callable[[str, str], None])
         Most processes at a time.
     show : callable
         Is told each task's name and what its process said: nothing, or the words, or how it died.
+
+    Raises
+    ------
+    RuntimeError
+        A task raised.
     """
     running: list[_Running] = []
     left = iter(tasks)
@@ -86,7 +94,7 @@ def _start(task: Task) -> _Running:
         os.close(read)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = place
         _silence(1, 2)
-        status = 1
+        status = _FAILED
         try:
             most = int(2 * task.seconds) + 1
             resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))  # where no handler is called any more
@@ -127,6 +135,8 @@ def _end(it: _Running) -> str:
     _, status = os.waitpid(pid, 0)
     os.close(it.pipe)
     shutil.rmtree(it.place, ignore_errors=True)
+    if not words and status == _FAILED << 8:
+        raise RuntimeError(f"{it.task.name}: what runs the tests has failed")
     return words.rstrip(_DONE) if words else f"it ended with {os.waitstatus_to_exitcode(status)}"
 
 

@@ -10,6 +10,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType
 
@@ -210,7 +211,7 @@ def _run_items(
     exchange(codes, functions)
     for item in items[:1]:
         item.config.pluginmanager.register(_Telling(tell))
-    for item, after in zip(items, [*items[1:], None], strict=True):
+    for item, after in zip_longest(items, items[1:]):
         limit(_seconds(item, reach), tell, f"{item.nodeid} takes too long")
         item.ihook.pytest_runtest_protocol(item=item, nextitem=after)
         if item.session.testsfailed:

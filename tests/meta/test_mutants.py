@@ -224,6 +224,16 @@ def test_processes_say_one_thing_or_nothing() -> None:
     }
 
 
+def test_a_task_that_raises_is_no_verdict() -> None:
+    """Its error is not taken for a test's."""
+
+    def fail(tell: Tell) -> None:
+        raise ValueError("wrong")
+
+    with pytest.raises(RuntimeError, match="wrong one: what runs the tests has failed"):
+        run_each([Task("wrong one", fail, 60.0)], 1, lambda name, words: None)
+
+
 def test_nothing_that_a_process_started_outlives_it(tmp_path: Path) -> None:
     """Once it has spoken."""
 
