@@ -7,6 +7,7 @@ here a process has the one function changed (mutant_places.py), or imports its m
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib.abc
 import importlib.machinery
@@ -19,7 +20,6 @@ import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -131,11 +131,9 @@ def read_mutant(folder: Path, name: str) -> Change:
     if function.startswith("xǁ"):
         _, class_name, plain = function.split("ǁ")
     source = (folder / path).read_text(encoding="utf-8").splitlines()
-    mutated = (folder / "mutants" / path).read_text(encoding="utf-8")
-    first, last = _find(_parse(mutated), class_name, mangled)
-    new = mutated.splitlines()[first:last]
+    new = _cut((folder / "mutants" / path).read_text(encoding="utf-8").splitlines(), mangled)
     new[0] = new[0].replace(mangled, plain, 1)
-    first, last = _find(_parse("\n".join(source)), class_name, plain)
+    first, last = _find(ast.parse("\n".join(source)), class_name, plain)
     old = source[first:last]
     text = "\n".join([*source[:first], *new, *source[last:], ""])
     where = f"{module}.{class_name}.{plain}" if class_name else f"{module}.{plain}"
@@ -148,9 +146,17 @@ def find_path(root: Path, module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-@cache
-def _parse(text: str) -> ast.Module:
-    return ast.parse(text)
+def _cut(lines: Sequence[str], name: str) -> list[str]:
+    """Return the lines of the one function of a name; a file of all mutants takes too long to parse."""
+    first = next(number for number, line in enumerate(lines) if line.lstrip().startswith(f"def {name}("))
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    for last in range(first + 1, len(lines) + 1):
+        if last == len(lines) or (lines[last].strip() and not lines[last][: indent + 1].isspace()):
+            with contextlib.suppress(SyntaxError):  # its head may go on there, or a text
+                body = ast.parse(_under_if(lines[first:last])).body[0]
+                assert body.end_lineno is not None
+                return list(lines[first : first + body.end_lineno - 1])
+    raise AssertionError(f"{name} has no end")
 
 
 def _find(tree: ast.Module, class_name: str, name: str) -> tuple[int, int]:
@@ -166,14 +172,15 @@ def _find(tree: ast.Module, class_name: str, name: str) -> tuple[int, int]:
 
 def _differ(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
     """Return the lines that are only in one of two texts, written the same way first."""
-    texts = [ast.unparse(ast.parse("if 1:\n" + _indented(lines))).splitlines()[1:] for lines in (old, new)]
+    texts = [ast.unparse(ast.parse(_under_if(lines))).splitlines()[1:] for lines in (old, new)]
     diff = list(difflib.ndiff(*texts))
     gone, come = ([line[2:].strip() for line in diff if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(gone), "\n".join(come)
 
 
-def _indented(lines: Sequence[str]) -> str:
-    return "\n".join(f" {line}" if line.strip() else line for line in lines)
+def _under_if(lines: Sequence[str]) -> str:
+    """Return a text in which lines may be indented."""
+    return "\n".join(["if 1:", *(f" {line}" if line.strip() else line for line in lines)])
 
 
 class _ChangedLoader(importlib.machinery.SourceFileLoader):

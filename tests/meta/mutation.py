@@ -43,7 +43,7 @@ from the seed `{seed}`:
 
 **{score}.** The goal is {goal:.0%} of those that can be killed.
 
-A change that makes a test take more than five times its processor time is noticed, too: it has hung something.
+A change is noticed, too, that makes a test take more than five times its processor time.
 This page is written by `python tests/meta/mutation.py --page docs/mutation.md`. It names all that survived;
 `tests/meta/mutants_explained.json` says why nobody could tell the difference.
 
