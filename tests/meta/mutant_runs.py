@@ -1,44 +1,46 @@
-"""Runs of tests on mutants: in forked processes, the nearest tests first, and never without an end.
+"""Runs of tests on mutants: all is imported and collected once, and a forked process exchanges one function.
 
-Limits are of processor time, so that a busy machine is not taken for a mutant that hangs.
+Only tests that enter the function run, the nearest first. What else runs while modules are imported, or is no
+code of a function, is tried again in processes that import the changed module.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-import os
-import resource
-import signal
-import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from types import CodeType
 
 import pytest
-from mutants import Change, install
+from mutant_places import Functions, exchange, find_codes, find_functions
+from mutant_processes import Task, Tell, limit, run_each, run_quietly
+from mutant_reach import IMPORT, Reach, measure, merge, read_reach, stamp_sources, write_reach
+from mutants import Change, find_path, install
 
 __all__ = ["Results", "Stage", "run_all", "stages_for"]
 
-_SECONDS = 20.0
+_SECONDS = 5.0
 _TIMES = 5.0
-"""A stage may take so much, and so many times what it takes without a mutant."""
-_ARGUMENTS = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci", "--no-header", "--no-summary")
+"""A test may take so much more, and so many times, than what it takes without a mutant."""
+_LOADING = 15.0
+"""Seconds that importing and collecting all tests may take."""
+_EXAMPLES = 24
+_ARGUMENTS = (
+    "-x",
+    "-q",
+    "-s",
+    "-p",
+    "no:cacheprovider",
+    "--hypothesis-profile=ci",
+    "--no-header",
+    "--no-summary",
+)
 
 Stage = tuple[str, ...]
-"""Tests that run together."""
-
-
-class _Unshrunk:
-    """What Hypothesis finds in a mutant may stay as long as it is."""
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_configure(self) -> None:
-        from hypothesis import Phase, settings  # pytest is to import it first
-
-        once = settings(settings.default, phases=[Phase.explicit, Phase.generate])
-        settings.register_profile("mutants", once)
-        settings.load_profile("mutants")
+"""Files and folders of tests that are equally near."""
 
 
 class Results:
@@ -53,19 +55,40 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        self.seconds: dict[str, float] = known.get("seconds", {})
         self.noticed: dict[str, str] = known.get("noticed", {})
 
-    def save(self) -> None:
-        """Write the file anew."""
-        text = json.dumps({"seconds": self.seconds, "noticed": self.noticed}, indent=1, ensure_ascii=False)
+    def note(self, name: str, by: str) -> None:
+        """Keep what became of one, and write the file anew."""
+        self.noticed[name] = by
+        text = json.dumps({"noticed": self.noticed}, indent=1, ensure_ascii=False)
         self._path.write_text(text + "\n", encoding="utf-8")
 
 
-class _Job(NamedTuple):
-    name: str
-    change: Change
-    stages: list[Stage]
+class _Unshrunk:
+    """Fewer examples, for there are many mutants; what is found may stay as long as it is."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings  # pytest is to import it first
+
+        once = settings(settings.default, max_examples=_EXAMPLES, phases=[Phase.explicit, Phase.generate])
+        settings.register_profile("mutants", once)
+        settings.load_profile("mutants")
+
+
+class _Telling:
+    """Says which test failed, and ends the run there."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._tell(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._tell(report.nodeid or "collection")
 
 
 def stages_for(root: Path, module: str, rooms: Sequence[str]) -> list[Stage]:
@@ -77,39 +100,15 @@ def stages_for(root: Path, module: str, rooms: Sequence[str]) -> list[Stage]:
     return [*nearest, (f"tests/unit/{room}",), *others, ("tests/properties",)]
 
 
-def _usual_seconds(root: Path, stage: Stage, results: Results) -> float:
-    """Return the processor time of a stage without a mutant; see it pass once.
-
-    Raises
-    ------
-    SystemExit
-        A test fails: it would seem to notice every mutant.
-    """
-    key = " ".join(stage)
-    if key not in results.seconds:
-        before = _children_seconds()
-        _, status = os.waitpid(_fork(lambda: _run(stage), root), 0)
-        if os.waitstatus_to_exitcode(status) != 0:
-            raise SystemExit(f"{key} fails without a mutant")
-        results.seconds[key] = _children_seconds() - before
-        results.save()
-    return results.seconds[key]
-
-
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def run_all(
     root: Path,
     changes: dict[str, Change],
     rooms: Sequence[str],
     jobs: int,
-    results: Results,
+    folder: Path,
     show: Callable[[str, str], None],
 ) -> None:
-    """Run the nearest tests on each mutant, then the next on those that nobody has noticed, and so on.
+    """Run the tests that matter on each mutant, and keep in a folder who noticed.
 
     Parameters
     ----------
@@ -121,61 +120,111 @@ def run_all(
         Whose unit tests take part.
     jobs : int
         Processes.
-    results : Results
-        Gets for each name which stage noticed, or nothing.
+    folder : Path
+        Of results.json, and of what is known of the tests.
     show : callable
-        Is told each.
+        Is told each mutant's name, and who noticed it or nothing.
     """
-    waiting = deque(
-        _Job(name, change, stages_for(root, change.module, rooms)) for name, change in changes.items()
-    )
-    running: dict[int, _Job] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            job = waiting.popleft()
-            running[_start(root, job, results)] = job
-        pid, status = os.wait()
-        job = running.pop(pid)
-        if os.waitstatus_to_exitcode(status) == 0 and len(job.stages) > 1:
-            waiting.append(_Job(job.name, job.change, job.stages[1:]))
-            continue
-        is_noticed = os.waitstatus_to_exitcode(status) != 0
-        results.noticed[job.name] = " ".join(job.stages[0]) if is_noticed else ""
-        results.save()
-        show(job.name, results.noticed[job.name])
+    tests = [*(f"tests/unit/{room}" for room in rooms), "tests/properties"]
+    reach = _find_reach(root, tests, rooms, folder / "reach.json")
+    codes = {name: find_codes(change, find_path(root, change.module)) for name, change in changes.items()}
+    entering = {
+        name: {test for place in codes[name] for test in reach.entered.get(place, ())} for name in codes
+    }
+
+    def note(name: str, by: str) -> None:
+        Results(folder / "results.json").note(name, by)
+        show(name, by)
+
+    def tasks(items: Sequence[pytest.Item], functions: Functions) -> Iterator[Task]:
+        for name, change in changes.items():
+            stages = stages_for(root, change.module, rooms)
+            chosen = _order([item for item in items if item.nodeid in entering[name]], stages, reach)
+            run = partial(_run_items, codes[name], functions, chosen, reach)
+            yield Task(name, run, sum(_seconds(item, reach) for item in chosen) + _SECONDS)
+
+    server = _Server(root / "src", tasks, jobs, note)
+    run_quietly(lambda: _run_tests(tests, server))
+    noticed = Results(folder / "results.json").noticed
+    again = [name for name in changes if not noticed[name] and (not codes[name] or IMPORT in entering[name])]
+    run_each((_import_task(root, name, changes[name], rooms, reach) for name in again), jobs, note)
 
 
-def _start(root: Path, job: _Job, results: Results) -> int:
-    stage = job.stages[0]
-    limit = _SECONDS + _TIMES * _usual_seconds(root, stage, results)
-
-    def run() -> int:
-        signal.signal(signal.SIGVTALRM, lambda signum, frame: os._exit(pytest.ExitCode.TESTS_FAILED))
-        signal.setitimer(signal.ITIMER_VIRTUAL, limit)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(2 * limit), int(2 * limit) + 1))  # where no signal helps
-        install(job.change, root)
-        return _run(stage)
-
-    return _fork(run, root)
+def _find_reach(root: Path, tests: Sequence[str], rooms: Sequence[str], path: Path) -> Reach:
+    """Return who enters what; run the tests where it is not known."""
+    sources = stamp_sources(root, tests)
+    known, same = read_reach(path, sources)
+    if left := sorted(sources.files.keys() - same):
+        quiet = partial(_run_tests, left)
+        folder = root / "src" / "pymllm"
+        run_quietly(lambda: write_reach(path, sources, merge(known, measure(folder, rooms, quiet))))
+    return read_reach(path, sources)[0]
 
 
-def _run(stage: Stage) -> int:
-    return int(pytest.main([*_ARGUMENTS, *stage], plugins=[_Unshrunk()]))
+def _run_tests(tests: Sequence[str], *plugins: object) -> int:
+    return int(pytest.main([*_ARGUMENTS, *tests], plugins=[_Unshrunk(), *plugins]))
 
 
-def _fork(run: Callable[[], int], root: Path) -> int:
-    """Run something in a process of its own, in silence; return its id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    os.chdir(root)
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(quiet, stream)
-    status = 1
-    try:
-        status = run()
-    finally:
-        sys.stdout.flush()
-        os._exit(status)
-    raise AssertionError("not reached")
+class _Server:
+    """A plugin that runs no test itself: forked processes do, one for every mutant."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tasks: Callable[[Sequence[pytest.Item], Functions], Iterator[Task]],
+        jobs: int,
+        note: Callable[[str, str], None],
+    ) -> None:
+        self._folder = folder
+        self._tasks = tasks
+        self._jobs = jobs
+        self._note = note
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        functions = find_functions(self._folder)
+        gc.collect()
+        gc.freeze()  # so that processes share what is there for as long as they can
+        run_each(self._tasks(session.items, functions), self._jobs, self._note)
+        return True
+
+
+def _order(items: Sequence[pytest.Item], stages: Sequence[Stage], reach: Reach) -> list[pytest.Item]:
+    """Return the nearest first, and of equally near ones the quick."""
+
+    def rank(item: pytest.Item) -> tuple[int, float]:
+        path = item.nodeid.partition("::")[0]
+        near = next(rank for rank, stage in enumerate(stages) if path.startswith(stage))
+        return near, reach.seconds[item.nodeid]
+
+    return sorted(items, key=rank)
+
+
+def _seconds(item: pytest.Item, reach: Reach) -> float:
+    return _SECONDS + _TIMES * reach.seconds[item.nodeid]
+
+
+def _run_items(
+    codes: dict[str, CodeType], functions: Functions, items: Sequence[pytest.Item], reach: Reach, tell: Tell
+) -> None:
+    """Run tests in this process, after some functions have got other codes; stop at the first that fails."""
+    exchange(codes, functions)
+    for item in items[:1]:
+        item.config.pluginmanager.register(_Telling(tell))
+    for item, after in zip_longest(items, items[1:]):
+        limit(_seconds(item, reach), tell, f"{item.nodeid} takes too long")
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=after)
+        if item.session.testsfailed:
+            return
+
+
+def _import_task(root: Path, name: str, change: Change, rooms: Sequence[str], reach: Reach) -> Task:
+    """Return the task to import a changed module and run the nearest tests."""
+    near = [test for stage in stages_for(root, change.module, rooms)[:2] for test in stage]
+    usual = sum(seconds for test, seconds in reach.seconds.items() if test.startswith(near[-1]))
+
+    def run(tell: Tell) -> None:
+        install(change, root)
+        _run_tests(near, _Telling(tell))
+
+    return Task(name, run, _TIMES * (usual + _LOADING))

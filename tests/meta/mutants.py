@@ -1,12 +1,13 @@
 """Mutants as mutmut makes them, one at a time in place of the sound function, with nothing in between.
 
 mutmut's own runs go through a trampoline at every call, which makes the state machines several times slower;
-here a forked process imports the module with the one function changed.
+here a process has the one function changed (mutant_places.py), or imports its module changed.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib.abc
 import importlib.machinery
@@ -16,13 +17,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, ModuleType
 
-__all__ = ["Change", "install", "make_mutants", "read_mutant"]
+__all__ = ["Change", "find_path", "install", "make_mutants", "read_mutant", "stamp"]
 
 _SETTINGS = """
 [tool.mutmut]
@@ -69,9 +71,28 @@ def make_mutants(folder: Path, root: Path, only: Sequence[str]) -> list[str]:
     SystemExit
         It made none.
     """
-    shutil.copytree(
-        root / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
-    )
+    made = folder / "made.txt"
+    stamped = f"{version('mutmut')} {stamp(root, (root / 'src').rglob('*.py'))} {' '.join(only)}"
+    said = ""
+    if not made.exists() or made.read_text(encoding="utf-8") != stamped:
+        said = _make(folder, root, only)
+        made.write_text(stamped, encoding="utf-8")
+    names = [
+        name
+        for path in sorted((folder / "mutants" / "src").rglob("*.meta"))
+        for name in json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
+    ]
+    if not names:
+        made.unlink()
+        raise SystemExit(said[-3000:])
+    return names
+
+
+def _make(folder: Path, root: Path, only: Sequence[str]) -> str:
+    """Run mutmut on a copy of a package; return what it printed."""
+    for old in ("src", "mutants"):
+        shutil.rmtree(folder / old, ignore_errors=True)
+    shutil.copytree(root / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pyproject.toml").write_text(_SETTINGS.format(only=json.dumps(list(only))), encoding="utf-8")
     (folder / "test_nothing.py").write_text(_NO_TEST, encoding="utf-8")
     done = subprocess.run(
@@ -82,14 +103,15 @@ def make_mutants(folder: Path, root: Path, only: Sequence[str]) -> list[str]:
         text=True,
         check=False,
     )
-    names = [
-        name
-        for path in sorted((folder / "mutants" / "src").rglob("*.meta"))
-        for name in json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
-    ]
-    if not names:
-        raise SystemExit(done.stdout[-3000:])
-    return names
+    return done.stdout
+
+
+def stamp(root: Path, paths: Iterable[Path]) -> int:
+    """Return a number that changes with any of some files, their names included."""
+    found = 0
+    for path in sorted(paths):
+        found = zlib.crc32(str(path.relative_to(root)).encode() + path.read_bytes(), found)
+    return found
 
 
 def read_mutant(folder: Path, name: str) -> Change:
@@ -103,28 +125,38 @@ def read_mutant(folder: Path, name: str) -> Change:
         Such as ``"pymllm.oracle.spans.x_cut__mutmut_3"``.
     """
     module, _, mangled = name.rpartition(".")
-    path = Path("src", *module.split(".")).with_suffix(".py")
-    if not (folder / path).exists():
-        path = Path("src", *module.split("."), "__init__.py")
+    path = find_path(folder, module).relative_to(folder)
     function = re.sub(r"__mutmut_\d+$", "", mangled)
     class_name, plain = "", function.removeprefix("x_")
     if function.startswith("xǁ"):
         _, class_name, plain = function.split("ǁ")
     source = (folder / path).read_text(encoding="utf-8").splitlines()
-    mutated = (folder / "mutants" / path).read_text(encoding="utf-8")
-    first, last = _find(_parse(mutated), class_name, mangled)
-    new = mutated.splitlines()[first:last]
+    new = _cut((folder / "mutants" / path).read_text(encoding="utf-8").splitlines(), mangled)
     new[0] = new[0].replace(mangled, plain, 1)
-    first, last = _find(_parse("\n".join(source)), class_name, plain)
+    first, last = _find(ast.parse("\n".join(source)), class_name, plain)
     old = source[first:last]
     text = "\n".join([*source[:first], *new, *source[last:], ""])
     where = f"{module}.{class_name}.{plain}" if class_name else f"{module}.{plain}"
     return Change(module, where, *_differ(old, new), text)
 
 
-@cache
-def _parse(text: str) -> ast.Module:
-    return ast.parse(text)
+def find_path(root: Path, module: str) -> Path:
+    """Return the file of a module under a root's ``src``."""
+    path = root.joinpath("src", *module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _cut(lines: Sequence[str], name: str) -> list[str]:
+    """Return the lines of the one function of a name; a file of all mutants takes too long to parse."""
+    first = next(number for number, line in enumerate(lines) if line.lstrip().startswith(f"def {name}("))
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    for last in range(first + 1, len(lines) + 1):
+        if last == len(lines) or (lines[last].strip() and not lines[last][: indent + 1].isspace()):
+            with contextlib.suppress(SyntaxError):  # its head may go on there, or a text
+                body = ast.parse(_under_if(lines[first:last])).body[0]
+                assert body.end_lineno is not None
+                return list(lines[first : first + body.end_lineno - 1])
+    raise AssertionError(f"{name} has no end")
 
 
 def _find(tree: ast.Module, class_name: str, name: str) -> tuple[int, int]:
@@ -140,14 +172,15 @@ def _find(tree: ast.Module, class_name: str, name: str) -> tuple[int, int]:
 
 def _differ(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
     """Return the lines that are only in one of two texts, written the same way first."""
-    texts = [ast.unparse(ast.parse("if 1:\n" + _indented(lines))).splitlines()[1:] for lines in (old, new)]
+    texts = [ast.unparse(ast.parse(_under_if(lines))).splitlines()[1:] for lines in (old, new)]
     diff = list(difflib.ndiff(*texts))
     gone, come = ([line[2:].strip() for line in diff if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(gone), "\n".join(come)
 
 
-def _indented(lines: Sequence[str]) -> str:
-    return "\n".join(f" {line}" if line.strip() else line for line in lines)
+def _under_if(lines: Sequence[str]) -> str:
+    """Return a text in which lines may be indented."""
+    return "\n".join(["if 1:", *(f" {line}" if line.strip() else line for line in lines)])
 
 
 class _ChangedLoader(importlib.machinery.SourceFileLoader):
@@ -167,8 +200,7 @@ class _ChangedFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self, change: Change, root: Path) -> None:
         self._change = change
-        path = root.joinpath("src", *change.module.split("."))
-        self._path = path.with_suffix(".py") if not path.is_dir() else path / "__init__.py"
+        self._path = find_path(root, change.module)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,11 +1,12 @@
 """Change the code at random places and see the tests fail: ``python tests/meta/mutation.py``.
 
-mutmut makes the mutants of oracle/, mem_cache/ and core/; a sample of them, drawn from a named seed, runs
-under the unit tests of these rooms and the state machines, the nearest first. The score is printed with every
-survivor that mutants_explained.json does not explain: it is equivalent, or nobody could tell the difference.
+mutmut makes the mutants of oracle/, mem_cache/ and core/. A sample of them, drawn from a named seed, meets
+those unit tests of these rooms and state machines that enter the changed function, the nearest first. The
+score is printed with every survivor that mutants_explained.json does not explain: it is equivalent, or nobody
+could tell the difference.
 
-A sample of 300 takes long. With --folder all that is known is kept, and a later call goes on there: what was
-noticed stays noticed, all others are tried again, under the tests as they are by then.
+With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, all
+others are tried again, under the tests as they are by then.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ _PAGE = """\
 
 Is every line of `oracle/`, `mem_cache/` and `core/` tested, or only run? mutmut {version} changes one small
 thing at a time: an operator, a number, a text, an argument. The unit tests of these rooms and the state
-machines must notice. A sample of {size} out of {total} changes, drawn from the seed `{seed}`:
+machines, those that enter the changed function, must notice. A sample of {size} out of {total} changes, drawn
+from the seed `{seed}`:
 
 **{score}.** The goal is {goal:.0%} of those that can be killed.
 
-A change that makes tests take five times their processor time is noticed, too: it has hung something.
+A change is noticed, too, that makes a test take more than five times its processor time.
 This page is written by `python tests/meta/mutation.py --page docs/mutation.md`. It names all that survived;
 `tests/meta/mutants_explained.json` says why nobody could tell the difference.
 
@@ -169,7 +171,9 @@ def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, s
     def show(key: str, by: str) -> None:
         print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)
 
-    run_all(ROOT, left, ROOMS, jobs, results, show)
+    if left:
+        run_all(ROOT, left, ROOMS, jobs, folder, show)
+    results = Results(folder / "results.json")
     return {name: results.noticed[key] for name, key in keys.items()}
 
 

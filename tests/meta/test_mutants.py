@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import importlib.util
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import mutation
 import pytest
+from mutant_places import exchange, find_codes, find_functions, find_lines
+from mutant_processes import Task, Tell, limit, run_each
+from mutant_reach import IMPORT, Reach, Sources, merge, read_reach, stamp_sources, write_reach
 from mutant_runs import Results, stages_for
 from mutants import Change, read_mutant
 
@@ -115,12 +121,138 @@ def test_equal_seeds_draw_equal_samples() -> None:
 def test_results_are_kept(tmp_path: Path) -> None:
     """A later run goes on with them."""
     path = tmp_path / "results.json"
-    results = Results(path)
-    results.noticed["a"], results.seconds["tests"] = "tests/unit", 2.5
-    results.save()
-    again = Results(path)
-    assert (again.noticed, again.seconds) == ({"a": "tests/unit"}, {"tests": 2.5})
-    assert json.loads(path.read_text(encoding="utf-8"))["seconds"] == {"tests": 2.5}
+    Results(path).note("a", "tests/unit/test_a.py")
+    Results(path).note("b", "")
+    assert Results(path).noticed == {"a": "tests/unit/test_a.py", "b": ""}
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file."""
+    spec = importlib.util.spec_from_file_location("pack.halves", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_running_process_exchanges_one_function(folder: Path) -> None:
+    """Whoever holds it already has the changed one, under decorators, too."""
+    path = folder / "src" / "pack" / "halves.py"
+    module = load(path)
+    half, of = module.half, module.Box.of
+    functions = find_functions(folder / "src")
+    for name in ("pack.halves.x_half__mutmut_1", "pack.halves.xǁBoxǁof__mutmut_1"):
+        codes = find_codes(read_mutant(folder, name), path)
+        assert codes
+        assert codes.keys() <= functions.keys()
+        exchange(codes, functions)
+    assert (half(6), module.half(6)) == (2, 2)
+    assert of.__func__.__code__.co_consts == module.Box.of.__func__.__code__.co_consts
+
+
+def test_what_no_code_tells_needs_an_import(folder: Path) -> None:
+    """A default of a parameter, and variables from around the function."""
+    path = folder / "src" / "pack" / "halves.py"
+    for old, new in (("number: int) -> int", "number: int = 1) -> int"), ("cls() if", "__class__() if")):
+        change = Change("pack.halves", "pack.halves.half", "", "", SOURCE.replace(old, new))
+        of_method = Change("pack.halves", "pack.halves.Box.of", "", "", SOURCE.replace(old, new))
+        assert find_codes(change if "int" in old else of_method, path) == {}
+
+
+def test_a_functions_lines_leave_out_its_head(folder: Path) -> None:
+    """They run when it is defined."""
+    module = load(folder / "src" / "pack" / "halves.py")
+    assert find_lines(module.half.__code__) == {6}
+    assert find_lines((lambda: 1).__code__) != frozenset()
+
+
+def test_reach_is_kept_for_the_same_sources(tmp_path: Path) -> None:
+    """Of each file of tests; and forgotten with the first change of what they share."""
+    path = tmp_path / "reach.json"
+    reach = Reach({"a.py::one": 0.5, "b.py::one": 1.5}, {"here": ["b.py::one", IMPORT], "there": []})
+    sources = Sources(1, {"a.py": 2, "b.py": 3})
+    assert read_reach(path, sources) == (Reach({}, {}), set())
+    write_reach(path, sources, reach)
+    assert read_reach(path, sources) == (reach, {"a.py", "b.py"})
+    known, same = read_reach(path, Sources(1, {"a.py": 2, "b.py": 4}))
+    assert (known, same) == (Reach({"a.py::one": 0.5}, {"here": [IMPORT], "there": []}), {"a.py"})
+    assert read_reach(path, Sources(2, sources.files)) == (Reach({}, {}), set())
+    again = merge(known, Reach({"b.py::two": 1.0}, {"there": ["b.py::two"]}))
+    assert again == Reach({"a.py::one": 0.5, "b.py::two": 1.0}, {"here": [IMPORT], "there": ["b.py::two"]})
+
+
+def test_sources_are_told_apart(tmp_path: Path) -> None:
+    """Files of tests each, all others together; by what they are called and what is in them."""
+    for name in ("src/a.py", "tests/unit/test_a.py", "tests/unit/helper.py", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    first = stamp_sources(tmp_path, ["tests/unit"])
+    assert stamp_sources(tmp_path, ["tests/unit"]) == first
+    assert list(first.files) == ["tests/unit/test_a.py"]
+    (tmp_path / "tests/unit/test_a.py").write_text("other", encoding="utf-8")
+    second = stamp_sources(tmp_path, ["tests/unit"])
+    assert second.stamp == first.stamp
+    assert second.files != first.files
+    (tmp_path / "src" / "a.py").rename(tmp_path / "src" / "b.py")
+    assert stamp_sources(tmp_path, ["tests/unit"]).stamp != second.stamp
+
+
+def test_processes_say_one_thing_or_nothing() -> None:
+    """Whether they talk, end, die, or take too much time."""
+
+    def spin(tell: Tell) -> None:
+        limit(0.01, tell, "slow")
+        while True:
+            pass
+
+    tasks = [
+        Task("silent", lambda tell: None, 60.0),
+        Task("talking", lambda tell: tell("words"), 60.0),
+        Task("dying", lambda tell: os._exit(3), 60.0),
+        Task("spinning", spin, 60.0),
+        Task("waiting", lambda tell: time.sleep(60.0), 0.001),
+    ]
+    said: dict[str, str] = {}
+    run_each(tasks, 2, said.__setitem__)
+    assert said == {
+        "silent": "",
+        "talking": "words",
+        "dying": "it ended with 3",
+        "spinning": "slow",
+        "waiting": "it hangs",
+    }
+
+
+def test_a_task_that_raises_is_no_verdict() -> None:
+    """Its error is not taken for a test's."""
+
+    def fail(tell: Tell) -> None:
+        raise ValueError("wrong")
+
+    with pytest.raises(RuntimeError, match="wrong one: what runs the tests has failed"):
+        run_each([Task("wrong one", fail, 60.0)], 1, lambda name, words: None)
+
+
+def test_nothing_that_a_process_started_outlives_it(tmp_path: Path) -> None:
+    """Once it has spoken."""
+
+    def leave(tell: Tell) -> None:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60.0)
+            os._exit(0)
+        (tmp_path / "child").write_text(str(child), encoding="utf-8")
+        tell("words")
+        time.sleep(60.0)
+
+    run_each([Task("parent", leave, 60.0)], 1, lambda name, words: None)
+    child = int((tmp_path / "child").read_text(encoding="utf-8"))
+    state = Path(f"/proc/{child}/stat")
+    deadline = time.monotonic() + 30.0
+    while state.exists() and ") Z " not in state.read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_every_reason_is_of_a_function_that_is_there() -> None:

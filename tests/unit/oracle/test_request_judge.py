@@ -114,6 +114,7 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Pause(1)), answer(NoRoom()), "C1"),
     ((AddRequest((1, 2)), Pause(1)), tells(0), "C1"),
     ((AddRequest(SEVEN), Pause(1)), answer(Done()), "C1"),
+    ((AddRequest(SEVEN), Pause(1)), sizes_with(pool_avail=1), "X4"),
     ((AddRequest((1, 2)), Pause(1), Pause(1)), answer(Done()), "X1"),
     ((AddRequest((1, 2)), Pause(1), Resume(1)), tells(0), "C1"),
     ((AddRequest((1, 2)), Pause(1), Resume(1)), answer(Failed("UsageError")), "C1"),

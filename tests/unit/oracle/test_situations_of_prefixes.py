@@ -67,6 +67,14 @@ def test_a_window_of_one_page_has_no_edge_to_split() -> None:
     assert "an edge node is split" not in expected("swa", "inspect", window=4, page_size=4)
 
 
+@pytest.mark.parametrize("window", [1, 3, 4])
+def test_a_page_is_one_token_where_nothing_says_otherwise(window: int) -> None:
+    """S5: so no window has a ragged edge."""
+    config = {"pool": "none", "window": window}
+    said = expected(*ALL, window=window)
+    assert expected_situations(Header("x", "prefix", config, ALL)) == said
+
+
 def test_little_can_happen_to_what_keeps_nothing() -> None:
     """Section 6 of the contract."""
     assert expected(retains=False) == frozenset()

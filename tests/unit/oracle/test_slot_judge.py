@@ -287,6 +287,17 @@ def test_paged_halves_keep_their_place_in_the_page() -> None:
     assert judge.evidence.exercised["A7"]
 
 
+def test_an_order_counts_as_kept_after_a_failure_only() -> None:
+    """X4: the same pages, before and after an alloc that failed."""
+    judge, kept = SlotJudge(header()), "an alloc fails and the order stays"
+    step = play(judge, TOOK_1)
+    assert kept not in judge.evidence.reached
+    for operation, result, free in (TOO_MUCH, (Alloc(1), slots(2), 2)):
+        judge.judge(step, operation, outcome(judge, result, free))
+        step += 1
+    assert kept in judge.evidence.reached
+
+
 def test_an_order_that_nobody_claims_is_not_judged() -> None:
     """A4 needs merges: without it any free page will do, and nothing is counted."""
     judge = SlotJudge(header("pool"))

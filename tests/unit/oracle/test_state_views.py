@@ -89,6 +89,12 @@ def test_a_list_is_in_order(told: ToldProgram) -> None:
     assert told.law(look, full_lru=(upper, lower, upper)) == "M8"
 
 
+def test_only_lists_of_several_nodes_are_evidence(told: ToldProgram) -> None:
+    """M8: one node is in order whatever a cache does; the last look shows two, one of them with a state."""
+    evidence, law = told.judged()
+    assert (law, evidence.exercised["M8"]) == (None, 1)
+
+
 def test_a_list_that_is_not_claimed_is_not_judged() -> None:
     """M8: whatever it says."""
     told = ToldProgram("mamba", without=("lru_lists",), **HYBRID)

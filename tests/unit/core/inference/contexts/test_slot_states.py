@@ -102,15 +102,15 @@ def test_given_states_are_written_to_one_layer_of_one_slot(
 
 
 @pytest.mark.parametrize(
-    ("block", "layer", "ssm", "conv", "error"),
+    ("block", "layer", "ssm", "conv", "error", "words"),
     [
-        (4, 0, torch.zeros(2, 2), torch.zeros(3).half(), UsageError),
-        (5, 2, torch.zeros(2, 2), torch.zeros(3).half(), IndexError),
-        (5, -1, torch.zeros(2, 2), torch.zeros(3).half(), IndexError),
-        (9, 0, torch.zeros(2, 2), torch.zeros(3).half(), IndexError),
-        (5, 0, torch.zeros(2, 1), torch.zeros(3).half(), ValueError),
-        (5, 0, torch.zeros(2, 2), torch.zeros(1).half(), ValueError),
-        (5, 0, torch.zeros(2, 2), torch.zeros(3), TypeError),
+        (4, 0, torch.zeros(2, 2), torch.zeros(3).half(), UsageError, "block"),
+        (5, 2, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, r"layer_idx 2 is outside 0\.\.1"),
+        (5, -1, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, r"layer_idx -1 is outside 0\.\.1"),
+        (9, 0, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, "block"),
+        (5, 0, torch.zeros(2, 1), torch.zeros(3).half(), ValueError, "ssm"),
+        (5, 0, torch.zeros(2, 2), torch.zeros(1).half(), ValueError, "conv"),
+        (5, 0, torch.zeros(2, 2), torch.zeros(3), TypeError, "conv"),
     ],
 )
 def test_bad_states_are_not_written(
@@ -121,12 +121,13 @@ def test_bad_states_are_not_written(
     ssm: torch.Tensor,
     conv: torch.Tensor,
     error: type[Exception],
+    words: str,
 ) -> None:
-    """C7, X1: neither of the two, if one is wrong."""
+    """C7, X1: neither of the two, if one is wrong; the message says which."""
     context = make_context()
     context.slots.allocate_slots_batch([5])
     before = all_bits(context, read_bits)
-    with pytest.raises(error):
+    with pytest.raises(error, match=words):
         context.slots.store_from_tensors(block, layer, ssm, conv)
     assert_same(all_bits(context, read_bits), before)
 
