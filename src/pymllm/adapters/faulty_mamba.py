@@ -136,6 +136,7 @@ class TokensAsStates(_Hybrid):
     """Counts the tokens of nodes with a state instead of the states."""
 
     BREAKS = "M6"
+    ALSO = ("M4",)  # the same size after a hold or a release
     CACHE = _TellsTokens
 
 

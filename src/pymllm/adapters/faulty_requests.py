@@ -78,6 +78,7 @@ class PromptOffsets(_FaultySlots):
     """Counts the ends of blocks in a later chunk as if the prompt began there."""
 
     BREAKS = "C8"
+    ALSO = ("C7",)  # an end that is counted elsewhere is one whose state nobody keeps
     SLOTS = _CountsFromPrompt
 
 

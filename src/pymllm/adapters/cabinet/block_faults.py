@@ -212,7 +212,7 @@ _INDEXED = (
     Fault(
         "B137",
         "No check that a hit has the right tokens",
-        ("C3",),
+        ("C3", "X4"),  # with a wrong hit a request fits where there is no room
         ("requests",),
         (
             Edit(

@@ -104,7 +104,7 @@ _IN_REQUESTS = (
     Fault(
         "B76-requests",
         "Aborted restore leaves a published, never-filled slot",
-        ("E1", "E2", "C1"),  # C1: it keeps cached blocks behind the last state, which a right one computes anew
+        ("E1", "E2", "C1"),  # C1: it holds hits behind the last state, which a right one does not
         ("requests",),
         (
             Edit(f"{_REQUESTS}._resume", " if slots.has_state(live.blocks[count - 1])", ""),
