@@ -364,3 +364,8 @@ def test_the_example_in_the_docstring_runs() -> None:
     result = doctest.testmod(req_to_token_pool)
     assert result.attempted == 5
     assert result.failed == 0
+
+
+def test_the_table_is_on_the_device_that_was_named() -> None:
+    """P1: also where torch has another default."""
+    assert make_pool(device="meta").req_to_token.device.type == "meta"

@@ -107,6 +107,12 @@ def test_token_outside_32_bits_is_named(container: Any, token: int) -> None:
         encode_tokens(container([1, token]))
 
 
+def test_the_largest_token_is_none_of_those_outside() -> None:
+    """H1, X1: the error names the one behind it."""
+    with pytest.raises(ValueError, match=f"token {2**32} "):
+        encode_tokens(np.array([2**32 - 1, 2**32]))
+
+
 def test_token_beyond_the_tail_is_checked_too() -> None:
     """X1: bad input is bad wherever it stands."""
     with pytest.raises(ValueError, match="-5"):

@@ -92,3 +92,4 @@ def test_the_schema_names_format_version_and_kinds() -> None:
     assert header["properties"]["schema"] == {"const": 1}
     assert "slots" in header["properties"]["kind"]["enum"]
     assert step["required"] == ["step", "op"]
+    assert set(step["properties"]) == {"step", "op", "outcome"}

@@ -85,10 +85,14 @@ def test_a_node_that_differs_from_the_model_is_refused(
 
 
 def test_nodes_that_are_missing_or_too_many_are_refused() -> None:
-    """R3, R9: every cached page, and no other."""
+    """R3, R9: every cached page, and no other; the words say which."""
     assert look(NodeBook(model(), Evidence(), LAWS), [UPPER]) == "R3"
     more = dataclasses.replace(LOWER, id=3, parent=2, boundary=None)
-    assert look(NodeBook(model(), Evidence(), LAWS), [*GOOD, more]) == "R9"
+    with pytest.raises(InvariantViolation) as caught:
+        NodeBook(model(), Evidence(), LAWS).look([*GOOD, more], {9: 5})
+    assert caught.value.law == "R9"
+    assert caught.value.message.startswith("page (1, 2, 3, 4, 3")
+    assert (caught.value.expected, caught.value.observed) == ("not in the tree", "slots (14,)")
 
 
 def test_a_window_starts_with_a_node() -> None:
@@ -150,7 +154,9 @@ def test_a_node_is_split_only_where_it_may_be() -> None:
     assert look(seen(), split_in_three()) == "R2"
     book = seen()
     book.may_split([WHOLE.upto(1)])
+    before = book.evidence.exercised["R10"]
     assert look(book, split_in_three()) is None
+    assert book.evidence.exercised["R10"] - before == 2
     assert book.evidence.reached["a held path is split"] == 1
     assert not book.evidence.reached["an edge node is split"]
     book = seen()

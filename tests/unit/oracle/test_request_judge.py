@@ -140,6 +140,25 @@ def test_a_wrong_outcome_breaks_its_law(program: tuple[Operation, ...], change: 
     assert law_of(play(*program), change) == law
 
 
+def test_a_refused_reset_is_called_one() -> None:
+    """C9: in the words of the violation."""
+    *before, last = play(AddRequest((1, 2)), Reset()).steps
+    assert last.outcome is not None
+    wrong = dataclasses.replace(last, outcome=answer(Failed("RuntimeError"))(last.outcome))
+    found = judge_steps(play().header, [*before, wrong])[1]
+    assert found is not None
+    assert found[1].message == "reset"
+
+
+@pytest.mark.parametrize(("prompt", "times"), [((1, 2, 5, 6, 7), 0), (SEVEN, 0)])
+def test_no_other_content_is_met_where_no_hash_is_shared(prompt: tuple[int, ...], times: int) -> None:
+    """C3: a prompt that goes on elsewhere, or not at all, finds no block of its hash."""
+    history = play(AddRequest(SEVEN), RunStep(), Release(1), AddRequest(prompt))
+    evidence, found = judge_steps(history.header, history.steps)
+    assert found is None
+    assert evidence.reached["a hash names a block of other content"] == times
+
+
 def test_under_ref_zero_a_release_gives_up_what_was_cached() -> None:
     """C6: with its states; the law that the callback breaks says so."""
     history = play(AddRequest(SEVEN), RunStep(), Release(1), policy="ref_zero")

@@ -108,8 +108,8 @@ def test_given_states_are_written_to_one_layer_of_one_slot(
         (5, 2, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, r"layer_idx 2 is outside 0\.\.1"),
         (5, -1, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, r"layer_idx -1 is outside 0\.\.1"),
         (9, 0, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, "block"),
-        (5, 0, torch.zeros(2, 1), torch.zeros(3).half(), ValueError, "ssm"),
-        (5, 0, torch.zeros(2, 2), torch.zeros(1).half(), ValueError, "conv"),
+        (5, 0, torch.zeros(2, 1), torch.zeros(3).half(), ValueError, "^ssm_state "),
+        (5, 0, torch.zeros(2, 2), torch.zeros(1).half(), ValueError, "^conv_state "),
         (5, 0, torch.zeros(2, 2), torch.zeros(3), TypeError, "conv"),
     ],
 )
