@@ -6,7 +6,7 @@ score is printed with every survivor that mutants_explained.json does not explai
 could tell the difference.
 
 With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, what
-was not and is explained by now is left alone, and all others are tried again, under the tests as they are then.
+was not but is explained is left alone, and all others are tried again, under the tests as they are then.
 """
 
 from __future__ import annotations
