@@ -5,8 +5,8 @@ those unit tests of these rooms and state machines that enter the changed functi
 score is printed with every survivor that mutants_explained.json does not explain: it is equivalent, or nobody
 could tell the difference.
 
-With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, all
-others are tried again, under the tests as they are by then.
+With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, what
+was not but is explained is left alone, and all others are tried again, under the tests as they are then.
 """
 
 from __future__ import annotations
@@ -160,13 +160,18 @@ def main() -> int:
 
 
 def find_out(folder: Path, changes: dict[str, Change], jobs: int) -> dict[str, str]:
-    """Run the tests on all changes that nobody has noticed yet; by name, who has, or nothing."""
+    """Run the tests on all changes that are not known yet; by name, who has noticed, or nothing."""
     import torch  # noqa: F401  # once, for all processes that are forked
 
     results = Results(folder / "results.json")
     # Names count up in a function: after a change of it they mean something else.
     keys = {name: f"{name} {zlib.crc32((it.old + it.new).encode()):08x}" for name, it in changes.items()}
-    left = {keys[name]: it for name, it in changes.items() if not results.noticed.get(keys[name])}
+    reasons = explain()
+    left = {}
+    for name, it in changes.items():
+        by = results.noticed.get(keys[name])
+        if not by and (by is None or Mutant(it.function, it.old, it.new) not in reasons):
+            left[keys[name]] = it
 
     def show(key: str, by: str) -> None:
         print(f"{key.partition(' ')[0]}: {by or 'NOBODY'}", file=sys.stderr, flush=True)

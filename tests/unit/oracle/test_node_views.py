@@ -50,3 +50,12 @@ def test_what_is_no_tree_is_refused(changes: dict[str, Any], law: str) -> None:
     with pytest.raises(InvariantViolation) as refused:
         read_nodes(Evidence(), [UPPER, dataclasses.replace(LOWER, **changes)], 2)
     assert refused.value.law == law
+
+
+@pytest.mark.parametrize("tokens", [(), (9, (9, 9))])
+def test_a_node_without_a_width_is_named(tokens: tuple[Any, ...]) -> None:
+    """R9: with what it has."""
+    with pytest.raises(InvariantViolation) as refused:
+        read_nodes(Evidence(), [UPPER, dataclasses.replace(LOWER, tokens=tokens)], 2)
+    assert refused.value.message == "tokens of node 2"
+    assert (refused.value.expected, refused.value.observed) == ("some, of one width", str(tokens))

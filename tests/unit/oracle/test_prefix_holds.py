@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Evict, Inspect, Key, Lock, Match, Unlock
 from pymllm.oracle.outcomes import Done, Effect, Failed, Locked
 
@@ -255,3 +257,16 @@ def test_a_stale_node_whose_key_is_back_is_noticed() -> None:
     met = reached_by(told)
     assert met["a stale node is used"] == 2
     assert met["a stale node is used whose key is cached again"] == 1
+
+
+def test_a_refusal_names_the_call() -> None:
+    """R6: a hold must be given back when its holder asks."""
+    told = ToldProgram()
+    release = told(Unlock(told(Lock(told.put(7)))))
+    outcome = dataclasses.replace(told.outcome(release), result=Failed("KeyError"))
+    steps = [
+        dataclasses.replace(step, outcome=outcome) if step.number == release else step for step in told.steps
+    ]
+    found = judge_steps(told.header, steps)[1]
+    assert found is not None
+    assert (found[1].law, found[1].message) == ("R6", "unlock")

@@ -9,6 +9,7 @@ from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Step
+from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import (
     Alloc,
     Evict,
@@ -21,7 +22,7 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots
+from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots
 
 
 def windowed(**config: Any) -> ToldProgram:
@@ -147,3 +148,25 @@ def test_there_may_be_no_pool(operation: Operation) -> None:
     told.steps.append(Step(1, operation, Outcome(Done())))
     with pytest.raises(ProgramError, match="pool"):
         told.judged()
+
+
+def words(told: ToldProgram, number: int, result: Result) -> str:
+    """Return what is said of a call that has another result."""
+    step = told.step(number)
+    changed = Step(number, step.operation, Outcome(result, (), told.outcome(number).sizes))
+    steps = [changed if one.number == number else one for one in told.steps]
+    found = judge_steps(told.header, steps)[1]
+    assert found is not None
+    return found[1].message
+
+
+def test_a_refusal_names_the_call() -> None:
+    """A2, A7: with its slots, or what there should be as many of."""
+    told = windowed(pool="swa")
+    given = told(Alloc(2))
+    read = told(ReadHalves((Span(given, 0, 2),)))
+    halves = told.outcome(read).result
+    assert isinstance(halves, Slots)
+    assert words(told, read, Slots((), (*halves.swa_slots, 0))) == "number of halves"
+    freed = told(Free((Span(given, 0, 2),)))
+    assert words(told, freed, Failed("ValueError")) == "free([1, 2])"

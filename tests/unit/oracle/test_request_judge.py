@@ -150,13 +150,13 @@ def test_a_refused_reset_is_called_one() -> None:
     assert found[1].message == "reset"
 
 
-@pytest.mark.parametrize(("prompt", "times"), [((1, 2, 5, 6, 7), 0), (SEVEN, 0)])
-def test_no_other_content_is_met_where_no_hash_is_shared(prompt: tuple[int, ...], times: int) -> None:
+@pytest.mark.parametrize("prompt", [(1, 2, 5, 6, 7), SEVEN])
+def test_no_other_content_is_met_where_no_hash_is_shared(prompt: tuple[int, ...]) -> None:
     """C3: a prompt that goes on elsewhere, or not at all, finds no block of its hash."""
     history = play(AddRequest(SEVEN), RunStep(), Release(1), AddRequest(prompt))
     evidence, found = judge_steps(history.header, history.steps)
     assert found is None
-    assert evidence.reached["a hash names a block of other content"] == times
+    assert not evidence.reached["a hash names a block of other content"]
 
 
 def test_under_ref_zero_a_release_gives_up_what_was_cached() -> None:

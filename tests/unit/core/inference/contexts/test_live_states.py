@@ -32,7 +32,7 @@ def test_rows_are_looked_up_in_any_table(table: Any) -> None:
     assert live.rows([]).tolist() == []
     for request in (2, 3):
         with pytest.raises(UsageError, match=f"request {request} has no live state"):
-            live.rows([0, request])
+            live.rows([1, request])
     with pytest.raises(IndexError, match=r"outside 0\.\.3"):
         live.rows([4])
 
