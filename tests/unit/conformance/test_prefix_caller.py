@@ -206,7 +206,8 @@ class TestEveryKeyWithItsState:
 
     def test_a_key_without_a_page_needs_none(self, tiny: str) -> None:
         made = caller(f"{tiny}:NeedsStates", **self.CONFIG)
-        assert put(made, 7) is not None
+        slots = made.allocate(1)
+        assert made.insert(Key((7,)), slots[:1], style=0) is not None
         assert [insert.state for insert in asked(made, Insert)] == [None]
 
     def test_a_state_that_is_there_already_is_given_back(self, tiny: str) -> None:
