@@ -95,6 +95,7 @@ def test_the_markers_are_known(run: Run) -> None:
     result.stdout.fnmatch_lines(
         ["@pytest.mark.gpu:*", "@pytest.mark.gpu_memory_limit(*", "@pytest.mark.no_leak(*"]
     )
+    assert result.ret == 0
 
 
 # -- who may run -----------------------------------------------------------------------------------------

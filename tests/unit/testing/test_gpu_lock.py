@@ -93,6 +93,8 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     try:
         other = GpuLock("GPU-1", tmp_path)
         other.acquire(wait=False)
+        assert other.is_held
+        assert child.poll() is None
         other.release()
     finally:
         child.kill()
