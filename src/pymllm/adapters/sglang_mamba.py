@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -253,14 +253,6 @@ class SglangMamba(SglangTreeOfStates):
         return [int(slot) for slot in self.cache.all_values_flatten()]
 
     # -- looking inside ------------------------------------------------------------------------------------
-
-    def nodes(self) -> Iterator[tuple[Any, Any]]:
-        """Walk the tree from its root."""
-        pending = [self.cache.root_node]
-        for parent in pending:
-            for node in parent.children.values():
-                yield node, parent
-                pending.append(node)
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pymllm.adapters.sglang_package import load_sglang
@@ -24,14 +23,6 @@ class SglangRadix(SglangTree):
             page_size=page_size,
         )
         return load_sglang("mem_cache.radix_cache").RadixCache(params)
-
-    def nodes(self) -> Iterator[tuple[Any, Any]]:
-        """Walk the tree from its root."""
-        pending = [self.cache.root_node]
-        for parent in pending:
-            for node in parent.children.values():
-                yield node, parent
-                pending.append(node)
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like; its hits count inserts, which is another law's business."""

@@ -295,9 +295,13 @@ class SglangTree(BaseAdapter, ABC):
 
     # -- looking inside ------------------------------------------------------------------------------------
 
-    @abstractmethod
     def nodes(self) -> Iterable[tuple[Any, Any]]:
         """Return every node but the root with its parent, parents before their children."""
+        pending = [self.cache.root_node]
+        for parent in pending:
+            for node in parent.children.values():
+                yield node, parent
+                pending.append(node)
 
     @abstractmethod
     def view(self, node: Any, parent: int | None) -> NodeView:

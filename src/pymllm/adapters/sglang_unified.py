@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -85,14 +85,6 @@ class SglangUnified(SglangTree):
         return len(self.cache.path_device_indices(node))
 
     # -- looking inside ------------------------------------------------------------------------------------
-
-    def nodes(self) -> Iterator[tuple[Any, Any]]:
-        """Walk the tree from its root."""
-        pending = [self.cache.root_node]
-        for parent in pending:
-            for node in parent.children.values():
-                yield node, parent
-                pending.append(node)
 
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like."""
