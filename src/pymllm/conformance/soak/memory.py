@@ -20,6 +20,26 @@ _NAME = f"{platform.node()}/{os.getpid()}/{_PROCESS.create_time():.2f}"
 _C = ctypes.CDLL(None)
 
 
+class _MallInfo(ctypes.Structure):
+    """What glibc (2.33 and later) says of its arenas, as its header has it."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    )
+
+
 @functools.cache
 def _set_modules_aside() -> None:
     """Let the collector leave alone what is there now: half a million objects of torch and its like.
@@ -43,7 +63,10 @@ def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
     Notes
     -----
     The C library keeps what was freed for later, so that a process looks as large as the largest run it ever
-    played; what can go is given back first (`malloc_trim`), where the library can do so. Cost: a full
+    played; what can go is given back first (`malloc_trim`), where the library can do so. Python gives back an
+    arena of a megabyte only when its last object is gone: after a run that needed 500 MiB, 11,000 objects
+    more than before, about one megabyte, were seen to keep 240 MiB. So what is in use is counted, too:
+    objects (``blocks``), and what the library handed out to everything else (``malloc``). Cost: a full
     garbage collection, and the kernel's look at every mapping, a few milliseconds each.
     """
     _set_modules_aside()
@@ -52,4 +75,13 @@ def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
         _C.malloc_trim(0)
     used = _PROCESS.memory_full_info()
     uss: int = getattr(used, "uss", used.rss)
-    return Memory(_NAME, operations, used.rss, uss, sys.getallocatedblocks(), is_first)
+    return Memory(_NAME, operations, used.rss, uss, sys.getallocatedblocks(), is_first, _handed_out())
+
+
+def _handed_out() -> int:
+    """Return the bytes that the C library has handed out; 0 where it cannot be asked."""
+    if not hasattr(_C, "mallinfo2"):
+        return 0
+    _C.mallinfo2.restype = _MallInfo
+    info = _C.mallinfo2()
+    return int(info.uordblks + info.hblkhd)

@@ -146,6 +146,9 @@ class Memory:
         Blocks of memory that Python objects are in.
     is_first : bool
         Whether the run was the first of its process at its place, so that modules and classes came with it.
+    malloc : int
+        Bytes that the C library has handed out, in which are tensors, arrays and long lists; 0 where it
+        cannot be asked.
     """
 
     process: str = ""
@@ -154,6 +157,7 @@ class Memory:
     uss: int = 0
     blocks: int = 0
     is_first: bool = False
+    malloc: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pymllm.conformance.soak.drift import MEASURES, Drift, DriftVerdict, MemoryC
 from pymllm.conformance.soak.records import Memory
 
 MIB = 1 << 20
-USS = MEASURES[0]
+MALLOC = MEASURES[1]
 
 
 def drift(slope: float, noise: float, samples: int = 60, processes: int = 1, seed: int = 0) -> Drift:
@@ -23,7 +23,7 @@ def drift(slope: float, noise: float, samples: int = 60, processes: int = 1, see
         )
         for process in range(processes)
     }
-    return estimate_drift(USS, series)
+    return estimate_drift(MALLOC, series)
 
 
 def test_a_leak_grows_and_its_slope_is_found() -> None:
@@ -46,7 +46,7 @@ def test_a_few_large_runs_do_not_move_the_slope() -> None:
     """It is a median."""
     series = [0.0] * 60
     series[30] = series[45] = 500.0 * MIB
-    found = estimate_drift(USS, {"p": ([10_000.0 * at for at in range(60)], series)})
+    found = estimate_drift(MALLOC, {"p": ([10_000.0 * at for at in range(60)], series)})
     assert found.slope == 0
     assert found.verdict is DriftVerdict.FLAT
 
@@ -62,9 +62,9 @@ def test_few_samples_say_nothing() -> None:
     """Nor do those of which all were taken at once."""
     found = drift(50 * MIB, 0, 9)
     assert (found.verdict, found.slope, found.samples) == (DriftVerdict.TOO_SHORT, None, 7)
-    found = estimate_drift(USS, {"p": ([0.0] * 40, [1.0] * 40)})
+    found = estimate_drift(MALLOC, {"p": ([0.0] * 40, [1.0] * 40)})
     assert found.verdict is DriftVerdict.TOO_SHORT
-    assert estimate_drift(USS, {}).samples == 0
+    assert estimate_drift(MALLOC, {}).samples == 0
 
 
 def test_several_processes_are_looked_at_each_by_itself() -> None:
@@ -73,7 +73,7 @@ def test_several_processes_are_looked_at_each_by_itself() -> None:
     assert (many.processes, many.samples) == (4, 60)
     assert many.verdict is DriftVerdict.GROWS
     lone = {"a": ([1.0, 2.0], [0.0, 1e12])}
-    assert estimate_drift(USS, lone).processes == 0
+    assert estimate_drift(MALLOC, lone).processes == 0
 
 
 def test_long_courses_are_thinned_out() -> None:
@@ -83,17 +83,51 @@ def test_long_courses_are_thinned_out() -> None:
     assert found.slope == pytest.approx(50 * MIB, rel=0.1)
 
 
+def at_rest(operations: int, held: float, *, blocks: int = 100, is_first: bool = False) -> Memory:
+    """A sample of a process that holds so many bytes."""
+    return Memory("p", operations, int(held), int(held), blocks, is_first, int(held))
+
+
 def test_the_course_leaves_first_runs_out() -> None:
     """Modules and classes come once; what grows in other runs is summed up."""
     course = MemoryCourse()
     for at in range(40):
         is_first = at < 10
         grown = 1000 * min(at + 1, 10) * MIB + 5 * max(0, at - 9) * MIB
-        course.add(Memory("p", 10_000 * (at + 1), grown, grown, 100, is_first))
-    uss, rss, blocks = course.estimate()
-    assert uss.slope == rss.slope == pytest.approx(500 * MIB)
-    assert (uss.verdict, blocks.verdict) == (DriftVerdict.GROWS, DriftVerdict.FLAT)
+        course.add(at_rest(10_000 * (at + 1), grown, is_first=is_first))
+    blocks, malloc, uss, rss = course.estimate()
+    assert malloc.slope == uss.slope == rss.slope == pytest.approx(500 * MIB)
+    assert (malloc.verdict, blocks.verdict) == (DriftVerdict.GROWS, DriftVerdict.FLAT)
     assert course.peak == (10_000 + 150) * MIB
+
+
+def test_what_a_run_leaves_behind_for_a_while_is_neither_growth_nor_the_opposite() -> None:
+    """Also where it came with a first run, which is left out, and went with another, which is not."""
+    course = MemoryCourse()
+    for at in range(80):
+        left = 300 * MIB if at % 10 in (3, 4) else 0
+        course.add(at_rest(10_000 * (at + 1), 200 * MIB + left, is_first=at % 10 == 3))
+    for found in course.estimate():
+        assert (found.slope, found.verdict) == (0, DriftVerdict.FLAT)
+
+
+def test_a_leak_is_seen_through_what_runs_leave_behind() -> None:
+    """The floor rises with it."""
+    course = MemoryCourse()
+    for at in range(80):
+        left = 300 * MIB if at % 3 == 0 else 0
+        course.add(at_rest(10_000 * (at + 1), 200 * MIB + left + 2 * at * MIB, blocks=1_000 * (at + 1)))
+    blocks, malloc, uss, _ = course.estimate()
+    assert blocks.verdict is malloc.verdict is uss.verdict is DriftVerdict.GROWS
+    assert malloc.slope == pytest.approx(200 * MIB, rel=0.1)
+
+
+def test_what_cannot_be_asked_is_no_measure() -> None:
+    """A library that does not say what it handed out."""
+    course = MemoryCourse()
+    for at in range(30):
+        course.add(Memory("p", 10_000 * at, 5 * MIB, 5 * MIB, 100))
+    assert [it.measure for it in course.estimate()] == ["blocks", "uss", "rss"]
 
 
 def test_runs_that_were_not_measured_are_no_samples() -> None:
@@ -101,4 +135,4 @@ def test_runs_that_were_not_measured_are_no_samples() -> None:
     course = MemoryCourse()
     for _ in range(30):
         course.add(Memory())
-    assert [it.samples for it in course.estimate()] == [0, 0, 0]
+    assert [it.samples for it in course.estimate()] == [0, 0, 0, 0]

@@ -24,9 +24,21 @@ def test_what_is_held_shows_and_what_went_does_not() -> None:
     assert before.process == during.process != ""
 
 
+def test_what_the_library_handed_out_shows() -> None:
+    """Objects without blocks of Python: tensors, arrays, long lists."""
+    before = look_at_memory(0)
+    assert before.malloc > 0
+    held = [bytearray(200_000) for _ in range(50)]
+    during = look_at_memory(1)
+    assert sum(map(len, held)) <= during.malloc - before.malloc < 2 * sum(map(len, held))
+    del held
+    assert look_at_memory(2).malloc - before.malloc < 1_000_000
+
+
 def test_a_library_without_trimming_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is only that of one system."""
     monkeypatch.setattr(memory, "_C", ctypes.CDLL(None)._handle)
     assert not hasattr(memory._C, "malloc_trim")
     assert look_at_memory(1).blocks > 0
+    assert look_at_memory(1).malloc == 0
     assert gc.isenabled()
