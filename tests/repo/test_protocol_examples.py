@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +15,8 @@ from pymllm.cli import main
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.operations import Alloc, Evict, Fault, Insert, Key, Lock, Operation, Span
+from tests.example_programs import EXAMPLES, PYTHON, build_c, build_python, build_rust, build_strict
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "protocol"
-PYTHON = [sys.executable, "-S"]
 LAWS = {
     *("X3", "X4", "X7", "A1", "A2", "A3", "K1", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9"),
     *("E1", "E2", "E3", "E4", "E5"),
@@ -27,41 +24,6 @@ LAWS = {
 """What a cache with slots, namespaces and a strict order of recency claims, driven by an engine."""
 STRICT_LAWS = LAWS | {"X1", "X2", "X6"}
 """What it claims beside that refuses misuse, calls back and lets calls fail."""
-
-
-def compiler(*names: str) -> str:
-    """The first of some compilers that is there; rustup puts its own where no PATH may lead."""
-    cargo = str(Path.home() / ".cargo" / "bin")
-    found = next(
-        (path for name in names if (path := shutil.which(name) or shutil.which(name, path=cargo))), None
-    )
-    if found is None:
-        pytest.skip(f"needs a compiler; there is none of {', '.join(names)}")
-    return found
-
-
-def build_c(folder: Path) -> list[str]:
-    program = folder / "page_cache_c"
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    subprocess.run(
-        [compiler("cc", "gcc"), "-O2", *strict, "-o", program, EXAMPLES / "page_cache.c"], check=True
-    )
-    return [str(program)]
-
-
-def build_rust(folder: Path) -> list[str]:
-    program = folder / "page_cache_rs"
-    command = [compiler("rustc"), "--edition", "2021", "-O", "-D", "warnings", "-o", program]
-    subprocess.run([*command, EXAMPLES / "page_cache.rs"], check=True)
-    return [str(program)]
-
-
-def build_python(folder: Path) -> list[str]:
-    return [*PYTHON, str(EXAMPLES / "page_cache.py")]
-
-
-def build_strict(folder: Path) -> list[str]:
-    return [*PYTHON, str(EXAMPLES / "strict_cache.py")]
 
 
 CACHED = [Alloc(2), Insert(Key((1, 2)), (Span(1, 0, 2),))]
