@@ -24,7 +24,7 @@ class PageCache:
         self.pages = {}  # prefix -> [slots of its last page, time of last use]
         self.holds = Counter()  # prefix -> holds at or below it
         self.nodes = {}  # step -> the prefix that it returned
-        self.freed = []  # what the operation in progress gave back to the pool by itself
+        self.effects = []  # what the operation in progress did by itself
 
     def prefixes(self, prefix):
         """Every prefix of whole pages, the shortest first."""
@@ -44,13 +44,13 @@ class PageCache:
             found.append(prefix)
         return found, whole
 
-    def match(self, step, op):
+    def do_match(self, step, op):
         found, (space, tokens) = self.find(op["key"])
         slots = [slot for prefix in found for slot in self.pages[prefix][0]]
         self.nodes[step] = space, tokens[: len(slots)]
         return {"is": "matched", "slots": slots, "prefix_len": len(slots), "node_len": len(slots)}
 
-    def insert(self, step, op):
+    def do_insert(self, step, op):
         found, whole = self.find(op["key"])
         known, length = len(found) * self.page_size, len(whole[1])
         for prefix in self.prefixes(whole)[len(found) :]:
@@ -64,43 +64,51 @@ class PageCache:
         """Whether a page without a child can be evicted: nobody holds it."""
         return not self.holds[prefix]
 
-    def evict(self, step, op):
-        gone = 0
-        while gone < op["tokens"]:
-            inner = {(space, tokens[: -self.page_size]) for space, tokens in self.pages}
-            leaves = [it for it in self.pages if it not in inner and self.may_go(it)]
+    def do_evict(self, step, op):
+        """Choose first, give back then, forget last: where the pool refuses, nothing has happened."""
+        size, left = self.page_size, dict(self.pages)
+        while (len(self.pages) - len(left)) * size < op["tokens"]:
+            inner = {(space, tokens[:-size]) for space, tokens in left}
+            leaves = [it for it in left if it not in inner and self.may_go(it)]
             if not leaves:
                 break
-            oldest = min(leaves, key=lambda it: (self.pages[it][1], len(it[1])))
-            self.give_back(self.pages.pop(oldest)[0])
-            gone += self.page_size
-        return {"is": "evicted", "full": gone}
+            del left[min(leaves, key=lambda it: (left[it][1], len(it[1])))]
+        gone = [it for it in self.pages if it not in left]
+        self.give_back([slot for it in gone for slot in self.pages[it][0]])
+        self.drop(gone)
+        return {"is": "evicted", "full": len(gone) * size}
+
+    def drop(self, prefixes):
+        for it in prefixes:
+            del self.pages[it]
 
     def give_back(self, slots):
-        if self.has_pool:
-            self.freed += slots
+        if self.has_pool and slots:
+            self.effects.append({"call": "free", "slots": slots})
             self.free += slots
 
     def hold(self, prefix, by):
         for it in self.prefixes(prefix):
             self.holds[it] += by
 
-    def lock(self, step, op):
+    def do_lock(self, step, op):
         self.nodes[step] = self.nodes[op["of"]]
         self.hold(self.nodes[step], 1)
         return {"is": "locked"}
 
-    def unlock(self, step, op):
+    def do_unlock(self, step, op):
         self.hold(self.nodes[op["lock"]], -1)
         return {"is": "done"}
 
-    def reset(self, step, op):
-        self.give_back([slot for slots, _ in self.pages.values() for slot in slots])
+    def do_reset(self, step, op):
+        """Forget everything, whatever is held, and even where the pool refuses the slots."""
+        slots = [slot for its, _ in self.pages.values() for slot in its]
         self.pages.clear()
         self.holds.clear()
+        self.give_back(slots)
         return {"is": "done"}
 
-    def alloc(self, step, op):
+    def do_alloc(self, step, op):
         count = -(-op["tokens"] // self.page_size) * self.page_size
         if not self.has_pool:
             return {"is": "unsupported", "what": "there is no pool"}
@@ -109,8 +117,8 @@ class PageCache:
         taken, self.free = self.free[:count], self.free[count:]
         return {"is": "slots", "slots": taken[: op["tokens"]]}
 
-    def free_(self, step, op):
-        """Take slots back from the caller, who knows: that is no effect."""
+    def do_free(self, step, op):
+        """Take slots from the caller, who knows: that is no effect. A page comes back once, as a whole."""
         size = self.page_size
         for page in dict.fromkeys(slot // size for slot in op["slots"]):
             self.free += range(page * size, page * size + size)
@@ -123,18 +131,16 @@ class PageCache:
         sizes = {"total_size": total, "protected_size": held, "evictable_size": total - held}
         return {**sizes, "available_size": len(self.free)} if self.has_pool else sizes
 
+    def result(self, step, op):
+        """Carry one operation out; nothing has happened where it is not supported."""
+        method = getattr(self, "do_" + op["op"], None)
+        return {"is": "unsupported", "what": op["op"]} if method is None else method(step, op)
+
     def outcome(self, step, op):
         """Carry one operation out and tell everything that could be seen of it."""
-        does = {"free": self.free_}
-        for name in ("match", "insert", "evict", "lock", "unlock", "reset", "alloc"):
-            does[name] = getattr(self, name)
-        self.freed = []
-        if op["op"] in does:
-            result = does[op["op"]](step, op)
-        else:
-            result = {"is": "unsupported", "what": op["op"]}
-        effects = [{"call": "free", "slots": self.freed}] if self.freed else []
-        return {"result": result, "effects": effects, "sizes": self.sizes()}
+        self.effects = []
+        result = self.result(step, op)
+        return {"result": result, "effects": self.effects, "sizes": self.sizes()}
 
 
 HELLO = {

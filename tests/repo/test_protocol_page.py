@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 from pymllm import __version__
+from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.process.adapter import ProcessAdapter
 from pymllm.adapters.process.messages import LINE_LIMIT, protocol_schema
 from pymllm.adapters.process.transcript import KEPT_LINES
 from pymllm.adapters.registry import make_adapter
+from pymllm.oracle.laws import laws_of
 from pymllm.oracle.operations import (
     KINDS,
     Alloc,
@@ -72,3 +74,23 @@ def test_the_numbers_and_kinds_of_the_page_are_those_of_the_code() -> None:
     assert f"at most {LINE_LIMIT:,} bytes" in PAGE
     assert f"The last {KEPT_LINES} lines" in PAGE
     assert all(f"`{kind}`" in PAGE for kind in KINDS)
+
+
+def test_the_claims_of_the_page_are_those_that_laws_of_a_prefix_cache_need() -> None:
+    """Each capability is a word of the code, and each word that a law needs has its row, with the law."""
+    table = PAGE.split("## What a claim brings")[1].split("\n\n")[2]
+    rows = [line.split("|")[1:4] for line in table.splitlines()[2:]]
+    shown = {word: row for row in rows for word in re.findall(r"`(\w+)`", row[0])}
+    assert shown.keys() <= CAPABILITIES.keys()
+    for law in laws_of("prefix"):
+        needed = law.needs_of("prefix")
+        assert needed <= shown.keys()
+        laws = " ".join(shown[word][2] for word in needed)
+        assert not needed or _names(laws, law.id), law.id
+
+
+def _names(laws: str, law: str) -> bool:
+    """Tell whether a list such as ``A1 to A3, X4`` has a law."""
+    spans = re.findall(r"([A-Z])(\d+)(?: to [A-Z](\d+))?", laws)
+    number = int(law[1:])
+    return any(law[0] == letter and int(low) <= number <= int(high or low) for letter, low, high in spans)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.sglang_package import load_sglang
+from pymllm.adapters.sglang_package import OLDER, load_sglang, require_version
 from pymllm.adapters.sglang_states import SglangStates, settings_of_states
 from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
 from pymllm.adapters.sglang_unified import SglangUnified, kind_of_memory
@@ -43,6 +43,7 @@ class SglangTreeOfStates(SglangTree):
         tracks = config.get("track_slots")
         if type(tracks) is not int:
             raise ValueError(f"the configuration's track_slots is {tracks!r}; it must be an integer")
+        require_version(self.VERSION)
         self.states = SglangStates(tracks, self.effects_of_cache)
         super().__init__(name, config)
 
@@ -189,6 +190,8 @@ class SglangMamba(SglangTreeOfStates):
     asked for: the adapter asks for KV first and then for the states that are still missing, and counts what
     goes back to the pools. ``told_counts`` in the configuration asks once and repeats what it tells.
     """
+
+    VERSION: ClassVar[str] = OLDER
 
     def claim(self) -> frozenset[str]:
         """Claim that no leaf is left without a state."""

@@ -21,7 +21,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["BARE_PACKAGES", "STAND_INS", "also_claimed", "load_sglang", "sglang_version"]
+__all__ = [
+    "BARE_PACKAGES",
+    "NEWER",
+    "OLDER",
+    "STAND_INS",
+    "also_claimed",
+    "load_sglang",
+    "require_version",
+    "sglang_version",
+]
+
+NEWER, OLDER = "0.5.23", "0.5.15"
+"""The versions that the adapters were tried with; constraints/peers-alone.txt and peers-older.txt."""
 
 STAND_INS: dict[str, str] = {
     "triton": "compiles kernels, none of which is launched on a CPU",
@@ -114,6 +126,29 @@ def sglang_version() -> str:
         return importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:
         raise ImportError("sglang is not installed; tox -e peers installs it") from None
+
+
+def require_version(known: str) -> None:
+    """Refuse another version of sglang than an adapter was tried with.
+
+    Parameters
+    ----------
+    known : str
+        `NEWER` or `OLDER`.
+
+    Raises
+    ------
+    ImportError
+        sglang is not installed, or in another version.
+
+    Notes
+    -----
+    A call that another version does not have, or that means something else there, would be taken for an
+    error of its cache.
+    """
+    version = sglang_version()
+    if version != known:
+        raise ImportError(f"sglang {version} is not the version that this adapter knows, {known}")
 
 
 def load_sglang(module: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.adapters.sglang_package import also_claimed, load_sglang
+from pymllm.adapters.sglang_package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
@@ -38,6 +38,7 @@ class SglangRows(BaseAdapter):
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
+        require_version(NEWER)
         pool = load_sglang("mem_cache.memory_pool").ReqToTokenPool
         self.pool: Any = pool(config["max_reqs"], config["max_context_len"], "cpu", False)
 

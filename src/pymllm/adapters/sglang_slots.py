@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
-from pymllm.adapters.sglang_package import also_claimed
+from pymllm.adapters.sglang_package import NEWER, also_claimed, require_version
 from pymllm.adapters.sglang_pool import SglangPool, make_allocator
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import Alloc, BeginGroup, Clear, EndGroup, Free, FreeSWA, Merge, ReadHalves
@@ -42,6 +42,7 @@ class SglangTokenSlots(BaseAdapter):
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
+        require_version(NEWER)
         page_size = self._number("page_size")
         swa_tokens = self._number("swa_pages") * page_size if "swa_pages" in config else None
         tokens, need_sort = self._number("pages") * page_size, bool(config["need_sort"])

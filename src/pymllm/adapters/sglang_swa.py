@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.sglang_package import load_sglang
+from pymllm.adapters.sglang_package import OLDER, load_sglang
 from pymllm.adapters.sglang_tree import SglangTree
 from pymllm.adapters.sglang_unified import SglangUnifiedSWA
 from pymllm.oracle.history import Config
@@ -28,6 +28,7 @@ class SglangSWA(SglangTree):
     one token only: for larger ones these versions allocate halves with a kernel that needs a GPU.
     """
 
+    VERSION: ClassVar[str] = OLDER
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
         config for config in SglangUnifiedSWA.CONFIGURATIONS if config["page_size"] == 1
     )

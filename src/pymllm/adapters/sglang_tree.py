@@ -19,7 +19,7 @@ import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import clobber
-from pymllm.adapters.sglang_package import also_claimed, load_sglang
+from pymllm.adapters.sglang_package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang_pool import SglangPool, make_allocator
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Config
@@ -88,6 +88,8 @@ class SglangTree(BaseAdapter, ABC):
 
     Attributes
     ----------
+    VERSION : str
+        Of sglang, which an adapter was tried with.
     pool : SglangPool
         What the cache gives its slots back to.
     cache : object
@@ -95,10 +97,12 @@ class SglangTree(BaseAdapter, ABC):
     """
 
     KIND: ClassVar[str] = "prefix"
+    VERSION: ClassVar[str] = NEWER
     CONFIGURATIONS: ClassVar[Sequence[Config]] = sglang_configurations()
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
+        require_version(self.VERSION)
         page_size, halves = self.number("page_size"), self.config.get("pool") == "swa"
         allocator = make_allocator(
             page_size, self.number("slots"), self.number("swa_slots") if halves else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from shlex import quote
 
@@ -13,6 +14,7 @@ from pymllm.adapters.process.adapter import PREFIX
 from pymllm.cli.conversation_file import save_conversation
 from pymllm.cli.file_names import file_name_of
 from pymllm.cli.program import escaped, say
+from pymllm.cli.protocol_document import make_document
 from pymllm.conformance.protocol_check import ProtocolReport, check_protocol
 from pymllm.conformance.time_limit import time_limit
 from pymllm.oracle.verdicts import Verdict
@@ -22,7 +24,7 @@ __all__ = ["check_protocols", "make_text"]
 _SHOWN = 20
 
 
-def check_protocols(names: tuple[str, ...], timeout: float, folder: Path) -> int:
+def check_protocols(names: tuple[str, ...], timeout: float, folder: Path, as_json: bool = False) -> int:
     """Have a short conversation with each of some programs, and tell what came of it.
 
     Parameters
@@ -33,6 +35,8 @@ def check_protocols(names: tuple[str, ...], timeout: float, folder: Path) -> int
         As of ``--timeout``.
     folder : Path
         Takes the conversations in which something is wrong.
+    as_json : bool
+        Whether to print one document in place of the tables.
 
     Returns
     -------
@@ -44,15 +48,19 @@ def check_protocols(names: tuple[str, ...], timeout: float, folder: Path) -> int
     AdapterError
         A program cannot be started.
     """
-    is_wrong = False
+    checked = []
     for name in names:
         with time_limit(timeout):
             report = check_protocol(name)
         path = None
         if report.problems:
-            is_wrong = True
             path = save_conversation(report.conversation, folder / f"{file_name_of(name)}-protocol.txt")
-        say(make_text(report, path))
+        checked.append((report, path))
+        if not as_json:
+            say(make_text(report, path))
+    if as_json:
+        say(json.dumps(make_document(checked), indent=2))
+    is_wrong = any(report.problems for report, _ in checked)
     return (Verdict.UNKNOWN if is_wrong else Verdict.HOLDS).exit_status
 
 
@@ -102,7 +110,7 @@ def _table(report: ProtocolReport) -> Table:
 
 
 def _last_lines(report: ProtocolReport, path: str | None) -> list[str]:
-    count = len({exchange.line for exchange in report.exchanges})
+    count = report.answers
     command = quote(report.name.removeprefix(PREFIX))
     if not report.problems:
         return [f"{count} answers, all as they must be", f"next: pymllm verify --command {command}"]

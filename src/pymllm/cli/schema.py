@@ -19,6 +19,10 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     "history": ("a line of a program's file", "pymllm.oracle.history:history_schema"),
     "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
+    "protocol-check": (
+        "what verify --check-protocol prints",
+        "pymllm.cli.protocol_document:protocol_check_schema",
+    ),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),
     "situations": ("what situations prints", "pymllm.cli.situations_document:situations_schema"),
@@ -36,7 +40,7 @@ def make_schema(name: str) -> dict[str, Any]:
 
 
 def _list_schemas() -> str:
-    return "\b\n" + "\n".join(f"{name:<10} {described}" for name, (described, _) in SCHEMAS.items())
+    return "\b\n" + "\n".join(f"{name:<15} {described}" for name, (described, _) in SCHEMAS.items())
 
 
 @click.command(

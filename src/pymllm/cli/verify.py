@@ -116,7 +116,7 @@ def verify_command(
     plan = VerifyOptions(**options)
     plan.check()
     if check_protocol:
-        return _check_protocols(plan, output, as_json or junit is not None)
+        return _check_protocols(plan, output, as_json, junit)
     _refuse_missing_folder(junit)
     refuse_unwritable_folder(output)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -138,14 +138,15 @@ def verify_command(
     return report.exit_status
 
 
-def _check_protocols(plan: VerifyOptions, output: Path, is_document_asked: bool) -> int:
+def _check_protocols(plan: VerifyOptions, output: Path, as_json: bool, junit: Path | None) -> int:
     if not plan.adapters or not all(name.startswith(PREFIX) for name in plan.adapters):
         raise click.UsageError("--check-protocol is about programs; give them with --command.")
-    if is_document_asked:
-        raise click.UsageError("--check-protocol prints a table only; leave --json and --junit out.")
+    if junit is not None:
+        raise click.UsageError("--check-protocol judges no laws; leave --junit out.")
     from pymllm.cli.protocol_table import check_protocols
 
-    return check_protocols(tuple(entry.name for entry in plan.find_adapters()), plan.timeout, output)
+    names = tuple(entry.name for entry in plan.find_adapters())
+    return check_protocols(names, plan.timeout, output, as_json)
 
 
 def _refuse_missing_folder(junit: Path | None) -> None:

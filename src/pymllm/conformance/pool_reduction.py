@@ -14,6 +14,8 @@ __all__ = ["shrink_pages", "shrink_pools"]
 
 _IN_TOKENS = ("slots", "swa_slots", "window")
 """Keys of a configuration that count tokens."""
+_OF_PAGES = ("slots", "swa_slots")
+"""Those of them that are whole pages."""
 
 
 def shrink_pools(reduction: Reduction) -> None:
@@ -27,7 +29,10 @@ def _lower(reduction: Reduction, key: str) -> bool:
     value = reduction.program.config[key]
     if type(value) is not int:
         return False
-    smaller = [size for size in dict.fromkeys((1, value // 2, value - 1)) if 0 < size < value]
+    page_size = reduction.program.config.get("page_size")
+    unit = page_size if key in _OF_PAGES and type(page_size) is int and page_size > 0 else 1
+    counts = dict.fromkeys((1, value // unit // 2, value // unit - 1))
+    smaller = [count * unit for count in counts if 0 < count * unit < value]
     return any(reduction.attempt(reduction.operations, **{key: size}) for size in smaller)
 
 

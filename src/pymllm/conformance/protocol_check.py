@@ -42,7 +42,9 @@ from pymllm.adapters.process.wire import spans_of, write_operation
 from pymllm.conformance.answers import find_wrong_answer
 from pymllm.conformance.smoke import find_fault
 from pymllm.conformance.smoke_program import SampleStep, make_sample
-from pymllm.oracle.history import Config
+from pymllm.errors import PymllmError
+from pymllm.oracle.history import Config, Header
+from pymllm.oracle.judge import make_judge
 from pymllm.oracle.operations import Malformed, Operation, Span
 from pymllm.oracle.outcomes import Failed, Matched, Result, Slots, Unsupported
 from pymllm.oracle.records import name_of
@@ -61,6 +63,7 @@ _ADVICE = {
     "foreign": f"speak protocol {PROTOCOL}",
 }
 _SCHEMA_ADVICE = "pymllm schema protocol has every message; look for from-program-"
+_CONFIGURATION_ADVICE = "docs/protocol.md has the keys of a configuration, and which claims go with them"
 _SMOKE_ADVICE = "docs/protocol.md says what each operation may answer; claim only what is there"
 
 
@@ -105,6 +108,11 @@ class ProtocolReport:
     program: Program | None
     exchanges: tuple[Exchange, ...]
     conversation: str
+
+    @property
+    def answers(self) -> int:
+        """How many lines the program wrote, or ought to have written."""
+        return len({exchange.line for exchange in self.exchanges})
 
     @property
     def problems(self) -> tuple[Exchange, ...]:
@@ -158,7 +166,8 @@ class _Check:
         if started is None:
             return
         claimed = program.capabilities if started.capabilities is None else started.capabilities
-        self._look_at_claims(claimed)
+        self._look_at_claims(started.capabilities or ())
+        self._look_at_configuration(Header("", program.kind, dict(config), claimed))
         sample = make_sample(program.kind, dict(config), frozenset(claimed))
         for number, step in sample.items():
             if self._can_name(step.operation):
@@ -169,6 +178,13 @@ class _Check:
             self._ask(Audit(), Audited)
         if self._start(config) is not None:
             self._try_batch(sample)
+
+    def _look_at_configuration(self, header: Header) -> None:
+        """Whether a judge knows what to judge."""
+        try:
+            make_judge(header)
+        except (PymllmError, KeyError, TypeError, ValueError) as error:
+            self._blame(f"of {header.config} nothing can be judged: {error}", _CONFIGURATION_ADVICE)
 
     def _start(self, config: Config) -> Started | None:
         self._given, self._clock = {}, 0

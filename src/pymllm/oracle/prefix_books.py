@@ -71,8 +71,8 @@ class PrefixBooks:
         self.model = PrefixModel(
             self.page_size, self.window, has_pool=self.has_pool, can_move=self.has_halves, states=states
         )
-        slots = self._number("slots") if self.has_pool else 0
-        swa_slots = self._number("swa_slots") if self.has_halves else 0
+        slots = self._whole_pages("slots") if self.has_pool else 0
+        swa_slots = self._whole_pages("swa_slots") if self.has_halves else 0
         self.ledger = SlotLedger(self.pool, self.page_size, slots, swa_slots)
         self.nodes = NodeBook(self.model, evidence, self.laws)
         self.fault: Fault | None = None
@@ -81,6 +81,15 @@ class PrefixBooks:
         value = self.config.get(key)
         if type(value) is not int or value < 1:
             raise ProgramError(f"the configuration's {key} is {value!r}; it must be an integer from 1 on")
+        return value
+
+    def _whole_pages(self, key: str) -> int:
+        """Return the size of a pool, of which no part of a page is left over (A1)."""
+        value = self._number(key)
+        if value % self.page_size:
+            raise ProgramError(
+                f"the configuration's {key} is {value}; it must be a multiple of page_size, {self.page_size}"
+            )
         return value
 
     def _check_claims(self) -> None:

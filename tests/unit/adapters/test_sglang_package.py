@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters import sglang_package
-from pymllm.adapters.sglang_package import also_claimed, load_sglang, sglang_version
+from pymllm.adapters.sglang_package import (
+    NEWER,
+    OLDER,
+    also_claimed,
+    load_sglang,
+    require_version,
+    sglang_version,
+)
 
+ROOT = Path(__file__).parents[3]
 FILES = {
     "sglang/__init__.py": "raise ImportError('its own __init__ must not run')",
     "sglang/srt/configs/__init__.py": "raise ImportError('nor this one')",
@@ -92,6 +100,22 @@ def test_a_module_that_a_version_lacks_is_named_with_the_version() -> None:
         load_sglang("mem_cache.forest")
     with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
         load_sglang("mem_cache.broken")
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("known", [NEWER, OLDER])
+def test_a_version_that_nobody_tried_is_accused_of_nothing(known: str) -> None:
+    """What it lacks would look like an error of its cache."""
+    with pytest.raises(ImportError, match=rf"sglang 0\.0\.1 is not the version that .*, {known}$"):
+        require_version(known)
+    require_version("0.0.1")
+
+
+def test_the_versions_are_those_that_are_installed() -> None:
+    """By tox -e peers, and by tox -e peers-older."""
+    for name, version in (("peers-alone", NEWER), ("peers-older", OLDER)):
+        pinned = (ROOT / "constraints" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        assert f"sglang=={version}" in pinned
 
 
 def test_without_sglang_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_package import load_sglang
+from pymllm.adapters.sglang_package import OLDER, require_version
 from pymllm.adapters.sglang_swa import SglangSWA
 from pymllm.errors import AdapterError
 from pymllm.oracle.operations import Alloc, Evict, FreeSWA, Insert, Inspect, Key, Match, Reset, Span
@@ -17,7 +17,7 @@ CONFIG = SglangSWA.CONFIGURATIONS[0]
 def why_missing() -> str:
     """Say why there is no such cache here; nothing where there is one."""
     try:
-        load_sglang("mem_cache.swa_radix_cache")
+        require_version(OLDER)
     except ImportError as error:
         return str(error)
     return ""

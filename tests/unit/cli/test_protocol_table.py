@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -52,13 +53,25 @@ def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: 
     assert path.read_text(encoding="utf-8").startswith('> {"say":"hello"')
 
 
+def test_a_document_has_all_of_them(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
+    """One, whatever came of the first; the status is that of the table."""
+    wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    result = check(tmp_path, "--command", wrong, "--command", right, "--json")
+    assert (result.exit_code, result.stderr) == (3, "")
+    document = json.loads(result.stdout)
+    assert [row["problems"] for row in document["programs"]] == [1, 0]
+    (path,) = tmp_path.iterdir()
+    assert [row["conversation"] for row in document["programs"]] == [str(path), None]
+    alone = check(tmp_path, "--command", right, "--json")
+    assert (alone.exit_code, json.loads(alone.stdout)["verdict"]) == (0, "holds")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], "--check-protocol is about programs"),
         (["--adapter", "radix"], "--check-protocol is about programs"),
-        (["--command", "x", "--json"], "prints a table only"),
-        (["--command", "x", "--junit", "x.xml"], "prints a table only"),
+        (["--command", "x", "--junit", "x.xml"], "judges no laws"),
         (["--command", "'"], "no closing quotation"),
     ],
 )

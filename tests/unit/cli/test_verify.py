@@ -391,10 +391,10 @@ import os, signal, sys, time
 sys.path.insert(0, {folder!r})
 from page_cache import HELLO, PageCache, serve
 class Cache(PageCache):
-    def evict(self, step, op):
+    def do_evict(self, step, op):
         if op["tokens"] > 1:
             {line}
-        return super().evict(step, op)
+        return super().do_evict(step, op)
 claims = ["pool", "exact_lru"]
 serve(Cache, {{**HELLO, "capabilities": claims, "configurations": HELLO["configurations"][:1]}})
 """

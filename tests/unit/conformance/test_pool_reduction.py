@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pymllm.conformance.pool_reduction import shrink_pages, shrink_pools
+from pymllm.conformance.shrink_trials import Program
+from pymllm.oracle.history import Config
 from pymllm.oracle.operations import Alloc, AllocTrack, Evict, Free, Insert, Key, Span
 from tests.unit.tiny_player import reduction_in, reduction_of
 
@@ -13,6 +15,22 @@ def test_each_number_goes_down_as_far_as_it_can() -> None:
     reduction = reduction_in([Alloc(1)], lambda it: int(it.config["slots"] or 0) >= 5, config)
     shrink_pools(reduction)
     assert reduction.program.config == {**config, "slots": 5, "track_slots": 1}
+
+
+def test_a_pool_goes_down_page_by_page() -> None:
+    """A1: a size that leaves a part of a page over is nobody's."""
+    tried: list[Config] = []
+
+    def is_enough(program: Program) -> bool:
+        tried.append(program.config)
+        return program.config["page_size"] == 4 and int(program.config["slots"] or 0) >= 9
+
+    config: Config = {"page_size": 4, "slots": 48, "swa_slots": 36, "window": 6}
+    reduction = reduction_in([Alloc(1)], is_enough, config)
+    shrink_pools(reduction)
+    assert reduction.program.config == {"page_size": 4, "slots": 12, "swa_slots": 4, "window": 1}
+    assert len(tried) > 5
+    assert all(int(it["slots"] or 0) % int(it["page_size"] or 0) == 0 for it in tried)
 
 
 def test_a_page_becomes_a_token() -> None:

@@ -100,6 +100,8 @@ def test_what_is_wrong_is_named_with_what_to_do(
         (('cache.clock += message["ticks"]', "pass"), "the clock shows 0; it must show 1"),
         (('"capabilities": claims', '"capabilities": ["flying", *claims]'), "'flying' is no capability"),
         (('"slots": taken[: op["tokens"]]', '"slots": ["one"]'), "must be an integer"),
+        (('"slots": 48', '"slots": 47'), "slots is 47; it must be a multiple of page_size, 4"),
+        (('"window": None', '"window": 3'), "nothing can be judged: a cache with a window claims swa"),
     ],
 )
 def test_the_rest_is_asked_whatever_is_wrong_with_one_answer(

@@ -29,6 +29,8 @@ def books(*claims: str, **config: Any) -> PrefixBooks:
         ((), {"pool": "token", "slots": 4}, "pool is token"),
         (("pool",), {"pool": "token"}, "slots is None"),
         (("pool",), {"pool": "swa", "slots": 4}, "swa_slots is None"),
+        (("pool",), {"page_size": 2, "pool": "token", "slots": 3}, "slots is 3; it must"),
+        (("pool",), {"page_size": 2, "pool": "swa", "slots": 2, "swa_slots": 1}, "swa_slots is 1; it"),
         (("mamba",), {"track_slots": 0}, "track_slots is 0"),
         (("mamba", "swa"), {"track_slots": 3, "window": 4}, "no window"),
         (("mamba", "pool"), {"track_slots": 3, "pool": "swa", "slots": 4, "swa_slots": 4}, "no slots with"),
