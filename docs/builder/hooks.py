@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from api_pages import make_api_pages
+from api_pages import make_api_pages, nav_of_api
 from commands_page import make_commands_page
 from ids import with_ids
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,37 +14,24 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from repository_pages import make_repository_pages, with_site_links
 from schemas_page import make_schemas_page
-from sources import ROOT, rooms
+from sources import ROOT
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
-_LOG = logging.getLogger("mkdocs.plugins.pymllm")
 _OPEN_SECTION = "Guides"
-_NOT_LISTED = ("api", "examples", "findings", "builder")
+_SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List what the navigation does not name: other pages of ``docs`` at the end of a section, and the rooms."""
+    """List the pages that the navigation does not name where they belong; other pages of ``docs`` as guides."""
     listed = set(_pages_of(config.nav))
-    section = _section(config.nav, _OPEN_SECTION)
-    for path in sorted((ROOT / "docs").rglob("*.md")):
-        place = path.relative_to(ROOT / "docs").as_posix()
-        if place not in listed and PurePosixPath(place).parts[0] not in _NOT_LISTED:
-            _LOG.info("docs/%s stands in no section of mkdocs.yml; it is listed under %s", place, _OPEN_SECTION)
-            section.append(place)
-    _section(config.nav, "API").extend(one.page for one in rooms())
+    places = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    for place in [*places, *make_repository_pages()]:
+        if place not in listed:
+            section = _SECTIONS.get(PurePosixPath(place).parts[0], _OPEN_SECTION)
+            _section(config.nav, section).append(place)
+    _section(config.nav, "API").extend(nav_of_api())
     return config
-
-
-def _section(nav: Any, title: str) -> list[Any]:
-    """The entries below a title, which the navigation must have."""
-    for one in nav:
-        for name, entries in one.items() if isinstance(one, dict) else ():
-            if name == title:
-                return entries
-            if isinstance(entries, list) and (found := _section(entries, title)):
-                return found
-    return []
 
 
 def _pages_of(nav: Any) -> Iterator[str]:
@@ -53,6 +39,18 @@ def _pages_of(nav: Any) -> Iterator[str]:
         yield nav
     for one in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
         yield from _pages_of(one)
+
+
+def _section(nav: Any, title: str) -> list[Any]:
+    """The entries below a title; those of a new section where there is none by this title."""
+    for one in nav:
+        for name, entries in one.items() if isinstance(one, dict) else ():
+            if name == title:
+                return entries
+            if isinstance(entries, list) and any(title in inner for inner in entries if isinstance(inner, dict)):
+                return _section(entries, title)
+    nav.append({title: []})
+    return nav[-1][title]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

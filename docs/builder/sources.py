@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Module", "children_of", "public_modules", "rooms"]
+__all__ = ["ROOT", "Module", "children_of", "public_modules"]
 
 ROOT = Path(__file__).parents[2]
 _SOURCE = ROOT / "src"
@@ -42,12 +42,6 @@ def children_of(package: Module, modules: list[Module]) -> list[Module]:
     """Return what lies directly in a package, packages first."""
     inside = [one for one in modules if one.name.rpartition(".")[0] == package.name]
     return sorted(inside, key=lambda one: (not one.is_package, one.name))
-
-
-def rooms() -> list[Module]:
-    """Return what lies directly in the package, rooms before single modules."""
-    modules = public_modules()
-    return children_of(modules[0], modules)
 
 
 def _read_modules() -> Iterator[Module]:
