@@ -1,4 +1,4 @@
-"""A page for each public module: what it says of itself, its classes and functions, and what lies beside it."""
+"""A page for each public module: what it says of itself, its classes and functions, and its way up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _HEAD = """\
 # API
 
 Every public module, from its docstrings. A server takes [`pymllm.mem_cache`](mem_cache/index.md) and
-[`pymllm.core`](core/index.md); who examines an implementation starts at [`pymllm.adapters`](adapters/index.md) and
-[`pymllm.oracle`](oracle/index.md). [How the rooms fit together](../ARCHITECTURE.md) says what may import what.
+[`pymllm.core`](core/index.md); who examines an implementation starts at
+[`pymllm.adapters`](adapters/index.md) and [`pymllm.oracle`](oracle/index.md).
+[How the rooms fit together](../ARCHITECTURE.md) says what may import what.
 """
 
 

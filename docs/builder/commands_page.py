@@ -77,7 +77,9 @@ def _inline(text: str) -> str:
 
 
 def _statuses() -> str:
-    """The table of statuses out of the program's docstring."""
+    """Read the table of statuses out of the program's docstring."""
     text = (ROOT / "src" / "pymllm" / "cli" / "program.py").read_text(encoding="utf-8").split('"""')[1]
     rows = re.findall(r"^(\d+) +(.+)$", text, flags=re.MULTILINE)
-    return "\n".join(["| status | meaning |", "| ---: | --- |", *(f"| {number} | {what} |" for number, what in rows)])
+    return "\n".join(
+        ["| status | meaning |", "| ---: | --- |", *(f"| {number} | {what} |" for number, what in rows)]
+    )

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: pages that are made, links that lead out of ``docs``, ids, navigation."""
+"""What MkDocs calls while it builds the site: made pages, links out of ``docs``, ids, navigation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutor
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the pages that the navigation does not name where they belong; other pages of ``docs`` as guides."""
+    """List pages that the navigation does not name: where they belong, or else as guides."""
     listed = set(_pages_of(config.nav))
     places = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     for place in [*places, *make_repository_pages()]:
@@ -42,12 +42,14 @@ def _pages_of(nav: Any) -> Iterator[str]:
 
 
 def _section(nav: Any, title: str) -> list[Any]:
-    """The entries below a title; those of a new section where there is none by this title."""
+    """Return the entries below a title; those of a new section where there is none by this title."""
     for one in nav:
         for name, entries in one.items() if isinstance(one, dict) else ():
             if name == title:
                 return entries
-            if isinstance(entries, list) and any(title in inner for inner in entries if isinstance(inner, dict)):
+            if isinstance(entries, list) and any(
+                title in inner for inner in entries if isinstance(inner, dict)
+            ):
                 return _section(entries, title)
     nav.append({title: []})
     return nav[-1][title]

@@ -12,7 +12,9 @@ from pymllm.oracle.laws import LAWS
 __all__ = ["with_ids"]
 
 _BUGS = frozenset(
-    re.findall(r"^\| (B\d+[\w-]*) \|", (ROOT / "docs" / "faults.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    re.findall(
+        r"^\| (B\d+[\w-]*) \|", (ROOT / "docs" / "faults.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
 )
 _PLACES = {
     **{law.id: f"laws.html#{law.id.lower()}" for law in LAWS},

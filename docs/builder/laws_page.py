@@ -24,19 +24,20 @@ PAGE = ROOT / "docs" / "laws.md"
 _HEAD = """\
 # The laws
 
-What an implementation of KV cache memory must do, as {count} sentences. Tests, errors and docstrings cite them by id; an
-id never changes its meaning. `pymllm verify` searches for programs that break one, and what no program tested it calls
-unknown ([verify.md](verify.md)). A law is checked in at least two of three ways:
+What an implementation of KV cache memory must do, as {count} sentences. Tests, errors and docstrings cite
+them by id; an id never changes its meaning. `pymllm verify` searches for programs that break one, and what no
+program tested it calls unknown ([verify.md](verify.md)). A law is checked in at least two of three ways:
 
-- **from inside**: a walk through an object of ours, after any step (`pymllm.invariants`, the engine's audits);
-- **by outcomes**: the oracle compares what each operation did with what it must do, for anybody's implementation;
+- **from inside**: a walk through an object of ours, after any step (`pymllm.invariants`, an engine's audits);
+- **by outcomes**: the oracle compares what each operation did with what it must do, for any implementation;
 - **by planted faults**: somebody made a class wrong on purpose, and a test or a search must notice
   ([faults.md](faults.md), [faulty.md](faulty.md)).
 
-*Of* are the kinds of implementation that a law is about, *where claimed* the capabilities without which it is not asked for.
-*Faults* are the planted bugs that it may catch, by their id in the catalogue, *wrong implementations* adapters that break it,
-to try `pymllm verify --adapter NAME` on; *situations* counts the states in which it is at stake ([situations.md](situations.md)); *findings* are programs on which somebody else's cache
-differs ([findings](findings/README.md)).
+*Of* are the kinds of implementation that a law is about, *where claimed* the capabilities without which it is
+not asked for. *Faults* are the planted bugs that it may catch, by their id in the catalogue, *wrong
+implementations* adapters that break it, to try `pymllm verify --adapter NAME` on. *Situations* counts the
+states in which it is at stake ([situations.md](situations.md)). *Findings* are programs on which somebody
+else's cache differs ([findings](findings/README.md)).
 
 This page is written by `python docs/builder/laws_page.py`.
 """
@@ -98,7 +99,8 @@ def _claims(law: Law) -> str:
 
 
 def _named(fault: Fault) -> str:
-    return f"{fault.id} ({fault.title[0].lower() if fault.title[1].islower() else fault.title[0]}{fault.title[1:]})"
+    first, second = fault.title[:2]
+    return f"{fault.id} ({first.lower() if second.islower() else first}{fault.title[1:]})"
 
 
 def _wrong_implementations() -> dict[str, list[str]]:

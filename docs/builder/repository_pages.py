@@ -1,4 +1,4 @@
-"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, and the examples as they are."""
+"""What lies outside of ``docs`` and belongs on the site: changelog, contributing, and the examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def make_repository_pages() -> dict[str, str]:
     pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in _AT_THE_ROOT}
     examples = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in _LANGUAGES)
     listed = [f"- [{_name(path)}]({_name(path)}.md)" for path in examples]
-    pages["examples/index.md"] = "# Examples\n\nThe folder `examples` of the repository.\n\n" + "\n".join(listed)
+    pages["examples/index.md"] = "# Examples\n\nThe folder `examples` of the repository.\n\n" + "\n".join(
+        listed
+    )
     return pages | {f"examples/{_name(path)}.md": _listing(path) for path in examples}
 
 
@@ -49,7 +51,7 @@ def with_site_links(text: str, place: str) -> str:
 
 
 def _place_on_site(target: str) -> str:
-    """Where a file of the repository is on the site; nothing where it is not on it."""
+    """Say where a file of the repository is on the site; nothing where it is not on it."""
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     if target == "examples":

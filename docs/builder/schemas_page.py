@@ -9,8 +9,9 @@ __all__ = ["make_schemas_page"]
 _HEAD = """\
 # Schemas
 
-What commands print with `--json`, and what they write, each with a JSON schema. A field never changes its meaning without a
-new version; new fields may come. `pymllm schema NAME` prints the schema of the version that is installed.
+What commands print with `--json`, and what they write, each with a JSON schema. A field never changes its
+meaning without a new version; new fields may come. `pymllm schema NAME` prints the schema of the version that
+is installed.
 
 | name | describes | schema |
 | --- | --- | --- |
