@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import inspect
 import re
 from collections.abc import Iterator
 
@@ -44,9 +46,9 @@ def _section(command: click.Command, parent: click.Context, level: int = 2) -> s
     parts = [
         f"{'#' * level} pymllm {context.command_path.removeprefix('pymllm ')}\n",
         f"```console\n$ {usage}\n```\n",
-        _text(command.help or ""),
+        _text(inspect.cleandoc(command.help or "")),
         more,
-        *(_option(one, context) for one in command.get_params(context) if isinstance(one, click.Option)),
+        *(_option(one, context) for one in command.params if isinstance(one, click.Option)),
     ]
     if isinstance(command, click.Group):
         parts += [_section(one, context, level + 1) for one in _commands_of(command, context)]
@@ -66,14 +68,26 @@ def _text(help_text: str) -> str:
 def _option(option: click.Option, context: click.Context) -> str:
     names, text = option.get_help_record(context) or ("", "")
     about, bracket, extra = text.rpartition("  [")
-    meaning = f"{_inline(about)} *{_inline(extra.removesuffix(']'))}*" if bracket else _inline(text)
+    meaning = f"{_inline(about)} *{_inline(_limits(extra.removesuffix(']')))}*" if bracket else _inline(text)
     return f"`{names}`\n:   {meaning}\n"
+
+
+def _limits(extra: str) -> str:
+    """Say a range and a default in words."""
+    extra = re.sub(
+        r"(\d+)(?:\.0)?<=?x<=(\d+)(?:\.0)?", lambda found: f"{found[1]} to {int(found[2]):,}", extra
+    )
+    return re.sub(r"default: \((.*)\)", r"default: \1", extra)
 
 
 def _inline(text: str) -> str:
     """Keep Markdown from reading more into a help text than its backticks."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([*_<>\[\]])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else _escaped(part) for part in parts)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([*_\[\]])", r"\\\1", html.escape(text, quote=False))
 
 
 def _statuses() -> str:

@@ -69,7 +69,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links of the repository to pages of the site."""
+    """Lead links of the repository to pages of the site; the first page has no neighbours to list."""
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation"]
     return with_site_links(markdown, page.file.src_uri)
 
 

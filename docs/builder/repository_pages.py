@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
-from sources import ROOT
+from sources import ROOT, public_modules
 
 __all__ = ["make_repository_pages", "with_site_links"]
 
@@ -58,7 +59,15 @@ def _place_on_site(target: str) -> str:
         return "examples/index.md"
     if target.startswith("examples/"):
         return f"{target}.md"
+    if target in _module_pages():
+        return _module_pages()[target]
     return {name: name for name in _AT_THE_ROOT}.get(target, "index.md" if target == "README.md" else "")
+
+
+@cache
+def _module_pages() -> dict[str, str]:
+    """Pages of the modules by their files."""
+    return {module.path.relative_to(ROOT).as_posix(): module.page for module in public_modules()}
 
 
 def _name(path: Path) -> str:
