@@ -92,8 +92,5 @@ def _escaped(text: str) -> str:
 
 def _statuses() -> str:
     """Read the table of statuses out of the program's docstring."""
-    text = (ROOT / "src" / "pymllm" / "cli" / "program.py").read_text(encoding="utf-8").split('"""')[1]
-    rows = re.findall(r"^(\d+) +(.+)$", text, flags=re.MULTILINE)
-    return "\n".join(
-        ["| status | meaning |", "| ---: | --- |", *(f"| {number} | {what} |" for number, what in rows)]
-    )
+    text = (ROOT / "src" / "pymllm" / "cli" / "program.py").read_text(encoding="utf-8")
+    return "\n".join(line for line in text.split('"""')[1].splitlines() if line.startswith("|"))

@@ -1,4 +1,4 @@
-"""Docstrings name things in backticks; on the site such a name leads to what it names."""
+"""Docstrings name things in backticks, which on the site are links, and show code behind two colons."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 from griffe import AliasResolutionError, Extension, Module, NameResolutionError, Object
 
-__all__ = ["BackticksAreLinks"]
+__all__ = ["DocstringsAsMarkdown"]
 
+# Two colons before a block of code, on a line of their own or at the end of a sentence, which keeps one.
+_BLOCK = re.compile(r"(\n\s*)?::(?=\n\n)")
 # One pair of backticks around a dotted name, as numpydoc has it; two pairs are code that names nothing.
 _NAME = re.compile(r"(?<![`\[\\])`([A-Za-z_][\w.]*)`(?![`\]])")
 
 
-class BackticksAreLinks(Extension):
+class DocstringsAsMarkdown(Extension):
     """Turn a name in single backticks into a reference, where it is public and has a page."""
 
     def on_package(self, *, pkg: Module, **kwargs: Any) -> None:
@@ -22,7 +24,11 @@ class BackticksAreLinks(Extension):
         known = {one.path for one in _public_objects(pkg)}
         for one in _all_objects(pkg):
             if one.docstring is not None:
-                one.docstring.value = _with_links(one, known)
+                one.docstring.value = _BLOCK.sub(_colon, _with_links(one, known))
+
+
+def _colon(found: re.Match[str]) -> str:
+    return "" if found[1] else ":"
 
 
 def _with_links(one: Object, known: set[str]) -> str:
