@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from api_pages import make_api_pages, nav_of_api
 from commands_page import make_commands_page
-from ids import with_ids
+from ids import places_of_ids, with_ids
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -16,7 +17,9 @@ from repository_pages import make_repository_pages, with_site_links
 from schemas_page import make_schemas_page
 from sources import ROOT
 
-__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
+
+_LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
 _OPEN_SECTION = "Guides"
 _SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials"}
@@ -78,3 +81,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead ids of laws and bugs to what they stand for."""
     return with_ids(html, page.file.dest_uri)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Warn of each id whose links lead to no place on its page; MkDocs knows nothing of these links."""
+    for place in places_of_ids():
+        address, _, anchor = place.partition("#")
+        if f'id="{anchor}"' not in (Path(config.site_dir) / address).read_text(encoding="utf-8"):
+            _LOG.warning("ids lead to %s, and there is no such place", place)

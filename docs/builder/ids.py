@@ -9,7 +9,7 @@ from sources import ROOT
 
 from pymllm.oracle.laws import LAWS
 
-__all__ = ["with_ids"]
+__all__ = ["places_of_ids", "with_ids"]
 
 _BUGS = frozenset(
     re.findall(
@@ -24,6 +24,11 @@ _ID = re.compile(rf"(?<![\w-])(?:{'|'.join(sorted(_PLACES, key=len, reverse=True
 _ROW = re.compile(rf"<td>({'|'.join(sorted(_BUGS, key=len, reverse=True))})</td>")
 _TAG = re.compile(r"(<[^>]*>)")
 _LEFT_ALONE = ("a", "autoref", "code", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "script", "style")
+
+
+def places_of_ids() -> list[str]:
+    """Return every place that an id leads to, such as ``"laws.html#r6"``."""
+    return list(_PLACES.values())
 
 
 def with_ids(html: str, page: str) -> str:
