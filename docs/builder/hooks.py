@@ -21,6 +21,7 @@ __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_p
 
 _LOG = logging.getLogger("mkdocs.plugins.pymllm")
 
+_LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "situations.md")
 _OPEN_SECTION = "Guides"
 _SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials"}
 
@@ -75,6 +76,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Lead links of the repository to pages of the site; the first page has no neighbours to list."""
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation"]
+    if page.file.src_uri in _LONG_TABLES:
+        page.meta["search"] = {"boost": 0.2}  # they have every word, and would be the first answer to any
     return with_site_links(markdown, page.file.src_uri)
 
 
