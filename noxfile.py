@@ -16,6 +16,7 @@ WORDS = (
     "caught",
     "faults",
     "mutation",
+    "docs",
     "stress",
     "soak",
     "peers",
@@ -24,7 +25,7 @@ WORDS = (
 )
 LABELS = ("matrix", "nightly")
 
-nox.options.sessions = ["lint", "types", "py", "caught"]
+nox.options.sessions = ["lint", "types", "py", "caught", "docs"]
 nox.options.default_venv_backend = "none"
 
 

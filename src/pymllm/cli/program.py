@@ -1,17 +1,15 @@
 """The program ``pymllm``: its name, its version, and how every command ends.
 
-======  ====================================================================================
-status  meaning
-======  ====================================================================================
-0       done, and every law that was checked holds
-1       a law is broken (`pymllm.errors.InvariantViolation`); the command says which
-2       bad input or usage: one line on standard error says what is wrong and what would do
-3       unknown: a law that applies was not tested, or an adapter could not be examined
-70      a bug of ours: nobody foresaw the error, and the traceback is the report
-130     interrupted from the keyboard
-141     whoever read the output closed it
-143     asked to end (SIGTERM)
-======  ====================================================================================
+| status | meaning                                                                             |
+| -----: | ----------------------------------------------------------------------------------- |
+|      0 | done, and every law that was checked holds                                          |
+|      1 | a law is broken (`pymllm.errors.InvariantViolation`); the command says which        |
+|      2 | bad input or usage: one line on standard error says what is wrong and what would do |
+|      3 | unknown: a law that applies was not tested, or an adapter could not be examined     |
+|     70 | a bug of ours: nobody foresaw the error, and the traceback is the report            |
+|    130 | interrupted from the keyboard                                                       |
+|    141 | whoever read the output closed it                                                   |
+|    143 | asked to end (SIGTERM)                                                              |
 
 The status holds where nobody can be told: without a standard error, or with a full one, the words are lost. A
 standard output that is closed from the start is refused at once, before anything is computed for it.

@@ -43,7 +43,7 @@ Kind = TypeVar("Kind")
 class Asked(NamedTuple):
     """One operation to be said.
 
-    Parameters
+    Attributes
     ----------
     step : int
         Its number.

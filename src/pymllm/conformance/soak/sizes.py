@@ -3,18 +3,15 @@
 An adapter's configurations are tiny, so that collisions and pressure are common. Beside them a soak plays
 some that are grown from them, in which a program needs thousands of operations to fill a pool.
 
-==========  ==============================================  =========  =========
-kind        keys that grow                                  medium     large
-==========  ==============================================  =========  =========
-slots       pages, swa_pages                                16         256
-rows        max_reqs, max_context_len                       4          --
-buffers     size                                            4          --
-states      max_reqs, track_slots                           4          --
-prefix      slots, swa_slots (and track_slots)              8 (4)      64 (8)
-blocks      blocks, slots                                   3          --
-requests    num_blocks, max_blocks, paused_limit,           4          --
-            max_requests
-==========  ==============================================  =========  =========
+| kind     | keys that grow                                     | medium | large  |
+| -------- | -------------------------------------------------- | -----: | -----: |
+| slots    | pages, swa_pages                                   |     16 |    256 |
+| rows     | max_reqs, max_context_len                          |      4 |     -- |
+| buffers  | size                                               |      4 |     -- |
+| states   | max_reqs, track_slots                              |      4 |     -- |
+| prefix   | slots, swa_slots (and track_slots)                 |  8 (4) | 64 (8) |
+| blocks   | blocks, slots                                      |      3 |     -- |
+| requests | num_blocks, max_blocks, paused_limit, max_requests |      4 |     -- |
 
 An engine evicts a little at every step, and the judge looks at all that could have gone each time: machines
 that drive one stay out of large pools. What is read as a whole after every act, such as a table of rows, does

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.records import CampaignHeader, Place, RunRecord, Shares
-from pymllm.oracle.history import Header
+from pymllm.oracle.history import Config, Header
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.situations import expected_situations
 
@@ -48,15 +48,17 @@ class AdapterTotals:
     ----------
     name, kind : str
         Of the adapter.
-    places, expected
-        As of the campaign: how many, and the situations that they must reach.
+    planned, played : set of str
+        Places of the campaigns, a machine on a configuration each, and those where runs were played.
+    expected : frozenset of str
+        Situations that they must reach.
     laws : frozenset of str
         That can be tested at some place.
     """
 
     name: str
     kind: str
-    places: int = 0
+    planned: set[str] = field(default_factory=set)
     expected: frozenset[str] = frozenset()
     laws: frozenset[str] = frozenset()
     played: set[str] = field(default_factory=set)
@@ -69,6 +71,11 @@ class AdapterTotals:
     audited: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
     failures: dict[str, FailureTotals] = field(default_factory=dict)
+
+    @property
+    def places(self) -> int:
+        """How many places there are; those that campaigns have in common count once."""
+        return len(self.planned)
 
     @property
     def missing(self) -> list[str]:
@@ -92,7 +99,7 @@ class AdapterTotals:
 
     def add(self, record: RunRecord) -> None:
         """Count a run."""
-        self.played.add(json.dumps([record.config, record.machine]))
+        self.played.add(_place(record.config, record.machine))
         self.runs += 1
         self.operations += record.operations
         self.seconds += record.seconds
@@ -108,6 +115,10 @@ class AdapterTotals:
 
 def _plain(shares: Shares) -> dict[str, float]:
     return {name: getattr(shares, name) for name in _SHARES}
+
+
+def _place(config: Config, machine: str) -> str:
+    return json.dumps([config, machine])
 
 
 class Totals:
@@ -131,7 +142,7 @@ class Totals:
         """Take note of where a campaign plays, and what it must reach there."""
         for place in header.places:
             known = self._of(place.adapter, place.kind)
-            known.places += 1
+            known.planned.add(_place(place.config, place.machine))
             known.expected |= expected_at(place)
             known.laws |= {
                 law.id

@@ -28,6 +28,12 @@ def test_what_runs_did_is_summed_up_by_adapter() -> None:
     assert not totals.has_problems
 
 
+def test_a_place_of_two_campaigns_is_one_place() -> None:
+    """However many campaigns are put together."""
+    other = replace(HEADER, seed=HEADER.seed + 1)
+    assert Totals([HEADER, other]).adapters["rows"].places == 1
+
+
 def test_what_is_expected_and_was_not_met_is_named() -> None:
     """By the registry, of every place that the campaign has."""
     totals = Totals([HEADER])

@@ -1,0 +1,94 @@
+"""What MkDocs calls while it builds the site: made pages, links out of ``docs``, ids, navigation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from api_pages import make_api_pages, nav_of_api
+from commands_page import make_commands_page
+from ids import places_of_ids, with_ids
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from repository_pages import make_repository_pages, with_site_links
+from schemas_page import make_schemas_page
+from sources import ROOT
+
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "on_post_build"]
+
+_LOG = logging.getLogger("mkdocs.plugins.pymllm")
+
+_LONG_TABLES = ("compare.md", "faults.md", "faulty.md", "situations.md")
+_OPEN_SECTION = "Guides"
+_SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutorials"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """List pages that the navigation does not name: where they belong, or else as guides."""
+    listed = set(_pages_of(config.nav))
+    places = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    for place in [*places, *make_repository_pages()]:
+        if place not in listed:
+            section = _SECTIONS.get(PurePosixPath(place).parts[0], _OPEN_SECTION)
+            _section(config.nav, section).append(place)
+    _section(config.nav, "API").extend(nav_of_api())
+    return config
+
+
+def _pages_of(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for one in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from _pages_of(one)
+
+
+def _section(nav: Any, title: str) -> list[Any]:
+    """Return the entries below a title; those of a new section where there is none by this title."""
+    for one in nav:
+        for name, entries in one.items() if isinstance(one, dict) else ():
+            if name == title:
+                return entries
+            if isinstance(entries, list) and any(
+                title in inner for inner in entries if isinstance(inner, dict)
+            ):
+                return _section(entries, title)
+    nav.append({title: []})
+    return nav[-1][title]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that no file of ``docs`` has."""
+    made = {
+        "commands.md": make_commands_page(),
+        "schemas.md": make_schemas_page(),
+        **make_repository_pages(),
+        **make_api_pages(),
+    }
+    for place, text in made.items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links of the repository to pages of the site; the first page has no neighbours to list."""
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation"]
+    if page.file.src_uri in _LONG_TABLES:
+        page.meta["search"] = {"boost": 0.2}  # they have every word, and would be the first answer to any
+    return with_site_links(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead ids of laws and bugs to what they stand for."""
+    return with_ids(html, page.file.dest_uri)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Warn of each id whose links lead to no place on its page; MkDocs knows nothing of these links."""
+    for place in places_of_ids():
+        address, _, anchor = place.partition("#")
+        if f'id="{anchor}"' not in (Path(config.site_dir) / address).read_text(encoding="utf-8"):
+            _LOG.warning("ids lead to %s, and there is no such place", place)

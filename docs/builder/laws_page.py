@@ -1,0 +1,132 @@
+"""Write docs/laws.md from the registry of laws: ``python docs/builder/laws_page.py``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+if str(ROOT / "src") not in sys.path:
+    sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
+
+from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
+from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
+from pymllm.oracle.laws import INVARIANTS, LAWS, Law, Way  # noqa: E402
+from pymllm.oracle.operations import KINDS  # noqa: E402
+from pymllm.oracle.situations import SITUATIONS  # noqa: E402
+
+__all__ = ["PAGE", "make_laws_page"]
+
+PAGE = ROOT / "docs" / "laws.md"
+
+_HEAD = """\
+# The laws
+
+What an implementation of KV cache memory must do, as {count} sentences. Tests, errors and docstrings cite
+them by id; an id never changes its meaning. `pymllm verify` searches for programs that break one, and what no
+program tested it calls unknown ([verify.md](verify.md)). A law is checked in at least two of three ways:
+
+- **from inside**: a walk through an object of ours, after any step (`pymllm.invariants`, an engine's audits);
+- **by outcomes**: the oracle compares what each operation did with what it must do, for any implementation;
+- **by planted faults**: somebody made a class wrong on purpose, and a test or a search must notice
+  ([faults.md](faults.md), [faulty.md](faulty.md)).
+
+*Of* are the kinds of implementation that a law is about, *where claimed* the capabilities without which it is
+not asked for. *Faults* are the planted bugs that it may catch, by their id in the catalogue, *wrong
+implementations* adapters that break it, to try `pymllm verify --adapter NAME` on. *Situations* counts the
+states in which it is at stake ([situations.md](situations.md)). *Findings* are programs on which somebody
+else's cache differs ([findings](findings/README.md)).
+
+This page is written by `python docs/builder/laws_page.py`.
+"""
+_SECTIONS = {
+    "0": "Every class",
+    "1": "Slot allocators",
+    "2": "Pools and rows",
+    "3": "Keys and hashes",
+    "4": "Radix trees",
+    "5": "Sliding windows",
+    "7": "Recurrent states",
+    "8": "Blocks and requests",
+    "9": "Engines",
+}
+_WAYS = {
+    Way.STRUCTURE: "from inside",
+    Way.ORACLE: "by outcomes",
+    Way.PLANT: "by planted faults",
+}
+
+
+def make_laws_page() -> str:
+    """Return the page as the registry has it."""
+    wrong, findings = _wrong_implementations(), _findings()
+    parts = [_HEAD.format(count=len(LAWS))]
+    for section, laws in groupby(LAWS, key=lambda law: law.source.rpartition(" ")[2]):
+        parts.append(f"\n## {_SECTIONS[section]}\n")
+        parts += [_entry(law, wrong, findings) for law in laws]
+    return "".join([*parts, _asked_for_by_name()])
+
+
+def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]) -> str:
+    lines = [
+        f"- checked {', '.join(text for way, text in _WAYS.items() if way in law.ways)}",
+        f"- of {_kinds(law)}{_claims(law)}",
+    ]
+    faults = [fault for fault in PLANTED if law.id in fault.laws]
+    if faults:
+        lines.append(f"- faults: {', '.join(_named(fault) for fault in faults)}")
+    situations = sum(law.id in situation.laws for situation in SITUATIONS)
+    if law.id in wrong:
+        lines.append(f"- wrong implementations: {', '.join(wrong[law.id])}")
+    if situations:
+        lines.append(f"- situations: {situations}")
+    if law.id in findings:
+        lines.append(f"- findings: {', '.join(findings[law.id])}")
+    return f"\n### {law.id}\n\n**{law.sentence[0].upper()}{law.sentence[1:]}.**\n\n" + "\n".join(lines) + "\n"
+
+
+def _kinds(law: Law) -> str:
+    if law.kinds == KINDS:
+        return "every kind"
+    names = [f"`{kind}`" + (" in an engine" if kind in law.driven_kinds else "") for kind in law.kinds]
+    return ", ".join(names) + (", unless it keeps nothing" if law.is_of_content else "")
+
+
+def _claims(law: Law) -> str:
+    return f", where claimed: {', '.join(f'`{need}`' for need in sorted(law.needs))}" if law.needs else ""
+
+
+def _named(fault: Fault) -> str:
+    first, second = fault.title[:2]
+    return f"{fault.id} ({first.lower() if second.islower() else first}{fault.title[1:]})"
+
+
+def _wrong_implementations() -> dict[str, list[str]]:
+    """Names by law, from the table of their page: their classes would load torch."""
+    text = (PAGE.parent / "faulty.md").read_text(encoding="utf-8")
+    names: dict[str, list[str]] = {}
+    for name, law in re.findall(r"^\| (`faulty-[\w-]+`) \| [^|]* \| (\w+) \|", text, flags=re.MULTILINE):
+        names.setdefault(law, []).append(name)
+    return names
+
+
+def _findings() -> dict[str, list[str]]:
+    """Links to the findings by law, from the table of their page."""
+    text = (PAGE.parent / "findings" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[([\w-]+)\]\(([\w-]+\.md)\) \| ([^|]*) \| (\w+) \|", text, flags=re.MULTILINE)
+    findings: dict[str, list[str]] = {}
+    for name, page, whose, law in rows:
+        findings.setdefault(law, []).append(f"[{name}](findings/{page}) ({whose})")
+    return findings
+
+
+def _asked_for_by_name() -> str:
+    rows = [f"| {name} | {', '.join(laws)} |" for name, laws in INVARIANTS.items()]
+    head = "\n## Asked for by name\n\nWhat people call the invariants, and the laws that together say it.\n\n"
+    return head + "\n".join(["| invariant | laws |", "| --- | --- |", *rows]) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(make_laws_page(), encoding="utf-8")

@@ -1,0 +1,203 @@
+"""Every page: its links lead somewhere, its commands could be typed, and the site has it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from pymllm.cli import main
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+BUILDER = DOCS / "builder"
+
+# Pages of the site that no file has, and the folders whose pages are made.
+MADE = {"CHANGELOG.md", "CONTRIBUTING.md", "commands.md", "schemas.md"}
+MADE_IN = ("api/", "examples/")
+
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+
+PROMPTS = {"sh": "", "console": r"\$ "}
+
+
+@pytest.fixture(autouse=True)
+def _builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let tests import what makes pages; each module goes by a plain name, so it is forgotten afterwards."""
+    monkeypatch.syspath_prepend(BUILDER)
+    yield
+    for path in BUILDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """What a link to a place inside of a page may name."""
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def links_of(page: Path) -> list[str]:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page to files that are not there, or to places that a page does not have."""
+    broken = []
+    for link in links_of(page):
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists() or (anchor and anchor not in anchors_of(file)):
+            broken.append(link)
+    return broken
+
+
+def is_made(file: Path) -> bool:
+    """Whether the site makes this page of ``docs``."""
+    if not file.is_relative_to(DOCS):
+        return False
+    place = file.relative_to(DOCS).as_posix()
+    return place in MADE or place.startswith(MADE_IN)
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The commands of pymllm in blocks for a shell, as words, without what stands behind a pipe."""
+    commands = []
+    for language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language not in PROMPTS:
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            typed = re.match(PROMPTS[language] + r"(?:.*[|&] *)?pymllm (.*)$", line)
+            if typed:
+                words = shlex.split(typed[1], comments=True)
+                ends = [words.index(word) for word in ("|", ">", "&&", ">>") if word in words]
+                commands.append(words[: min(ends, default=len(words))])
+    return commands
+
+
+def parse(words: list[str]) -> None:
+    """Read a command as the program would, up to the values of its options."""
+    command: click.Command = main
+    context = click.Context(main, info_name="pymllm")
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words[0]]
+        context, words = click.Context(command, info_name=command.name, parent=context), words[1:]
+    assert command is not main or words[0].startswith("-"), f"no command {words[0]}"
+    command.make_parser(context).parse_args(list(words))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    """In the repository, without a site."""
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    """The test above can fail, for a file and for a place in it."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A Title, `here`\n\n[a](#a-title-here) [b](#b) [c](gone.md) [d](https://host/)\n", encoding="utf-8"
+    )
+    assert broken_links(page) == ["#b", "gone.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_the_commands_of_a_page_can_be_typed(page: Path) -> None:
+    """Commands and options that are told exist."""
+    for words in commands_of(page):
+        parse(words)
+
+
+def test_a_command_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
+    """The test above can fail, for a command and for an option; and it sees more than a few."""
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nzcat x | pymllm verfy\npymllm verify --sed 7 > x\n```\n", encoding="utf-8")
+    no_command, no_option = commands_of(page)
+    with pytest.raises(AssertionError, match="verfy"):
+        parse(no_command)
+    with pytest.raises(click.NoSuchOption):
+        parse(no_option)
+    assert sum(len(commands_of(page)) for page in PAGES) > 80
+
+
+def test_every_page_that_the_site_names_is_there() -> None:
+    """What mkdocs.yml does not name is listed by the builder, so that only a wrong name can be wrong."""
+    named = re.findall(
+        r"^ +- (?:\w+: )?([\w/-]+\.md)\b", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.M
+    )
+    assert len(named) > 20
+    assert [name for name in named if not (DOCS / name).exists() and not is_made(DOCS / name)] == []
+
+
+def test_the_page_of_laws_is_that_of_the_registry() -> None:
+    """After a change of laws, faults, situations or findings: python docs/builder/laws_page.py."""
+    from laws_page import PAGE, make_laws_page
+
+    assert PAGE.read_text(encoding="utf-8") == make_laws_page()
+
+
+def test_the_page_of_commands_has_every_command_and_option() -> None:
+    """Those of groups, too."""
+    from commands_page import make_commands_page
+
+    text = make_commands_page()
+    for name, command in main.commands.items():
+        assert f"\n## pymllm {name}\n" in text
+        assert all(option in text for one in command.params for option in one.opts if option.startswith("--"))
+    assert "\n### pymllm soak merge\n" in text
+    assert "| 141 | " in text
+
+
+def test_each_public_module_has_a_page() -> None:
+    """With the module's own first sentence where it is listed."""
+    from api_pages import make_api_pages
+
+    pages = make_api_pages()
+    modules = [
+        path for path in (ROOT / "src" / "pymllm").rglob("*.py") if not path.name.startswith("__main__")
+    ]
+    assert len(pages) == len(modules)
+    assert "::: pymllm.mem_cache.radix_cache\n" in pages["api/mem_cache/radix_cache.md"]
+    listed = (
+        "[`radix_cache`](radix_cache.md) | The radix tree prefix cache, plain and with sliding windows. |"
+    )
+    assert listed in pages["api/mem_cache/index.md"]
+
+
+def test_links_out_of_the_pages_lead_to_pages_of_the_site() -> None:
+    """Examples, and what stands at the root of the repository."""
+    from repository_pages import make_repository_pages, with_site_links
+
+    pages = make_repository_pages()
+    assert {"CHANGELOG.md", "examples/index.md", "examples/protocol/page_cache.c.md"} <= pages.keys()
+    links = (
+        "[a](../../examples/stranger_cache.py) [b](../verify.md) [c](../../README.md#x) [d](gone.md) "
+        "[e](../../src/pymllm/oracle/__init__.py)"
+    )
+    assert with_site_links(links, "tutorials/soak.md") == (
+        "[a](../examples/stranger_cache.py.md) [b](../verify.md) [c](../index.md#x) [d](gone.md) "
+        "[e](../api/oracle/index.md)"
+    )
+    assert with_site_links("[a](docs/verify.md) [b](examples)", "CONTRIBUTING.md") == (
+        "[a](verify.md) [b](examples/index.md)"
+    )
+
+
+def test_ids_in_the_text_of_a_page_become_links() -> None:
+    """Where they are no code, no heading, no link already, and no part of another word."""
+    from ids import with_ids
+
+    html = "<h2>R6</h2><p>(R6), <code>R6</code>, R66, <a href='x'>R6</a>, B01</p>"
+    assert with_ids(html, "api/errors.html") == (
+        '<h2>R6</h2><p>(<a class="id" href="../laws.html#r6">R6</a>), <code>R6</code>, R66, '
+        '<a href=\'x\'>R6</a>, <a class="id" href="../faults.html#b01">B01</a></p>'
+    )
+    assert '<td id="b01"' in with_ids("<td>B01</td>", "faults.html")
