@@ -20,6 +20,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
+    "run": ("a line of a run in a store", "pymllm.report.records:run_schema"),
     "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),
     "situations": ("what situations prints", "pymllm.cli.situations_document:situations_schema"),
     "soak": ("what soak prints", "pymllm.cli.soak_document:soak_schema"),
