@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pymllm.report.records import Figure, Histogram, Machine, RunHeader, make_machine
+from pymllm.report.records import Figure, Gpu, Histogram, Machine, RunHeader, make_machine
 
-__all__ = ["better_of", "is_benchmark_file", "read_benchmark_file", "unit_of"]
+__all__ = ["better_of", "is_benchmark_file", "machine_of", "read_benchmark_file", "unit_of"]
 
 _TIMES = {"ns": "ns", "us": "us", "ms": "ms", "s": "s", "seconds": "s"}
 _BUCKETS_PER_DOUBLING = 8
@@ -49,7 +49,7 @@ def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figu
         header = RunHeader(
             kind="benchmark",
             time=_time(str(plain["datetime"])),
-            machine=_machine(plain["machine_info"]),
+            machine=machine_of(plain["machine_info"]),
             pymllm=str(plain["machine_info"].get("pymllm", "not recorded")),
             commit=commit.get("id"),
             modified=bool(commit.get("dirty")),
@@ -67,15 +67,43 @@ def _time(text: str) -> str:
     return at.isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 
-def _machine(info: Mapping[str, Any]) -> Machine:
+def machine_of(info: Mapping[str, Any]) -> Machine:
+    """Read a machine off what pytest-benchmark knows of it, and off what benchmarks/conftest.py adds.
+
+    Parameters
+    ----------
+    info : mapping
+        With ``processor``, ``usable_cores``, and ``gpu_0`` and so on where benchmarks/conftest.py wrote it.
+    """
     cpu = info.get("cpu") or {}
+    is_told = "usable_cores" in info
+    processor = info.get("processor") if is_told else cpu.get("brand_raw")
+    gpus = sorted(key for key in info if re.fullmatch(r"gpu_\d+", key))
     return make_machine(
-        processor=str(cpu.get("brand_raw") or info.get("processor") or info.get("machine")),
-        cores=int(cpu.get("count") or 1),
+        processor=str(processor or info.get("processor") or info.get("machine")),
+        cores=int(info.get("usable_cores") or cpu.get("count") or 1),
         memory=None,
-        system=f"{info['system']} {info['machine']}",
-        gpu_reason="the file of pytest-benchmark does not tell",
+        system=_system(info),
+        gpus=tuple(_gpu(str(info[key])) for key in gpus if not str(info[key]).startswith("unknown")),
+        gpu_reason=None if gpus else str(info.get("nvml", "the file does not tell")),
+        name=info.get("machine_name"),
     )
+
+
+def _gpu(told: str) -> Gpu:
+    """Read a GPU off a line such as "Some GPU, driver 580.1, graphics up to 1980 MHz"."""
+    found = re.fullmatch(r"(.+?)(?:, driver ([^,]+).*)?", told)
+    assert found is not None  # it matches everything
+    return Gpu(found[1], None, found[2])
+
+
+def _system(info: Mapping[str, Any]) -> str:
+    """Return system and architecture, which a platform has in its name: Linux-6.18-x86_64-with-glibc2.36."""
+    if "system" in info and "machine" in info:
+        return f"{info['system']} {info['machine']}"
+    platform = str(info.get("platform", "unknown"))
+    architecture = re.search(r"-([^-]+)-with-", platform)
+    return f"{platform.split('-')[0]} {architecture[1] if architecture else ''}".strip()
 
 
 def _versions(plain: Mapping[str, Any]) -> dict[str, str]:

@@ -59,9 +59,11 @@ def make_hit_rate_section(runs: Sequence[Run]) -> Section | None:
         for document in run.documents
         if isinstance(document, ReplayDocument) and (found := document.violation) is not None
     ]
-    if not replays:
+    if not replays and not broken:
         return None
-    blocks: list[Block] = [*broken, _plot(replays), _table(replays)]
+    blocks: list[Block] = [*broken]
+    if replays:
+        blocks += [_plot(replays), _table(replays)]
     return Section(
         _ID,
         "Hit rate over capacity",

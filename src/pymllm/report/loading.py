@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pymllm.errors import TraceError
-from pymllm.report.benchmark_file import is_benchmark_file, read_benchmark_file
-from pymllm.report.documents import AnyDocument, read_document
+from pymllm.report.benchmark_file import is_benchmark_file, machine_of, read_benchmark_file
+from pymllm.report.documents import AnyDocument, PeersDocument, read_document
 from pymllm.report.ledger_file import read_ledger_file
 from pymllm.report.program_files import files_of, read_programs
 from pymllm.report.records import (
@@ -267,11 +267,13 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
     versions = plains[0].get("versions")
     versions = versions if isinstance(versions, dict) else {}
     files = {name for document in documents for name in files_of(document)}
+    peers = next((it for it in documents if isinstance(it, PeersDocument)), None)
     return Run(
         str(path),
         _digest(text),
         kind,
         _time_of_file(path),
+        None if peers is None else machine_of(peers.machine),
         pymllm=versions.get("pymllm"),
         versions=versions,
         time_is_of_file=True,

@@ -10,9 +10,9 @@ from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.quantities import show, show_count, show_time
 from pymllm.report.records import Machine
 
-__all__ = ["machine_name", "make_machines_section", "make_runs_section"]
+__all__ = ["BRINGS", "machine_name", "make_machines_section", "make_runs_section"]
 
-_BRINGS = {
+BRINGS = {
     "laws": (
         "laws by implementation",
         "pymllm verify --store FOLDER, or pymllm compare NAMES --store FOLDER",
@@ -43,7 +43,9 @@ def make_machines_section(runs: Sequence[Run]) -> Section | None:
     machines: dict[str, Machine] = {}
     for run in runs:
         if run.machine is not None:
-            machines[run.machine.fingerprint] = run.machine
+            known = machines.get(run.machine.fingerprint)
+            if known is None or known.memory is None:  # a file of pytest-benchmark does not tell it
+                machines[run.machine.fingerprint] = run.machine
             counts[run.machine.fingerprint] = counts.get(run.machine.fingerprint, 0) + 1
     doctors = [it for run in runs for it in run.documents if isinstance(it, DoctorDocument)]
     tables = []
@@ -66,7 +68,7 @@ def make_machines_section(runs: Sequence[Run]) -> Section | None:
     return Section(
         "machines",
         "Machines",
-        "Machines are told apart by processor, usable processors, memory, system and GPUs, and by "
+        "Machines are told apart by processor, usable processors, system and GPUs, and by "
         "PYMLLM_MACHINE where it was set; figures of two of them are never put on one line.",
         tables,
     )
@@ -133,7 +135,7 @@ def make_runs_section(loaded: LoadedRuns, shown: Collection[str]) -> Section:
         blocks.append(Table("Files that could not be read", (Column("file"), Column("why")), rows))
     if loaded.copies:
         blocks.append(Text(f"{loaded.copies} files were copies of others and count once."))
-    absent = {id: words for id, words in _BRINGS.items() if id not in shown}
+    absent = {id: words for id, words in BRINGS.items() if id not in shown}
     if absent:
         rows = tuple((Cell(title), Cell(command)) for title, command in absent.values())
         blocks.append(Table("Not in this report", (Column("what"), Column("what brings it")), rows))

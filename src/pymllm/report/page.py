@@ -98,9 +98,8 @@ def _load_packages() -> tuple[Any, str]:
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
     except ImportError as error:
-        raise UsageError(
-            f"a report needs {error.name}, which is not installed; {INSTALL} brings it"
-        ) from None
+        package = str(error.name).split(".")[0]
+        raise UsageError(f"a report needs {package}, which is not installed; {INSTALL} brings it") from None
     environment = Environment(
         loader=PackageLoader("pymllm.report"),
         autoescape=True,

@@ -90,7 +90,7 @@ class Machine:
     Parameters
     ----------
     fingerprint : str
-        Of the fields below but for the drivers and the reason, as `make_machine` computes it.
+        Of processor, cores, system, names of GPUs and name, as `make_machine` computes it.
     processor : str
         Its model.
     cores : int
@@ -135,17 +135,10 @@ def make_machine(
 
     Notes
     -----
-    Memory counts in whole GiB, since what a kernel keeps for itself differs from start to start, and a
-    driver's version does not count at all: a new one is a point on a curve, like a new torch.
+    Neither memory nor a driver's version counts: a file of pytest-benchmark does not tell the first, and a
+    new driver is a point on a curve, like a new torch.
     """
-    made_of = [
-        processor,
-        cores,
-        None if memory is None else round(memory / 2**30),
-        system,
-        [gpu.name for gpu in gpus],
-        name,
-    ]
+    made_of = [processor, cores, system, [gpu.name for gpu in gpus], name]
     fingerprint = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:12]
     return Machine(fingerprint, processor, cores, memory, system, gpus, gpu_reason, name)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pymllm.oracle.operations import KINDS
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import SITUATIONS
 from pymllm.report.blocks import GOOD, QUIET, UNKNOWN, Cell, Column, Section, Table, Tile
-from pymllm.report.documents import SituationsDocument, SoakDocument, VerifyDocument
+from pymllm.report.documents import AnyDocument, SituationsDocument, SoakDocument, VerifyDocument
 from pymllm.report.loading import Run
 
 __all__ = ["make_situations_section"]
@@ -17,45 +18,63 @@ __all__ = ["make_situations_section"]
 _ID = "situations"
 
 
+_Key = tuple[str, str]
+"""Kind and name: situations of several kinds have the same name."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """How often each situation was met, and who should have met it and did not."""
+
+    searched: Counter[_Key] = field(default_factory=Counter)
+    soaked: Counter[_Key] = field(default_factory=Counter)
+    unmet: dict[_Key, set[str]] = field(default_factory=dict)
+    listed: set[_Key] = field(default_factory=set)
+
+    def add(self, document: AnyDocument) -> None:
+        """Count what a document tells."""
+        if isinstance(document, VerifyDocument):
+            kinds = {it.name: adapter.kind for adapter in document.adapters for it in adapter.machines}
+            for row in document.situations:
+                key = kinds.get(row.machine) or "", row.name
+                self.searched[key] += row.times
+                self.unmet.setdefault(key, set()).update(row.unmet)
+        elif isinstance(document, SoakDocument):
+            for adapter in document.adapters:
+                self.soaked.update(
+                    {(adapter.kind, name): times for name, times in adapter.situations.items()}
+                )
+                for name in adapter.missing_situations:
+                    self.unmet.setdefault((adapter.kind, name), set()).add(adapter.name)
+        elif isinstance(document, SituationsDocument):
+            self.listed.update((it.kind, it.name) for it in document.situations)
+
+    def times(self, key: _Key) -> int:
+        """Return how often a situation was met at all."""
+        return self.searched[key] + self.soaked[key]
+
+    def known(self) -> dict[_Key, Situation]:
+        """Return the situations that were asked for, as the registry has them, in its order."""
+        asked = {*self.searched, *self.soaked, *self.unmet, *self.listed}
+        return {key: it for it in SITUATIONS if (key := (it.kind, it.name)) in asked}
+
+
 def make_situations_section(runs: Sequence[Run]) -> Section | None:
     """Lay out the situations over all runs; ``None`` where nobody counted them."""
-    searched: Counter[str] = Counter()
-    soaked: Counter[str] = Counter()
-    expected: dict[str, set[str]] = {}
-    listed: set[str] = set()
+    counted = _Counted()
     for run in runs:
         for document in run.documents:
-            if isinstance(document, VerifyDocument):
-                for row in document.situations:
-                    searched[row.name] += row.times
-                    expected.setdefault(row.name, set()).update(row.unmet)
-            elif isinstance(document, SoakDocument):
-                for adapter in document.adapters:
-                    soaked.update(adapter.situations)
-                    for name in adapter.missing_situations:
-                        expected.setdefault(name, set()).add(adapter.name)
-            elif isinstance(document, SituationsDocument):
-                listed.update(it.name for it in document.situations)
-    asked = {*searched, *soaked, *expected, *listed}
-    if not asked:
+            counted.add(document)
+    known = counted.known()
+    if not known:
         return None
-    known = [it for it in SITUATIONS if it.name in asked]
-    never = [it for it in known if not searched[it.name] + soaked[it.name] and expected.get(it.name)]
-    columns = (
-        Column("situation"),
-        Column("in searches", is_number=True),
-        Column("in soaks", is_number=True),
-        Column("laws at stake"),
-        Column("bugs that lived in it"),
-    )
-    blocks = [_never(never, expected)] if never else []
+    never = [it for key, it in known.items() if not counted.times(key) and counted.unmet.get(key)]
+    blocks = [_never(never, counted)] if never else []
     for kind in KINDS:
-        of_kind = [it for it in known if it.kind == kind]
+        of_kind = [it for it in known.values() if it.kind == kind]
         if of_kind:
-            reached = sum(bool(searched[it.name] + soaked[it.name]) for it in of_kind)
-            rows = tuple(_row(it, searched[it.name], soaked[it.name]) for it in of_kind)
-            blocks.append(Table(f"{kind}: {reached} of {len(of_kind)} reached", columns, rows, folded=True))
-    reached = sum(bool(searched[it.name] + soaked[it.name]) for it in known)
+            blocks.append(_table(kind, of_kind, counted))
+    reached = sum(counted.times(key) > 0 for key in known)
     return Section(
         _ID,
         "Situations",
@@ -67,21 +86,40 @@ def make_situations_section(runs: Sequence[Run]) -> Section | None:
     )
 
 
-def _never(situations: Sequence[Situation], expected: Mapping[str, set[str]]) -> Table:
-    columns = (Column("never reached"), Column("laws at stake"), Column("expected of"))
+def _table(kind: str, situations: Sequence[Situation], counted: _Counted) -> Table:
+    columns = (
+        Column("situation"),
+        Column("in searches", is_number=True),
+        Column("in soaks", is_number=True),
+        Column("laws at stake"),
+        Column("bugs that lived in it"),
+    )
+    reached = sum(counted.times((kind, it.name)) > 0 for it in situations)
+    rows = tuple(_row(it, counted) for it in situations)
+    return Table(f"{kind}: {reached} of {len(situations)} reached", columns, rows, folded=True)
+
+
+def _never(situations: Sequence[Situation], counted: _Counted) -> Table:
+    columns = (Column("situation"), Column("kind"), Column("laws at stake"), Column("expected of"))
     rows = tuple(
-        (Cell(it.name), Cell(", ".join(it.laws)), Cell(", ".join(sorted(expected[it.name])), UNKNOWN))
+        (
+            Cell(it.name),
+            Cell(it.kind),
+            Cell(", ".join(it.laws)),
+            Cell(", ".join(sorted(counted.unmet[it.kind, it.name])), UNKNOWN),
+        )
         for it in situations
     )
     return Table("Expected, and never reached", columns, rows)
 
 
-def _row(it: Situation, searched: int, soaked: int) -> tuple[Cell, ...]:
-    tone = None if searched + soaked else UNKNOWN
+def _row(it: Situation, counted: _Counted) -> tuple[Cell, ...]:
+    key = it.kind, it.name
+    tone = None if counted.times(key) else UNKNOWN
     return (
         Cell(it.name),
-        Cell(f"{searched:,}", tone),
-        Cell(f"{soaked:,}", tone),
+        Cell(f"{counted.searched[key]:,}", tone),
+        Cell(f"{counted.soaked[key]:,}", tone),
         Cell(", ".join(it.laws)),
         Cell(", ".join(it.bugs) or "none known", None if it.bugs else QUIET),
     )
