@@ -32,6 +32,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis", "psutil"},
     ),
+    # Each package only where a page is made: whatever writes a run loads neither.
+    "report": (
+        {"errors", "oracle", "instrument", "conformance"},
+        {"jinja2", "plotly"},
+    ),
     "cli": (
         {
             "errors",
@@ -43,6 +48,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "adapters",
             "instrument",
             "conformance",
+            "report",
         },
         {"numpy", "torch", "msgspec", "psutil", "click", "rich"},
     ),
@@ -118,6 +124,13 @@ def test_importing_the_instruments_is_light() -> None:
     """A watched program does not pay for torch or pynvml until an instrument is used."""
     modules = sorted(path.stem for path in (PACKAGE / "instrument").glob("[!_]*.py"))
     assert loaded_by(", ".join(f"pymllm.instrument.{name}" for name in modules), *HEAVY) == set()
+
+
+@pytest.mark.parametrize("module", ["records", "machine", "store"])
+def test_writing_a_run_is_light(module: str) -> None:
+    """A machine that has torch and pytest alone can write a run."""
+    watched = [*HEAVY, "click", "rich", "msgspec", "psutil", "jinja2", "plotly"]
+    assert loaded_by(f"pymllm.report.{module}", *watched) == set()
 
 
 def test_taking_a_cache_does_not_load_the_examiners() -> None:

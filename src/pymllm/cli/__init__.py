@@ -13,6 +13,7 @@ from pymllm.cli.faults import faults_command
 from pymllm.cli.judge import judge_command
 from pymllm.cli.program import main
 from pymllm.cli.replay import replay_command
+from pymllm.cli.report import report_command
 from pymllm.cli.rerun import rerun_command
 from pymllm.cli.schema import schema_command
 from pymllm.cli.shrink import shrink_command
@@ -35,5 +36,6 @@ for command in (
     doctor_command,
     schema_command,
     replay_command,
+    report_command,
 ):
     main.add_command(command)

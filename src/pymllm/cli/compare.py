@@ -11,13 +11,25 @@ import click
 
 from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.program import say
+from pymllm.cli.run_store import keep_run, refuse_unwritable_store
 from pymllm.cli.verify import refuse_unwritable_folder, verify_command
 from pymllm.cli.verify_plan import VerifyOptions
 
 __all__ = ["compare_command"]
 
 _FEWEST = 2
-_OF_VERIFY = ("laws", "profile", "seed", "examples", "jobs", "timeout", "output", "as_json", "progress")
+_OF_VERIFY = (
+    "laws",
+    "profile",
+    "seed",
+    "examples",
+    "jobs",
+    "timeout",
+    "output",
+    "store",
+    "as_json",
+    "progress",
+)
 """Options that mean here what they mean to ``pymllm verify``."""
 
 
@@ -28,6 +40,7 @@ def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
     output: Path,
+    store: Path | None,
     as_json: bool,
     progress: str,
     **options: Any,
@@ -48,6 +61,7 @@ def compare_command(
     plan = VerifyOptions(adapters=names, **options)
     plan.check()
     refuse_unwritable_folder(output)
+    refuse_unwritable_store(store)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     from pymllm.cli.compare_matrix import make_document, make_text
@@ -56,7 +70,9 @@ def compare_command(
 
     report = run_options(plan, progress)
     files = save_programs(report, output)
-    say(json.dumps(make_document(report, files), indent=2) if as_json else make_text(report, files))
+    document = make_document(report, files)
+    keep_run(store, document, programs=files.programs.values())
+    say(json.dumps(document, indent=2) if as_json else make_text(report, files))
     if report.interruption is not None:
         raise report.interruption
     return report.verdict.exit_status

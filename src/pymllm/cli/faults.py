@@ -15,6 +15,7 @@ import click
 
 from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
 from pymllm.cli.program import say
+from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
 from pymllm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _SHRINKS = 300
 )
 @jobs_option
 @json_option
+@store_option
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -63,6 +65,7 @@ def faults_command(
     seed: int,
     jobs: int | None,
     as_json: bool,
+    store: Path | None,
     page: Path | None,
     only_list: bool,
     progress: str,
@@ -77,6 +80,7 @@ def faults_command(
     """
     if page is not None and not page.absolute().parent.is_dir():
         raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")
+    refuse_unwritable_store(store)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _choose(ids, cabinets)
     if only_list:
@@ -95,7 +99,9 @@ def faults_command(
     if page is not None and report.interruption is None:
         page.write_text(make_page(report), encoding="utf-8")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    say(json.dumps(make_document(report), indent=2) if as_json else make_text(report, width))
+    document = make_document(report)
+    keep_run(store, document)
+    say(json.dumps(document, indent=2) if as_json else make_text(report, width))
     if report.interruption is not None:
         raise report.interruption
     return report.exit_status

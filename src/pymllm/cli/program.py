@@ -33,9 +33,12 @@ import click
 from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
 
-__all__ = ["Program", "Terminated", "complain", "escaped", "main", "say"]
+__all__ = ["WORDS", "Program", "Terminated", "complain", "escaped", "main", "say"]
 
 _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
+
+WORDS = "pymllm.words"
+"""Under this name a command's context has what was typed, word by word."""
 
 _FIRST_FREE = 3  # after standard input, output and error
 
@@ -62,6 +65,19 @@ class Program(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         sys.exit(self._status(args, prog_name, complete_var, **extra))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Make the context of the whole program, and keep what was typed."""
+        words = (info_name or "pymllm", *args)
+        context = super().make_context(info_name, args, parent, **extra)
+        context.meta[WORDS] = words
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an interrupt becomes click's own, which click does not answer with an empty line."""

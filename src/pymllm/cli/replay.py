@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from pymllm.cli.options import json_option, progress_option
 from pymllm.cli.program import complain, say
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
+from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
 from pymllm.cli.values import MILLISECONDS, TOKENS
 
 __all__ = ["replay_command"]
@@ -166,9 +168,12 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     help="Walk all invariants after every N-th cache operation; 0 never.",
 )
 @json_option
+@store_option
 @progress_option
 @click.pass_context
-def replay_command(context: click.Context, /, *, as_json: bool, progress: str, **options: Any) -> int:
+def replay_command(
+    context: click.Context, /, *, as_json: bool, store: Path | None, progress: str, **options: Any
+) -> int:
     """Replay requests through a cache and its pools, and say what came of it.
 
     TRACE is a file of JSON lines in the Mooncake format, plain or gzip, or - for standard input; NAME is
@@ -180,10 +185,15 @@ def replay_command(context: click.Context, /, *, as_json: bool, progress: str, *
     plan = ReplayPlan(**options)
     plan.check()
     _refuse_options_without_meaning(context, plan)
+    refuse_unwritable_store(store)
     # Not at the top: this loads torch, which --help and a mistyped option can do without.
     from pymllm.cli.replay_run import run_plan
 
     result = run_plan(plan, progress)
+    if store is not None:
+        from pymllm.cli.replay_document import make_document
+
+        keep_run(store, make_document(result))
     say(_as_json(result) if as_json else _as_text(result))
     if result.violation is not None and as_json:
         complain(

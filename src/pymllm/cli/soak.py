@@ -13,6 +13,7 @@ import click
 
 from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
+from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
 from pymllm.cli.soak_plan import AUDIT, SoakOptions
 from pymllm.cli.values import CONFIG
 from pymllm.errors import UsageError
@@ -111,6 +112,7 @@ _page_option = click.option(
     help="Go on with a campaign behind its last run.",
 )
 @json_option
+@store_option
 @_page_option
 @progress_option
 @click.pass_context
@@ -119,6 +121,7 @@ def soak_command(
     /,
     strict: bool,
     as_json: bool,
+    store: Path | None,
     page: Path | None,
     progress: str,
     **options: Any,
@@ -138,9 +141,11 @@ def soak_command(
     plan = SoakOptions(**options)
     plan.check()
     _refuse_missing_folder(page)
+    refuse_unwritable_store(store)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     report = _play(plan, progress)
+    _keep(report, strict, store)
     _tell(report, strict, as_json, page)
     if report.interruption is not None:
         complain(f"go on with: pymllm soak --resume {report.folder}")
@@ -205,6 +210,23 @@ def _tell(report: SoakReport, strict: bool, as_json: bool, page: Path | None) ->
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     say(make_text(report, strict=strict, width=width))
+
+
+def _keep(report: SoakReport, strict: bool, store: Path | None) -> None:
+    """Keep the campaign with the course of its memory, and the programs of its failures."""
+    if store is None:
+        return
+    from pymllm.cli.soak_document import make_document
+    from pymllm.conformance.soak.ledger import FILE
+    from pymllm.report.documents import read_document
+    from pymllm.report.ledger_file import read_ledger_file
+    from pymllm.report.program_files import files_of
+
+    document = make_document(report, strict=strict)
+    folder = report.folder
+    curves = read_ledger_file(folder / FILE).curves if folder is not None else ()
+    programs = files_of(read_document(document))
+    keep_run(store, document, curves, programs, folder, report.headers[0].versions)
 
 
 def _refuse_missing_folder(page: Path | None) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from pymllm.adapters.process.adapter import PREFIX
 from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
+from pymllm.cli.run_store import keep_run, refuse_unwritable, refuse_unwritable_store, store_option
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
     metavar="FILE",
     help="Write the verdicts as JUnit XML, too.",
 )
+@store_option
 @click.option(
     "--check-protocol",
     is_flag=True,
@@ -94,6 +95,7 @@ def verify_command(
     output: Path,
     as_json: bool,
     junit: Path | None,
+    store: Path | None,
     verbose: bool,
     progress: str,
     commands: tuple[str, ...],
@@ -116,8 +118,9 @@ def verify_command(
     plan = VerifyOptions(**options)
     plan.check()
     if check_protocol:
-        return _check_protocols(plan, output, as_json, junit)
+        return _check_protocols(plan, output, as_json, junit is not None or store is not None)
     _refuse_missing_folder(junit)
+    refuse_unwritable_store(store)
     refuse_unwritable_folder(output)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -130,6 +133,10 @@ def verify_command(
         from pymllm.cli.verify_junit import make_junit
 
         junit.write_text(make_junit(report), encoding="utf-8")
+    if store is not None:
+        from pymllm.cli.verify_document import make_document
+
+        keep_run(store, make_document(report, files), programs=files.programs.values())
     say(_as_json(report, files) if as_json else _as_text(report, files, verbose))
     if as_json:
         _complain_of(report)
@@ -138,11 +145,11 @@ def verify_command(
     return report.exit_status
 
 
-def _check_protocols(plan: VerifyOptions, output: Path, as_json: bool, junit: Path | None) -> int:
+def _check_protocols(plan: VerifyOptions, output: Path, as_json: bool, is_more_asked: bool) -> int:
     if not plan.adapters or not all(name.startswith(PREFIX) for name in plan.adapters):
         raise click.UsageError("--check-protocol is about programs; give them with --command.")
-    if junit is not None:
-        raise click.UsageError("--check-protocol judges no laws; leave --junit out.")
+    if is_more_asked:
+        raise click.UsageError("--check-protocol judges no laws; leave --junit and --store out.")
     from pymllm.cli.protocol_table import check_protocols
 
     names = tuple(entry.name for entry in plan.find_adapters())
@@ -158,16 +165,7 @@ def refuse_unwritable_folder(output: Path) -> None:
     """Refuse a given folder that could not take a program after minutes of search; none is made yet."""
     if click.get_current_context().get_parameter_source("output") is ParameterSource.DEFAULT:
         return  # whoever searches in a read-only folder may not want files
-    at = output.absolute()
-    try:
-        while not at.exists():
-            at = at.parent
-        # An attempt, because what permissions say of /proc is not true for root.
-        with tempfile.TemporaryFile(dir=at):
-            pass
-    except OSError as error:
-        reason = error.strerror or error
-        raise click.UsageError(f"--output {output}: cannot write in {at}: {reason}.") from None
+    refuse_unwritable("--output", output)
 
 
 def _as_json(report: VerifyReport, files: SavedFiles) -> str:

@@ -1,0 +1,111 @@
+"""``pymllm report``: runs in, one page or a feed out. What is in it is in `pymllm.report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pymllm.cli.program import say
+from pymllm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pymllm.report.loading import LoadedRuns
+
+__all__ = ["report_command"]
+
+FORMATS = ("html", "github-action-benchmark", "junit", "badge")
+
+
+@click.command("report", short_help="Show what runs came to, as one page or as a feed.")
+@click.argument(
+    "runs", metavar="RUNS...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default="report.html for the page, standard output for a feed",
+    help="Where it is written.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="html", show_default=True, help="What is made."
+)
+@click.option(
+    "--better",
+    type=click.Choice(("smaller", "bigger")),
+    default="smaller",
+    show_default=True,
+    help="Of github-action-benchmark: figures that are better when they are smaller, or bigger.",
+)
+@click.option("--trend", metavar="NAME", help="Print figures over time: those with this in their name.")
+@click.option("--title", metavar="TEXT", default="pymllm", show_default=True, help="Head line of the page.")
+def report_command(
+    runs: tuple[Path, ...], output: Path | None, form: str, better: str, trend: str | None, title: str
+) -> None:
+    """Show what RUNS came to.
+
+    RUNS are folders, which are searched, and files: stores that --store fills, documents that commands print
+    with --json, ledgers of soaks, logs of pytest --gpu-memory-log, and what pytest-benchmark saves.
+
+    The page is one file that opens offline. Figures of different machines, or measured by an edited
+    benchmark, are shown side by side and never compared. docs/report.md explains store, page and feeds.
+    """
+    _refuse_missing_folder(output)
+    from pymllm.report.loading import load_runs
+
+    try:
+        loaded = load_runs(runs)
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+    if trend is not None:
+        say(_trend(loaded, trend))
+        return
+    text = _make(loaded, form, better, title)
+    if output is None and form == "html":
+        output = Path("report.html")
+    if output is None:
+        say(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{output}: {error.strerror}.") from None
+    say(f"{output}: {len(loaded.runs)} runs, {len(text.encode()):,} bytes")
+
+
+def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
+    if form == "github-action-benchmark":
+        from pymllm.report.action_feed import make_action_feed
+
+        return make_action_feed(loaded.runs, better)
+    if form == "junit":
+        from pymllm.report.junit_feed import make_junit
+
+        return make_junit(loaded.runs)
+    if form == "badge":
+        from pymllm.report.badge import make_badge
+
+        return make_badge(loaded.runs)
+    from pymllm.report.page import make_page
+
+    try:
+        return make_page(loaded, title)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+
+
+def _trend(loaded: LoadedRuns, name: str) -> str:
+    from pymllm.report.trend_text import make_text
+
+    try:
+        return make_text(loaded.runs, name)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+
+
+def _refuse_missing_folder(output: Path | None) -> None:
+    if output is not None and not output.absolute().parent.is_dir():
+        raise click.UsageError(f"--output {output}: there is no folder {output.parent}; make it first.")

@@ -1,0 +1,102 @@
+"""Keeping what a command found as a run of a store (``--store``), for ``pymllm report``."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pymllm.cli.program import WORDS, complain
+
+if TYPE_CHECKING:
+    from pymllm.report.records import Record
+
+__all__ = ["keep_run", "refuse_unwritable", "refuse_unwritable_store", "store_option"]
+
+store_option = click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep the result in this store of runs, too, for pymllm report.",
+)
+"""For the commands whose results belong into a report; their parameter is ``store``."""
+
+
+def refuse_unwritable(option: str, folder: Path) -> None:
+    """Refuse a folder that could not take a file after minutes of work; none is made yet."""
+    at = folder.absolute()
+    try:
+        while not at.exists():
+            at = at.parent
+        # An attempt, because what permissions say of /proc is not true for root.
+        with tempfile.TemporaryFile(dir=at):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise click.UsageError(f"{option} {folder}: cannot write in {at}: {reason}.") from None
+
+
+def refuse_unwritable_store(store: Path | None) -> None:
+    """Refuse a store that could not take a run, where one was asked for."""
+    if store is not None:
+        refuse_unwritable("--store", store)
+
+
+def keep_run(
+    store: Path | None,
+    document: dict[str, Any],
+    records: Iterable[Record] = (),
+    programs: Iterable[str] = (),
+    folder: Path | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Write a run with a document, and say on standard error where it is.
+
+    Parameters
+    ----------
+    store : Path or None
+        The folder; without one nothing happens.
+    document : dict
+        What the command prints with ``--json``; its schema is the run's kind.
+    records : iterable of Record
+        More of it.
+    programs : iterable of str
+        Files of programs that the document names, to be kept with it as far as they are there.
+    folder : Path, optional
+        From which their names count, by default the working folder.
+    versions : mapping, optional
+        Of the packages involved, by default those that the document names.
+
+    Notes
+    -----
+    A store that cannot be written is complained of, and the command goes on: its result matters more.
+    """
+    if store is None:
+        return
+    from pymllm.report.program_files import read_programs
+    from pymllm.report.records import Document, Program
+    from pymllm.report.store import make_header, write_run
+
+    kept = read_programs(programs, folder or Path())
+    header = make_header(
+        str(document["schema"]).removeprefix("pymllm."),
+        command=_words(),
+        versions=versions or document.get("versions") or {},
+    )
+    found = [Document(document), *records, *(Program(name, lines) for name, lines in kept.items())]
+    try:
+        path = write_run(store, header, found)
+    except OSError as error:
+        complain(f"--store {store}: cannot be written: {error.strerror or error}")
+        return
+    complain(f"kept as {path}")
+
+
+def _words() -> Sequence[str]:
+    """Return what was typed, so that a shell reads it again."""
+    words: Sequence[str] = click.get_current_context().meta.get(WORDS, ("pymllm",))
+    return [shlex.quote(word) for word in words]

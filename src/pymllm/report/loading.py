@@ -1,0 +1,329 @@
+"""Finding runs in files and folders, whatever wrote them, and reading each as the same thing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pymllm.errors import TraceError
+from pymllm.report.benchmark_file import is_benchmark_file, machine_of, read_benchmark_file
+from pymllm.report.documents import AnyDocument, PeersDocument, read_document
+from pymllm.report.ledger_file import read_ledger_file
+from pymllm.report.program_files import files_of, read_programs
+from pymllm.report.records import (
+    Curve,
+    Document,
+    Figure,
+    Histogram,
+    Machine,
+    Program,
+    Record,
+    RunHeader,
+)
+from pymllm.report.store import read_run
+
+__all__ = ["LoadedRuns", "Run", "Skipped", "load_runs"]
+
+_SUFFIXES = (".json", ".jsonl")
+_SNIFFED = 65_536
+_RUN = re.compile(rb'"format"\s*:\s*"pymllm-(run|soak)"|"schema"\s*:\s*"pymllm\.|"machine_info"')
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, wherever it was read.
+
+    Parameters
+    ----------
+    source : str
+        Its file.
+    identity : str
+        Digest of its contents.
+    kind, machine, pymllm, commit, modified, command, versions
+        As of `pymllm.report.records.RunHeader`; ``None`` where nobody wrote it down.
+    time : str
+        When it ended, in UTC.
+    time_is_of_file : bool
+        Whether that is only when its file was last written.
+    documents : tuple
+        As of `pymllm.report.documents`.
+    figures, curves, histograms : tuple
+        Records, with the header's ``code`` where they have none of their own.
+    programs : dict
+        Lines of each program by the name of its file.
+    unread : tuple of str
+        What of it was left out, and why.
+    """
+
+    source: str
+    identity: str
+    kind: str
+    time: str
+    machine: Machine | None = None
+    pymllm: str | None = None
+    commit: str | None = None
+    modified: bool = False
+    command: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    time_is_of_file: bool = False
+    documents: tuple[AnyDocument, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    histograms: tuple[Histogram, ...] = ()
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that looks like a run and could not be read."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRuns:
+    """What was found.
+
+    Parameters
+    ----------
+    runs : tuple of Run
+        In order of time, each once.
+    skipped : tuple of Skipped
+        Files in folders that look like runs and are none.
+    copies : int
+        Files that were copies of others.
+    """
+
+    runs: tuple[Run, ...]
+    skipped: tuple[Skipped, ...] = ()
+    copies: int = 0
+
+
+def load_runs(paths: Iterable[Path]) -> LoadedRuns:
+    """Read every run in some files and folders.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or
+        what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for.
+
+    Raises
+    ------
+    TraceError
+        A file that was named is no run, or a folder that was named has none; says why.
+    OSError
+        One that was named cannot be read.
+    """
+    runs: dict[str, Run] = {}
+    skipped: list[Skipped] = []
+    copies = 0
+    for path in paths:
+        found = False
+        for file in _files_of(path):
+            try:
+                run = _read_file(file)
+            except (TraceError, OSError) as error:
+                if file is path:
+                    raise
+                reason = error.message if isinstance(error, TraceError) else str(error.strerror or error)
+                skipped.append(Skipped(str(file), reason))
+                continue
+            found = True
+            copies += run.identity in runs
+            runs.setdefault(run.identity, run)
+        if not found and not skipped:
+            why = "no run in this folder; pymllm verify --store FOLDER puts one there"
+            raise TraceError(str(path), None, why)
+    ordered = sorted(runs.values(), key=lambda run: (run.time, run.source))
+    return LoadedRuns(tuple(ordered), tuple(skipped), copies)
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        if file.suffix in _SUFFIXES and file.is_file() and _looks_like_a_run(file):
+            yield file
+
+
+def _looks_like_a_run(file: Path) -> bool:
+    """Tell by the beginning of a file of a folder: anything may lie in one."""
+    try:
+        with open(file, "rb") as opened:
+            return _RUN.search(opened.read(_SNIFFED)) is not None
+    except OSError:
+        return True  # so that it is read, and found to be unreadable with the reason
+
+
+def _read_file(path: Path) -> Run:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    first = _json_or_none(text.split("\n", 1)[0])
+    form = first.get("format") if isinstance(first, dict) else None
+    if form == "pymllm-run":
+        return _of_store(path)
+    if form == "pymllm-soak":
+        return _of_ledger(path, text)
+    if form == "pymllm-history":
+        raise TraceError(str(path), None, "this is a program; pymllm rerun and pymllm judge take it")
+    if isinstance(first, dict) and first.get("schema") == "pymllm.gpu-memory":
+        return _of_log(path, text)
+    plain = _parsed(path, None, text)
+    if isinstance(plain, dict) and is_benchmark_file(plain):
+        return _of_benchmarks(path, text, plain)
+    if isinstance(plain, dict) and "schema" in plain:
+        return _of_documents(path, text, [plain])
+    why = "no run: neither a document with a schema, nor a file of a store or of pytest-benchmark"
+    raise TraceError(str(path), None, why)
+
+
+def _json_or_none(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parsed(path: Path, number: int | None, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        place = number or error.lineno
+        raise TraceError(str(path), place, f"not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:
+        raise TraceError(str(path), number, str(error)) from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number that JSON has")
+
+
+# -- one function for each form of file ----------------------------------------------------------------------
+
+
+def _of_store(path: Path) -> Run:
+    stored = read_run(path)
+    header, records = stored.header, stored.records
+    documents, unread = _documents_of(records)
+    if stored.unknown:
+        unread.append(f"{stored.unknown} records of kinds that this version does not know")
+    return _make_run(path, stored.identity, header, records, documents, tuple(unread))
+
+
+def _documents_of(records: Sequence[Record]) -> tuple[tuple[AnyDocument, ...], list[str]]:
+    """Read the documents among some records, and say which cannot be."""
+    documents, unread = [], []
+    for record in records:
+        if isinstance(record, Document):
+            try:
+                documents.append(read_document(record.document))
+            except ValueError as error:
+                unread.append(str(error))
+    return tuple(documents), unread
+
+
+def _of_benchmarks(path: Path, text: str, plain: Mapping[str, Any]) -> Run:
+    header, records = _or_trace_error(path, lambda: read_benchmark_file(plain))
+    return _make_run(path, _digest(text), header, records)
+
+
+def _of_ledger(path: Path, text: str) -> Run:
+    ledger = read_ledger_file(path)
+    return Run(
+        str(path),
+        _digest(text),
+        "soak",
+        _time_of_file(path),
+        pymllm=ledger.version,
+        versions=ledger.versions,
+        time_is_of_file=True,
+        documents=(ledger.document,),
+        curves=ledger.curves,
+        programs=read_programs(files_of(ledger.document), path.parent),
+    )
+
+
+def _of_log(path: Path, text: str) -> Run:
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return _of_documents(path, text, [_parsed(path, number, line) for number, line in lines])
+
+
+def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
+    """Make a run of documents alone, which say neither when nor where they were made."""
+    if not all(isinstance(plain, dict) for plain in plains):
+        raise TraceError(str(path), None, "each line must be an object")
+    documents = _or_trace_error(path, lambda: tuple(read_document(plain) for plain in plains))
+    kind = str(plains[0]["schema"]).removeprefix("pymllm.")
+    versions = plains[0].get("versions")
+    versions = versions if isinstance(versions, dict) else {}
+    files = {name for document in documents for name in files_of(document)}
+    peers = next((it for it in documents if isinstance(it, PeersDocument)), None)
+    return Run(
+        str(path),
+        _digest(text),
+        kind,
+        _time_of_file(path),
+        None if peers is None else machine_of(peers.machine),
+        pymllm=versions.get("pymllm"),
+        versions=versions,
+        time_is_of_file=True,
+        documents=documents,
+        programs=read_programs(files, path.parent),
+    )
+
+
+def _or_trace_error(path: Path, make: Callable[[], _Made]) -> _Made:
+    try:
+        return make()
+    except ValueError as error:
+        raise TraceError(str(path), None, str(error)) from None
+
+
+def _make_run(
+    path: Path,
+    identity: str,
+    header: RunHeader,
+    records: Sequence[Record],
+    documents: tuple[AnyDocument, ...] = (),
+    unread: tuple[str, ...] = (),
+) -> Run:
+    code = header.code
+    return Run(
+        str(path),
+        identity,
+        header.kind,
+        header.time,
+        header.machine,
+        header.pymllm,
+        header.commit,
+        header.modified,
+        header.command,
+        header.versions,
+        documents=documents,
+        figures=tuple(it if it.code else replace(it, code=code) for it in records if isinstance(it, Figure)),
+        curves=tuple(it for it in records if isinstance(it, Curve)),
+        histograms=tuple(
+            it if it.code else replace(it, code=code) for it in records if isinstance(it, Histogram)
+        ),
+        programs={it.file: it.lines for it in records if isinstance(it, Program)},
+        unread=unread,
+    )
+
+
+def _time_of_file(path: Path) -> str:
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return written.isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

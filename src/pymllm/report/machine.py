@@ -1,0 +1,127 @@
+"""Which machine this is, which commit is measured, and by which code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.reading import Unreadable
+from pymllm.report.records import Gpu, Machine, make_machine
+
+__all__ = ["find_commit", "hash_of_code", "look_at_this_machine"]
+
+
+def look_at_this_machine() -> Machine:
+    """Find out what this machine is.
+
+    Notes
+    -----
+    GPUs are those that NVML tells of, whether torch sees them or not. ``PYMLLM_MACHINE`` in the environment
+    names the machine where its make alone does not tell it apart. Cost: NVML is opened, tens of milliseconds;
+    no CUDA.
+    """
+    gpus, reason = _gpus()
+    return make_machine(
+        processor=find_processor(),
+        cores=len(os.sched_getaffinity(0)),
+        memory=_memory(),
+        system=f"{platform.system()} {platform.machine()}",
+        gpus=gpus,
+        gpu_reason=reason,
+        name=os.environ.get("PYMLLM_MACHINE") or None,
+    )
+
+
+def find_processor() -> str:
+    """Return the processor's model, which Linux tells in a file and others by name."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> int | None:
+    with suppress(ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    library = NvmlLibrary()
+    try:
+        library.open()
+    except Unreadable as reason:
+        return (), str(reason)
+    try:
+        driver = str(library.call("nvmlSystemGetDriverVersion"))
+        count = int(library.call("nvmlDeviceGetCount"))
+        return tuple(_gpu(library, index, driver) for index in range(count)), None
+    except Unreadable as reason:
+        return (), str(reason)
+    finally:
+        library.close()
+
+
+def _gpu(library: NvmlLibrary, index: int, driver: str) -> Gpu:
+    handle = library.call("nvmlDeviceGetHandleByIndex", index)
+    memory = None
+    with suppress(Unreadable):
+        memory = int(library.call("nvmlDeviceGetMemoryInfo", handle).total)
+    return Gpu(str(library.call("nvmlDeviceGetName", handle)), memory, driver)
+
+
+def find_commit(folder: Path | None = None) -> tuple[str | None, bool]:
+    """Return the commit of a folder and whether tracked files differ from it.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        By default the working folder.
+
+    Returns
+    -------
+    commit : str or None
+        In full; ``None`` where there is no repository, no commit, or no git.
+    modified : bool
+        False without a commit.
+    """
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None, False
+    return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _git(folder: Path | None, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def hash_of_code(files: Iterable[Path]) -> str:
+    """Return a hash of the code that measures: an edited benchmark is never compared with its past.
+
+    Parameters
+    ----------
+    files : iterable of Path
+        The benchmark's own and those of its helpers, in any order; where they lie does not count.
+
+    Raises
+    ------
+    OSError
+        One cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.name):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]

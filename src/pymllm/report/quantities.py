@@ -1,0 +1,117 @@
+"""Numbers with their units, as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["log_ticks", "scale_of", "show", "show_count", "show_share", "show_time"]
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+_BYTES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
+_DIGITS = 3
+_GROUPED = 1000
+_FINE_DECADES = 3
+
+
+def show(value: float | None, unit: str) -> str:
+    """Write a number with its unit: 0.0000125 and ``"s"`` is "12.5 µs".
+
+    Parameters
+    ----------
+    value : float or None
+        ``None`` is "unknown".
+    unit : str
+        ``s``, ``ms``, ``us``, ``ns``, ``bytes``, ``share`` (of 1), or a word that is written as it is.
+    """
+    if value is None:
+        return "unknown"
+    if unit in _SECONDS:
+        return _scaled(value * _SECONDS[unit], _TIMES)
+    if unit == "bytes":
+        return _scaled(value, (*_BYTES, ("bytes", 1.0)))
+    if unit == "share":
+        return show_share(value)
+    return f"{show_count(value)} {unit}".rstrip()
+
+
+def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    name, size = _unit_for(value, units)
+    return f"{show_count(value / size)} {name}"
+
+
+def _unit_for(value: float, units: tuple[tuple[str, float], ...]) -> tuple[str, float]:
+    """Return the largest unit of which a number is one or more, or the smallest."""
+    for name, size in units:
+        # What rounds up to one of a unit is one of that unit: 999.96 ms would read as 1,000 ms.
+        if abs(value) >= size * (1 - 0.5 * 10**-_DIGITS):
+            return name, size
+    return units[-1]
+
+
+def show_count(value: float) -> str:
+    """Write a number with commas, to three digits where it has a fraction."""
+    if value == int(value):
+        return f"{int(value):,}"
+    if abs(value) >= _GROUPED:
+        return f"{value:,.0f}"
+    digits = max(0, _DIGITS - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{min(digits, 12)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def show_share(value: float) -> str:
+    """Write a share of 1 in per cent."""
+    return f"{value * 100:.1f} %"
+
+
+def show_time(time: str) -> str:
+    """Write a time of a run, which is UTC, to the second: "2026-11-21 15:03:11"."""
+    return time.replace("T", " ").removesuffix("Z").partition(".")[0]
+
+
+def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
+    """Return by what to multiply numbers for an axis, and in which unit they are then.
+
+    Parameters
+    ----------
+    values : iterable of float
+        All that the axis is to show.
+    unit : str
+        As of `show`.
+    """
+    largest = max(map(abs, values), default=0.0)
+    if unit == "share":
+        return 100.0, "%"
+    if unit in _SECONDS:
+        name, size = _unit_for(largest * _SECONDS[unit], _TIMES)
+        return _SECONDS[unit] / size, name
+    if unit == "bytes":
+        name, size = _unit_for(largest, (*_BYTES, ("bytes", 1.0)))
+        return 1 / size, name
+    return 1.0, unit
+
+
+def log_ticks(values: Iterable[float], unit: str) -> dict[str, list[Any]]:
+    """Return places and texts for a logarithmic axis of Plotly: 1, 2 and 5 of each power of ten.
+
+    Parameters
+    ----------
+    values : iterable of float
+        All that the axis is to show; what is not above zero has no place on it.
+    unit : str
+        As of `show`, or ``""`` for counts.
+
+    Notes
+    -----
+    Over more than three powers of ten only their ones, so that the texts do not run into each other.
+    """
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return {}
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    steps = (1, 2, 5) if high - low <= _FINE_DECADES else (1,)
+    places = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    return {"tickvals": places, "ticktext": [show(place, unit) for place in places]}

@@ -1,0 +1,105 @@
+"use strict";
+(function () {
+  const plots = JSON.parse(document.getElementById("plots").textContent);
+  const root = document.documentElement;
+  const switcher = document.getElementById("theme");
+  // Told apart without colours of the red and green kind (Okabe and Ito), on light and on dark.
+  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a6ff0", "#8a8f98"];
+  const drawn = new Set();
+
+  function colour(name) {
+    return getComputedStyle(root).getPropertyValue(name).trim();
+  }
+
+  function axis(given) {
+    const line = colour("--line");
+    return { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...given };
+  }
+
+  function layoutOf(given, width) {
+    const ink = colour("--ink");
+    const legend = { font: { color: ink }, bgcolor: "rgba(0,0,0,0)", ...(given.legend || {}) };
+    return {
+      colorway: COLOURS,
+      ...given,
+      autosize: true,
+      width: width,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: width < 500 ? 11 : 13, color: ink },
+      margin: { l: width < 500 ? 45 : 60, r: 15, t: 30, b: 50 },
+      xaxis: axis(given.xaxis),
+      yaxis: axis(given.yaxis),
+      legend: legend,
+      shapes: (given.shapes || []).map((it) => ({ ...it, line: { color: colour("--soft"), ...it.line } })),
+      hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: ink } },
+    };
+  }
+
+  function draw(id) {
+    const element = document.getElementById(id);
+    const select = document.getElementById(id + "-choice");
+    const choice = plots[id].choices[select ? Number(select.value) : 0];
+    const width = element.clientWidth;
+    const data = JSON.parse(JSON.stringify(choice.data));
+    Plotly.react(element, data, layoutOf(choice.layout, width), { displaylogo: false, displayModeBar: "hover" });
+    document.getElementById(id + "-note").textContent = choice.note;
+    drawn.add(id);
+  }
+
+  function redraw() {
+    drawn.forEach(draw);
+  }
+
+  function setTheme(theme) {
+    if (theme === "auto") {
+      delete root.dataset.theme;
+    } else {
+      root.dataset.theme = theme;
+    }
+    redraw();
+  }
+
+  let kept = "auto";
+  try {
+    kept = localStorage.getItem("pymllm-report-theme") || "auto";
+  } catch (error) {
+    kept = "auto"; // a browser that keeps nothing for files
+  }
+  switcher.value = kept;
+  setTheme(switcher.value);
+  switcher.addEventListener("change", function () {
+    setTheme(switcher.value);
+    try {
+      localStorage.setItem("pymllm-report-theme", switcher.value);
+    } catch (error) {
+      return;
+    }
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+  // Pictures are drawn as they come near: a page of many benchmarks opens at once.
+  const near = new IntersectionObserver(
+    function (entries) {
+      entries.filter((it) => it.isIntersecting).forEach(function (it) {
+        near.unobserve(it.target);
+        draw(it.target.id);
+      });
+    },
+    { rootMargin: "600px" },
+  );
+  Object.keys(plots).forEach(function (id) {
+    const select = document.getElementById(id + "-choice");
+    if (select) {
+      select.addEventListener("change", () => draw(id));
+    }
+    near.observe(document.getElementById(id));
+  });
+
+  let waiting = 0;
+  addEventListener("resize", function () {
+    clearTimeout(waiting);
+    waiting = setTimeout(redraw, 150);
+  });
+  addEventListener("beforeprint", () => Object.keys(plots).forEach(draw));
+})();

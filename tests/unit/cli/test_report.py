@@ -1,0 +1,117 @@
+"""``pymllm report`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pymllm.cli import main
+from pymllm.report.records import Document, Figure
+from pymllm.report.store import write_run
+from tests.unit.report import samples
+from tests.unit.report.test_records import HEADER
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_run(
+        tmp_path / "store", HEADER, [Document(samples.verify()), Figure("match", 10.0, "us", "smaller")]
+    )
+    return tmp_path / "store"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["report", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_page_is_written_where_it_is_asked_for(store: Path, tmp_path: Path) -> None:
+    """And one line says so."""
+    output = tmp_path / "page.html"
+    result = run(store, "-o", output, "--title", "nightly")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"{output}: 1 runs, ")
+    assert "<h1>nightly</h1>" in output.read_text(encoding="utf-8")
+
+
+def test_a_page_has_a_name_by_itself(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five megabytes are nothing for a terminal."""
+    monkeypatch.chdir(tmp_path)
+    assert run(store).exit_code == 0
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_feeds_go_to_standard_output_or_to_a_file(store: Path, tmp_path: Path) -> None:
+    """Each in its form."""
+    (entry,) = json.loads(run(store, "--format", "github-action-benchmark").stdout)
+    assert entry["name"] == "match"
+    bigger = json.loads(run(store, "--format", "github-action-benchmark", "--better", "bigger").stdout)
+    assert {it["unit"] for it in bigger} == {"steps/s"}
+    assert len(ElementTree.fromstring(run(store, "--format", "junit").stdout)) == 2
+    output = tmp_path / "badge.json"
+    assert run(store, "--format", "badge", "--output", output).exit_code == 0
+    assert json.loads(output.read_text(encoding="utf-8"))["color"] == "red"
+
+
+def test_a_trend_is_printed(store: Path) -> None:
+    """No file is written for it."""
+    result = run(store, "--trend", "mat")
+    assert result.exit_code == 0
+    assert result.output.startswith("match (smaller is better)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Missing argument 'RUNS...'"),
+        (("nowhere",), "'nowhere' does not exist"),
+        (("empty",), "empty: no run in this folder; pymllm verify --store FOLDER puts one there"),
+        (("x.json",), "x.json:1: not JSON"),
+        (("store", "-o", "nowhere/x.html"), "there is no folder nowhere; make it first."),
+        (("store", "--trend", "nothing"), "no figure has 'nothing' in its name; there are"),
+        (("store", "--format", "pdf"), "'pdf' is not one of 'html'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    """With what would do."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.json").write_text("{", encoding="utf-8")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_the_system_refuses_is_one_line(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading and writing."""
+
+    def fail(self: Path, *arguments: object, **options: object) -> str:
+        raise OSError(28, "No space left on device", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fail)
+        result = run(store, "--format", "badge", "-o", tmp_path / "badge.json")
+    assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
+    (file,) = store.iterdir()
+    monkeypatch.setattr(Path, "read_text", fail)
+    result = run(file)
+    assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
+
+
+def test_without_plotly_only_the_page_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that brings it; feeds need nothing."""
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    result = run(store)
+    assert result.exit_code == 2
+    said = "a report needs plotly, which is not installed; pip install 'pymllm[report]' brings it."
+    assert said in result.stderr
+    assert run(store, "--format", "badge").exit_code == 0

@@ -1,0 +1,201 @@
+"""Finding runs, whatever wrote them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pymllm.errors import TraceError
+from pymllm.report.documents import GpuMemoryDocument, SoakDocument, VerifyDocument
+from pymllm.report.loading import load_runs
+from pymllm.report.records import Document, Figure, Histogram, Program
+from pymllm.report.store import write_run
+from tests.unit.conformance.soak.test_records import HEADER as CAMPAIGN
+from tests.unit.conformance.soak.test_records import RECORD
+from tests.unit.report import samples
+from tests.unit.report.test_ledger_file import write as write_ledger
+from tests.unit.report.test_records import EACH, HEADER
+
+
+def test_a_run_of_a_store_is_read_whole(tmp_path: Path) -> None:
+    """Documents, figures with the header's code, curves, histograms and programs."""
+    records = [
+        Document(samples.verify()),
+        Figure("x", 1.0, "s"),
+        Figure("y", 1.0, "s", code="other"),
+        Histogram("h", "us", (1.0,), (1,)),
+        *EACH[3:],
+    ]
+    path = write_run(tmp_path, HEADER, records)
+    (run,) = load_runs([tmp_path]).runs
+    assert (run.source, run.kind, run.time, run.machine) == (
+        str(path),
+        HEADER.kind,
+        HEADER.time,
+        HEADER.machine,
+    )
+    assert (run.commit, run.modified, run.time_is_of_file) == (HEADER.commit, True, False)
+    assert [type(it) for it in run.documents] == [VerifyDocument]
+    assert [it.code for it in run.figures] == ["c0de", "other"]
+    assert [it.code for it in run.histograms] == ["c0de", "c0de"]
+    assert list(run.programs) == ["runs/x-R6-0.jsonl"]
+    assert len(run.curves) == 1
+    assert run.unread == ()
+
+
+def test_what_a_run_has_beyond_this_version_is_told(tmp_path: Path) -> None:
+    """Documents of later versions, and kinds of records that nobody knows here."""
+    path = write_run(tmp_path, HEADER, [Document(samples.verify() | {"version": 9}), Figure("x", 1, "s")])
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"record": "smell"}\n')
+    (run,) = load_runs([path]).runs
+    assert run.documents == ()
+    assert [said[:30] for said in run.unread] == [
+        "version 9 of pymllm.verify; th",
+        "1 records of kinds that this v",
+    ]
+
+
+def test_each_form_of_file_is_read(tmp_path: Path) -> None:
+    """In a folder, with folders in it, hidden ones too; anything else in it is nobody's business."""
+    samples.write(tmp_path / "verify.json", samples.verify())
+    (tmp_path / "indented.json").write_text(json.dumps(samples.faults(), indent=2), encoding="utf-8")
+    samples.write(tmp_path / "gpu.jsonl", samples.gpu_memory("a"), samples.gpu_memory("b"))
+    samples.write(tmp_path / ".benchmarks" / "deep" / "0001.json", samples.benchmark_file())
+    write_ledger(tmp_path / "soak-1" / "ledger.jsonl", RECORD)
+    samples.write(tmp_path / "peers.json", samples.peers())
+    (tmp_path / "program.jsonl").write_text("\n".join(samples.PROGRAM), encoding="utf-8")
+    samples.write(tmp_path / "package.json", {"name": "x"})
+    (tmp_path / "notes.txt").write_text('"schema": "pymllm.verify"', encoding="utf-8")
+    loaded = load_runs([tmp_path])
+    assert sorted(run.kind for run in loaded.runs) == [
+        "benchmark",
+        "faults",
+        "gpu-memory",
+        "peers",
+        "soak",
+        "verify",
+    ]
+    assert (loaded.skipped, loaded.copies) == ((), 0)
+    by_kind = {run.kind: run for run in loaded.runs}
+    assert [it.test for it in by_kind["gpu-memory"].documents if isinstance(it, GpuMemoryDocument)] == [
+        "a",
+        "b",
+    ]
+    assert isinstance(by_kind["soak"].documents[0], SoakDocument)
+    assert by_kind["soak"].pymllm == CAMPAIGN.version
+    assert by_kind["benchmark"].commit == "ab" * 20
+    assert by_kind["peers"].machine is not None
+    assert by_kind["verify"].pymllm == "0.1.0"
+
+
+def test_a_document_alone_has_the_time_of_its_file_and_no_machine(tmp_path: Path) -> None:
+    """It says neither when nor where it was made, and nobody may guess a machine."""
+    path = samples.write(tmp_path / "verify.json", samples.verify())
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    (run,) = load_runs([path]).runs
+    assert (run.time, run.time_is_of_file, run.machine) == ("2023-11-14T22:13:20Z", True, None)
+
+
+def test_the_programs_of_a_document_come_with_it(tmp_path: Path) -> None:
+    """As far as they are there."""
+    samples.write(tmp_path / "verify.json", samples.verify())
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "faulty-x-P2-0.jsonl").write_text("\n".join(samples.PROGRAM), encoding="utf-8")
+    (run,) = load_runs([tmp_path]).runs
+    assert run.programs == {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
+
+
+def test_copies_count_once_and_runs_are_in_order_of_time(tmp_path: Path) -> None:
+    """However often a folder is named, and whatever a copy is called."""
+    later = write_run(tmp_path, HEADER, EACH[:1])
+    earlier = samples.write(tmp_path / "x.json", samples.verify())
+    os.utime(earlier, (1_700_000_000, 1_700_000_000))
+    (tmp_path / "copy.jsonl").write_bytes(later.read_bytes())
+    loaded = load_runs([tmp_path, later])
+    assert [run.kind for run in loaded.runs] == ["verify", "benchmark"]
+    assert loaded.copies == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "x.json:1: not JSON"),
+        ('{"a": NaN}', "NaN is no number that JSON has"),
+        ("[" * 100_000, "x.json: "),
+        ("[]", "no run: neither a document"),
+        ('{"schema": "pymllm.shrink", "version": 1}', "a report shows no document 'pymllm.shrink'"),
+        ('{"benchmarks": [], "machine_info": {}}', "no whole file of pytest-benchmark"),
+        ("\n".join(samples.PROGRAM), "this is a program; pymllm rerun and pymllm judge take it"),
+        ('{"schema": "pymllm.gpu-memory"}\n3\n', "each line must be an object"),
+        ('{"schema": "pymllm.gpu-memory"}\n{\n', "x.json:2: not JSON"),
+        ('{"format": "pymllm-run", "schema": 2}', "this version reads 'pymllm-run', 1"),
+        ('{"format": "pymllm-soak", "schema": 1}\n', "missing"),
+    ],
+)
+def test_a_file_that_was_named_and_is_no_run_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    """Somebody expects to see it."""
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(TraceError) as caught:
+        load_runs([path])
+    assert said in str(caught.value)
+
+
+def test_a_file_of_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """The others are shown."""
+    samples.write(tmp_path / "good.json", samples.verify())
+    samples.write(tmp_path / "old.json", samples.verify() | {"version": 0})
+    loaded = load_runs([tmp_path])
+    assert len(loaded.runs) == 1
+    assert [(Path(it.source).name, it.reason[:11]) for it in loaded.skipped] == [("old.json", "version 0 o")]
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read everything, so the answer of the system is given here."""
+    samples.write(tmp_path / "good.json", samples.verify())
+    bad = samples.write(tmp_path / "bad.json", samples.verify())
+    read = Path.read_text
+
+    def fail(self: Path, **options: str) -> str:
+        if self == bad:
+            raise PermissionError(13, "Permission denied", str(self))
+        return read(self, **options)
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    loaded = load_runs([tmp_path])
+    assert [it.reason for it in loaded.skipped] == ["Permission denied"]
+    with pytest.raises(PermissionError):
+        load_runs([bad])
+
+
+def test_a_file_that_cannot_be_opened_counts_as_one_that_looks_like_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it is told, and not passed over."""
+    from pymllm.report import loading
+
+    samples.write(tmp_path / "x.json", samples.verify())
+
+    def fail(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(loading, "open", fail, raising=False)
+    assert len(load_runs([tmp_path]).runs) == 1
+
+
+def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
+    """It says how one gets there."""
+    with pytest.raises(
+        TraceError, match="no run in this folder; pymllm verify --store FOLDER puts one there"
+    ):
+        load_runs([tmp_path])
+
+
+def test_programs_of_a_store_are_those_of_its_records(tmp_path: Path) -> None:
+    """No file beside the store is looked at."""
+    write_run(tmp_path, HEADER, [Document(samples.verify()), Program("runs/faulty-x-P2-0.jsonl", ("x",))])
+    assert load_runs([tmp_path]).runs[0].programs == {"runs/faulty-x-P2-0.jsonl": ("x",)}

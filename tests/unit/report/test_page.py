@@ -1,0 +1,210 @@
+"""The page: one file, whole, and safe with whatever the runs have in them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from pymllm.errors import UsageError
+from pymllm.report.documents import DOCUMENTS
+from pymllm.report.loading import LoadedRuns, Run
+from pymllm.report.machines_section import BRINGS
+from pymllm.report.page import SECTIONS, make_page, make_sections
+from tests.unit.report import samples
+from tests.unit.report.test_latency_section import HISTOGRAM
+from tests.unit.report.test_memory_section import curve
+
+VOID = {"meta", "link", "br", "polyline", "input"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: elements by id, links, and whether every element ends where it should."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.ids: list[str] = []
+        self.links: list[tuple[str, str | None]] = []
+        self.loaded: list[str] = []
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag == "a":
+            self.links.append((str(given.get("href")), given.get("download")))
+        if tag in ("script", "img", "iframe") and "src" in given:
+            self.loaded.append(str(given["src"]))
+        if tag == "link":
+            self.loaded.append(str(given["href"]))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] not in ("script", "style"):
+            self.text.append(data.strip())
+
+
+def everything() -> tuple[Run, ...]:
+    """A run with something for every section."""
+    program = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
+    plains = (
+        samples.verify(), samples.faults(), samples.soak(samples.soak_failure("R6")), samples.replay(),
+        samples.doctor(), samples.gpu_memory(), samples.peers(),
+    )  # fmt: skip
+    return (samples.run(*plains, curves=(curve("one"),), histograms=(HISTOGRAM,), programs=program),)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return make_page(LoadedRuns(everything()), "nightly <1>", datetime(2026, 11, 21, 15, 3, tzinfo=UTC))
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_every_kind_of_document_is_on_the_page_somewhere() -> None:
+    """The run above has each but the two that are shown with others."""
+    kinds = {type(it) for it in everything()[0].documents}
+    assert {kind for _, kind in DOCUMENTS.values()} - kinds == {DOCUMENTS["pymllm.situations"][1]}
+
+
+def test_a_page_has_every_section(page: Page) -> None:
+    """And leads to each of them."""
+    ids = [section.id for section in make_sections(LoadedRuns(everything()))]
+    assert len(ids) == len(SECTIONS) + 1
+    assert set(BRINGS) < set(ids)
+    assert {f"#{id}" for id in ids} <= {href for href, _ in page.links}
+    assert set(ids) <= set(page.ids)
+
+
+def test_every_link_within_the_page_leads_somewhere(page: Page) -> None:
+    """Ids are there once each, so that the cell of a violation finds its program."""
+    inner = {href.removeprefix("#") for href, _ in page.links if href.startswith("#")}
+    assert inner <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    assert any(id.startswith("violation-faulty-x") for id in inner)
+
+
+def test_a_page_opens_offline(page: Page, text: str) -> None:
+    """Nothing is loaded from anywhere: what it needs is in it."""
+    assert all(source.startswith("data:") for source in page.loaded)
+    assert not re.search(r"@import|url\(\s*['\"]?https?:", text.split("<script", 1)[0])
+    assert len(text) > 1_000_000
+    assert "Plotly" in text
+
+
+def test_the_program_of_a_violation_can_be_saved(page: Page) -> None:
+    """Byte for byte what pymllm rerun takes."""
+    (href,) = (href for href, name in page.links if name == "faulty-x-P2-0.jsonl")
+    head, _, contents = href.partition(",")
+    assert head == "data:application/jsonl;charset=utf-8"
+    assert unquote(contents) == "".join(f"{line}\n" for line in samples.PROGRAM)
+
+
+def test_whatever_runs_have_in_them_stays_text() -> None:
+    """Names of adapters and messages come from outside."""
+    bad = "</script><script>alert(1)</script><!--"
+    plain = samples.verify(
+        samples.adapter(
+            bad, "rows", [samples.law("P2", "violated")], violations=[samples.violation("P2", message=bad)]
+        )
+    )
+    replayed = samples.replay(workload={"name": bad, "kind": "trace", "requests": 1, "seed": 0})
+    page = make_page(LoadedRuns((samples.run(plain, replayed),)), bad)
+    assert "<script>alert" not in page
+    opened = Page(page)
+    assert any(bad in part for part in opened.text)
+
+
+def test_the_pictures_are_json_that_the_script_reads(text: str) -> None:
+    """Each has its element."""
+    found = re.search(r'<script type="application/json" id="plots">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    plots = json.loads(found[1])
+    assert set(plots) == {
+        "plot-faults", "plot-soak", "plot-trends", "plot-peers", "plot-hit-rate", "plot-latency",
+        "plot-replay-latency", "plot-memory",
+    }  # fmt: skip
+    assert all(f'id="{id}"' in text for id in plots)
+
+
+def test_the_head_says_what_the_page_is_of(page: Page) -> None:
+    """Title, when, of how much."""
+    assert "nightly <1>" in page.text
+    (made,) = (part for part in page.text if part.startswith("Made "))
+    assert made.startswith("Made 2026-11-21 15:03 UTC by pymllm")
+    assert "from 1 run on 1 recorded machine" in made
+
+
+def test_a_page_of_runs_that_show_nothing_says_what_would(text: str) -> None:
+    """A store that has only a word of a machine."""
+    empty = Page(make_page(LoadedRuns((samples.run(machine=None),))))
+    assert "Not in this report" in empty.text
+    assert "pymllm faults --store FOLDER" in empty.text
+
+
+def test_a_page_can_be_read_without_a_mouse_and_without_eyes(text: str) -> None:
+    """Tables take the focus, pictures have a sentence, lists have labels, and a link leads past the head."""
+    assert text.count('class="scroll" tabindex="0" role="region" aria-label="') == text.count(
+        'class="scroll"'
+    )
+    pictures = re.findall(r'<div class="picture"[^>]*>', text)
+    assert pictures
+    assert all('role="img"' in picture and 'aria-label="' in picture for picture in pictures)
+    selects = re.findall(r'<select id="([^"]+)"', text)
+    assert all(f'<label for="{id}"' in text for id in selects)
+    assert '<a class="skip" href="#main">' in text
+    assert '<html lang="en">' in text
+
+
+def test_light_and_dark_have_the_same_colours() -> None:
+    """A name that one of them lacks would be the other's, and unreadable."""
+    style = (
+        Path(sys.modules["pymllm.report.page"].__file__ or "").parent / "templates" / "page.css"
+    ).read_text("utf-8")
+    light, system_dark, dark = (set(re.findall(r"--[\w-]+(?=:)", block)) for block in rules(style))
+    assert light == system_dark == dark
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= light
+
+
+def rules(style: str) -> Iterator[str]:
+    for start in (":root {", ':root:not([data-theme="light"]) {', ':root[data-theme="dark"] {'):
+        yield style.split(start, 1)[1].split("}", 1)[0]
+
+
+@pytest.mark.parametrize("missing", ["plotly.offline", "jinja2"])
+def test_without_the_extra_a_page_says_what_brings_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """One line, with the command."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    package = missing.split(".")[0]
+    with pytest.raises(
+        UsageError,
+        match=rf"needs {package}, which is not installed; pip install 'pymllm\[report\]' brings it",
+    ):
+        make_page(LoadedRuns(everything()))
+
+
+def test_two_machines_are_counted() -> None:
+    """Those that nobody wrote down are not."""
+    (run,) = everything()
+    page = Page(make_page(LoadedRuns((run, replace(run, identity="2", machine=None)))))
+    assert any("from 2 runs on 1 recorded machine" in part for part in page.text)

@@ -1,0 +1,110 @@
+"""What is on one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pymllm.report.documents import read_document
+from pymllm.report.records import Figure, make_machine
+from pymllm.report.trends import Trend, figures_of, find_trends
+from tests.unit.report import samples
+
+OTHER = make_machine("Another Processor", 4, None, "Linux x86_64")
+FIGURE = Figure("match", 10.0, "us", "smaller", code="c0de")
+
+
+def days(*figures: Figure, **fields: object) -> list[samples.Run]:
+    return [
+        samples.run(time=f"2026-11-{day:02}T00:00:00Z", figures=(figure,), **fields)  # type: ignore[arg-type]
+        for day, figure in enumerate(figures, 1)
+    ]
+
+
+def values(trends: list[Trend]) -> list[tuple[float, ...]]:
+    return [tuple(point.value for point in trend.points) for trend in trends]
+
+
+def test_figures_of_one_machine_and_one_code_are_a_line() -> None:
+    """In order of time."""
+    (trend,) = find_trends(days(FIGURE, replace(FIGURE, value=8.0)))
+    assert values([trend]) == [(10.0, 8.0)]
+    assert trend.change == pytest.approx(-0.2)
+    assert trend.is_better is True
+    assert trend.plot == "match"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"code": "edited"}, {"code": None}, {"unit": "ms"}, {"name": "match a list"}], ids=str
+)
+def test_what_was_measured_otherwise_is_another_line(changes: dict[str, str]) -> None:
+    """An edited benchmark is never compared with its past."""
+    trends = find_trends(days(FIGURE, replace(FIGURE, **changes)))  # type: ignore[arg-type]
+    assert len(trends) == 2
+    assert [trend.change for trend in trends] == [None, None]
+
+
+def test_another_machine_is_another_line() -> None:
+    """Whatever it is called; a driver does not make one."""
+    assert len(find_trends([*days(FIGURE), *days(FIGURE, machine=OTHER)])) == 2
+
+
+def test_a_run_without_a_machine_is_compared_with_nothing() -> None:
+    """Not even with another that has none."""
+    first, second = days(FIGURE, FIGURE, machine=None)
+    assert values(find_trends([first, replace(second, identity="other")])) == [(10.0,), (10.0,)]
+
+
+def test_a_figure_that_could_not_be_read_is_no_point() -> None:
+    """And no zero."""
+    assert find_trends(days(Figure("x", None, "s", reason="no NVML"))) == []
+
+
+@pytest.mark.parametrize(
+    ("better", "then", "now", "is_better"),
+    [("smaller", 10.0, 12.0, False), ("bigger", 10.0, 12.0, True), (None, 10.0, 12.0, None),
+     ("smaller", 10.0, 10.0, None), ("smaller", 0.0, 1.0, None)],
+)  # fmt: skip
+def test_better_has_a_direction(better: str | None, then: float, now: float, is_better: bool | None) -> None:
+    """A fact has none, nor has what did not change, nor what was zero."""
+    (trend,) = find_trends(days(Figure("x", then, "s", better), Figure("x", now, "s", better)))
+    assert trend.is_better is is_better
+
+
+def test_documents_have_figures_too() -> None:
+    """What is worth following of each."""
+    names = {
+        figure.name: (figure.value, figure.unit, figure.better)
+        for plain in (samples.verify(), samples.faults(), samples.soak(), samples.replay(), samples.peers())
+        for figure in figures_of(read_document(plain))
+    }
+    replayed = "replay chat seed 0, 200 requests, engine: radix, page 16, 8,192 slots"
+    assert names == {
+        "verify faulty-x, RowMachine: steps judged": (1000.0, "steps/s", "bigger"),
+        "verify rows, RowMachine: steps judged": (1000.0, "steps/s", "bigger"),
+        "faults: caught": (0.5, "share", "bigger"),
+        "soak radix: operations judged per CPU second": (7238.4, "operations/s", "bigger"),
+        f"{replayed}: hit rate": (0.64, "share", "bigger"),
+        f"{replayed}: match, median of a request": (33.6, "us", "smaller"),
+        f"{replayed}: insert, median of a request": (95.4, "us", "smaller"),
+        f"{replayed}: evict, median of a request": (0.0, "us", "smaller"),
+        f"{replayed}: lock, median of a request": (12.8, "us", "smaller"),
+        f"{replayed}: most resident memory": (300 << 20, "bytes", "smaller"),
+        "peers T1a a full hit: pymllm, median": (50.0, "us", "smaller"),
+        "peers T1a a full hit: sglang, median": (200.0, "us", "smaller"),
+        "peers T1a a full hit: ratio to the best peer": (0.25, "", "smaller"),
+    }
+
+
+def test_what_a_document_could_not_tell_is_no_figure() -> None:
+    """Resident memory on a platform that does not tell it, the ratio without a peer, and logs."""
+    run = samples.engine_run() | {"peak_rss_bytes": None}
+    run["config"] = {**run["config"], "sliding_window_size": 64}
+    trace = samples.replay(run, workload={"name": "t.jsonl", "kind": "trace", "requests": 2, "seed": 0})
+    names = [figure.name for figure in figures_of(read_document(trace))]
+    assert names[0] == "replay t.jsonl, 2 requests, engine: radix, page 16, 8,192 slots, window 64: hit rate"
+    assert not any("resident" in name for name in names)
+    alone = samples.peers(samples.scenario(ratio=None))
+    assert not any("ratio" in figure.name for figure in figures_of(read_document(alone)))
+    assert list(figures_of(read_document(samples.gpu_memory()))) == []
