@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, settings
 
 from pymllm import __version__
 from pymllm.conformance.profiles import CI, DEEP, DEV, PROFILES
+from tests.source_tree import pytest_make_collect_report
 
 if TYPE_CHECKING:
     import torch
+
+__all__ = ["pytest_make_collect_report"]
 
 # Set before anything imports torch, so that child processes inherit it: tensors in tests are small, and a
 # second thread costs them more than it gives.
