@@ -39,6 +39,24 @@ for profile in PROFILES.values():
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("stress", "tests/stress of pymllm")
+    group.addoption(
+        "--stress-seconds",
+        type=float,
+        default=0.0,
+        help="how long each test that can go on does so (default: its fixed number of rounds)",
+    )
+    group.addoption(
+        "--stress-memory",
+        metavar="SIZE",
+        help='most memory of a device that a test takes, such as "8 GiB" (default: a quarter of a GPU\'s)',
+    )
+    group.addoption(
+        "--stress-seed", type=int, default=0, help="where choices of stress tests come from (default: 0)"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Hypothesis would draw a seed of its own and name it only for a failure. One that the header shows can
