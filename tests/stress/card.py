@@ -1,4 +1,4 @@
-"""What stress tests ask of a device, in words that the CPU knows too: what runs on a GPU is rehearsed without one."""
+"""What stress tests ask of a device, in words that the CPU knows too, where they are rehearsed."""
 
 from __future__ import annotations
 
@@ -81,18 +81,6 @@ class Card:
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
             torch.cuda.empty_cache()
-
-    def allocated(self) -> int:
-        """Bytes that live tensors have on the device, as exactly as can be told."""
-        gc.collect()
-        if self.is_cuda:
-            return torch.cuda.memory_allocated(self.device)
-        storages = {}
-        for found in gc.get_objects():
-            if type(found) is torch.Tensor and found.device.type == "cpu":
-                storage = found.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
-        return sum(storages.values())
 
     def free_bytes(self) -> int:
         """Bytes that nobody uses."""
