@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, ReqToTokenPool
 from tests.stress.bit_patterns import any_bits, same_bits
-from tests.stress.card import Card
+from tests.stress.card import Card, Rounds
 
 LAYERS, K_ROW, V_ROW = 2, (2, 8), (3, 4)
 BUCKETS = (1, 2, 4, 16, 64)
@@ -104,7 +103,7 @@ def play(pools: Pools, step: Step, draw: random.Random, bits: torch.Generator) -
 )
 def test_replayed_steps_change_the_named_rows_and_no_other(
     card: Card,
-    rounds: Callable[[int], Iterator[int]],
+    rounds: Rounds,
     seed: int,
     dtype: torch.dtype,
     index_dtype: torch.dtype,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 import torch
 
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, make_full_attention_net_mem_pool
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from tests.stress.card import Card
+from tests.stress.card import Card, Rounds
 
 WIDTH = 16
 ROW_BYTES = 2 * WIDTH * 8
@@ -36,9 +34,7 @@ def check(pool: KVPool, slots: torch.Tensor, sign: int) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_every_slot_holds_its_own_number(
-    card: Card, rounds: Callable[[int], Iterator[int]], page_size: int
-) -> None:
+def test_every_slot_holds_its_own_number(card: Card, rounds: Rounds, page_size: int) -> None:
     """A1, A2, P3, E5: page 0 apart, every row of the pool is somebody's, and none is two people's."""
     size = slots_for(card, page_size)
     pool, allocator = make_full_attention_net_mem_pool(

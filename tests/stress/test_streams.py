@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from pymllm.mem_cache.memory_pool import GDNPool, make_full_attention_net_mem_pool
 from tests.stress.bit_patterns import stamp
-from tests.stress.card import Card, Lane
+from tests.stress.card import Card, Lane, Rounds
 
 LAYERS, LANES, WIDTH, STATES = 3, 4, 8, 24
 
@@ -118,9 +117,7 @@ class Server:
 
 @pytest.mark.gpu_memory_limit("512 MiB")
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_each_lane_reads_what_it_wrote(
-    card: Card, rounds: Callable[[int], Iterator[int]], seed: int, page_size: int
-) -> None:
+def test_each_lane_reads_what_it_wrote(card: Card, rounds: Rounds, seed: int, page_size: int) -> None:
     """E1, E2, E5: slots and states change hands between streams thousands of times."""
     server = Server(card, page_size, seed)
     for _ in rounds(600 if not card.is_cuda else 3_000):
