@@ -79,9 +79,9 @@ class Card:
             torch.cuda.set_sync_debug_mode("default")
 
     def settle(self) -> None:
-        """Wait until everything is done, and let go of what nobody has."""
-        gc.collect()
+        """Wait until everything is done, and give back what the allocator keeps for nobody."""
         if self.is_cuda:
+            gc.collect()
             torch.cuda.synchronize(self.device)
             torch.cuda.empty_cache()
 
