@@ -17,6 +17,8 @@ WORDS = (
     "faults",
     "mutation",
     "stress",
+    "gpu",
+    "sanitizer",
     "soak",
     "peers",
     "peers-older",
