@@ -103,7 +103,7 @@ class GpuResults:
     cases: list[Measured] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._tracker = NvmlTracker(self.card.device if self.card.is_cuda else None)
+        self._tracker = NvmlTracker()  # of CUDA's current device
         self._clocks_before = read_clocks()
         self._tracker.__enter__()
 

@@ -124,7 +124,7 @@ class Server:
         self.most = 63 if card.is_cuda else 11
         self.context = DynamicInferenceContext(
             max_requests=self.most + 1,  # a live row is left for padding
-            num_blocks=5 * self.most,
+            num_blocks=3 * self.most,
             max_blocks_per_request=BLOCKS_EACH,
             block_size_tokens=BLOCK_SIZE,
             mamba_chunk_size=2,
@@ -187,7 +187,7 @@ class Server:
         for step, token in zip(batch.requests, tokens, strict=True):
             if step.is_sampled:
                 step.req.tokens.append(token)
-            if len(step.req.tokens) >= LONGEST or (step.is_sampled and self.draw.random() < 0.1):
+            if len(step.req.tokens) >= LONGEST or (step.is_sampled and self.draw.random() < 0.04):
                 self.context.release(step.req)
 
     def check(self, batch: ForwardBatch) -> None:

@@ -22,7 +22,7 @@ class Server:
     def __init__(self, card: Card, page_size: int, seed: int) -> None:
         self.device, self.page_size, self.draw = card.device, page_size, random.Random(seed)
         self.longest = 1_024 if card.is_cuda else 160
-        self.size = 16 * self.longest
+        self.size = 8 * self.longest
         self.pool, self.allocator = make_full_attention_net_mem_pool(
             self.size, LAYERS, 1, WIDTH, 1, WIDTH, card.device, torch.int64, page_size
         )
