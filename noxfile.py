@@ -18,6 +18,8 @@ WORDS = (
     "mutation",
     "docs",
     "stress",
+    "gpu",
+    "sanitizer",
     "soak",
     "peers",
     "peers-older",

@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, settings
 
 from pymllm import __version__
 from pymllm.conformance.profiles import CI, DEEP, DEV, PROFILES
+from tests.source_tree import pytest_make_collect_report
 
 if TYPE_CHECKING:
     import torch
+
+__all__ = ["pytest_make_collect_report"]
 
 # Set before anything imports torch, so that child processes inherit it: tensors in tests are small, and a
 # second thread costs them more than it gives.
@@ -34,6 +37,24 @@ for profile in PROFILES.values():
         suppress_health_check=[HealthCheck.too_slow] if profile is DEEP else [],
     )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("stress", "tests/stress of pymllm")
+    group.addoption(
+        "--stress-seconds",
+        type=float,
+        default=0.0,
+        help="how long each test that can go on does so (default: its fixed number of rounds)",
+    )
+    group.addoption(
+        "--stress-memory",
+        metavar="SIZE",
+        help='most memory of a device that a test takes, such as "8 GiB" (default: a quarter of a GPU\'s)',
+    )
+    group.addoption(
+        "--stress-seed", type=int, default=0, help="where choices of stress tests come from (default: 0)"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -82,7 +82,7 @@ def test_every_tool_that_the_project_installs_has_one_exact_version() -> None:
     project = pyproject["project"]
     wanted = [
         *project["dependencies"],
-        *(line for lines in project["optional-dependencies"].values() for line in lines),
+        *(line for lines in project.get("optional-dependencies", {}).values() for line in lines),
         *(
             line
             for lines in pyproject["dependency-groups"].values()

@@ -27,7 +27,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": ({"errors", "oracle", "adapters"}, {"pynvml"}),
-    "testing": ({"errors", "instrument"}, {"torch"}),
+    "testing": ({"errors", "instrument", "oracle"}, {"torch"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
         {"numpy", "torch", "hypothesis", "psutil"},

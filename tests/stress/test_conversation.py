@@ -17,8 +17,8 @@ from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import EngineReport
+from pymllm.workloads.request import Request
 from pymllm.workloads.source import TraceSource
-from pymllm.workloads.trace_file import read_trace
 
 TRACE = Path(os.environ.get("PYMLLM_TRACES", "")) / "conversation_trace.jsonl"
 pytestmark = pytest.mark.skipif(
@@ -26,10 +26,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def read_head() -> list[Request]:
+    trace_file = pytest.importorskip("pymllm.workloads.trace_file", reason="needs msgspec, to read the trace")
+    requests: list[Request] = trace_file.read_trace(TRACE, requests=40)
+    return requests
+
+
 def replay(device: torch.device, **sizes: Any) -> EngineReport:
     """Run the trace with contents compared and all invariants walked after every cache operation."""
     config = EngineConfig(content_check=True, check_every=1, device=str(device), **sizes)
-    report = Engine(config, TraceSource(read_trace(TRACE, requests=40))).run()
+    report = Engine(config, TraceSource(read_head())).run()
     assert report.requests == 40
     assert report.content_tokens > report.prompt_tokens
     assert report.invariant_checks >= report.cache_operations > 0
@@ -89,7 +95,7 @@ def test_blocks_and_their_states_are_what_a_cold_run_has(
         check_every=150,
         device=str(kv_device),
     )
-    engine = BlockEngine(config, TraceSource(read_trace(TRACE, requests=40)))
+    engine = BlockEngine(config, TraceSource(read_head()))
     report = engine.run()
     assert (report.requests, report.finished, report.rejected) == (40, 39, 1)
     assert report.content_tokens > report.prompt_tokens

@@ -10,6 +10,7 @@ import torch
 
 from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool, make_full_attention_net_mem_pool
+from tests.stress.card import Rounds
 
 LAYERS = 2
 K_ROW, V_ROW = (1, 2), (2, 1)
@@ -152,10 +153,12 @@ class Workload:
 
 @pytest.mark.gpu_memory_limit("256 MiB")
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_every_row_reads_back_what_its_request_wrote(kv_device: torch.device, page_size: int) -> None:
+def test_every_row_reads_back_what_its_request_wrote(
+    kv_device: torch.device, rounds: Rounds, seed: int, page_size: int
+) -> None:
     """E1, E2, E5, P2, P5: through recycling, padding, exhaustion and snapshots nothing leaks into another."""
-    work = Workload(kv_device, page_size, seed=page_size)
-    for step in range(work.sizes.steps):
+    work = Workload(kv_device, page_size, seed + page_size)
+    for step in rounds(work.sizes.steps):
         work.step()
         if step % 10 == 0:
             work.read_back()

@@ -12,6 +12,7 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.slot_machine import SlotMachine
 from pymllm.invariants.token_allocator import check_token_allocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from tests.stress.card import Rounds
 
 SIZE = 1 << 17
 STEPS = 400
@@ -34,13 +35,15 @@ def test_the_machine_breaks_no_law_on_any_device(
 @pytest.mark.gpu_memory_limit("64 MiB")
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("check_ownership", [False, True])
-def test_no_slot_ever_has_two_owners(kv_device: torch.device, page_size: int, check_ownership: bool) -> None:
+def test_no_slot_ever_has_two_owners(
+    kv_device: torch.device, rounds: Rounds, seed: int, page_size: int, check_ownership: bool
+) -> None:
     """A2, A3, catalogue B100: totals that balance prove nothing, so each slot has its owner written down."""
-    draw = random.Random(page_size)
+    draw = random.Random(seed + page_size)
     allocator = TokenToKVPoolAllocator(SIZE, kv_device, page_size, check_ownership=check_ownership)
     owner = np.zeros(SIZE + page_size, np.int64)
     held: dict[int, torch.Tensor] = {}
-    for number in range(1, STEPS + 1):
+    for number in (turn + 1 for turn in rounds(STEPS)):
         count = draw.choice((1, 100, 3_000, 20_000)) // page_size * page_size or page_size
         slots = allocator.alloc(count)
         if slots is None:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from pymllm.adapters.base import Adapter, AdapterClass
-from pymllm.adapters.process.adapter import PREFIX, load_command, split_command
+from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
@@ -258,6 +258,8 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         started or does not introduce itself (`ConversationError`).
     """
     if entry.place.startswith(PREFIX):
+        from pymllm.adapters.process.adapter import load_command  # needs msgspec, which our classes do not
+
         program: AdapterClass = load_command(entry.place)  # type: ignore[assignment]  # as below
         return program
     module_name, _, class_name = entry.place.partition(":")

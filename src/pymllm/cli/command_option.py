@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pymllm.adapters.process.adapter import PREFIX
+from pymllm.adapters.process.command_name import PREFIX
 
 __all__ = ["command_option", "names_of"]
 

@@ -10,7 +10,7 @@ from shlex import quote
 from rich.console import Console
 from rich.table import Table
 
-from pymllm.adapters.process.adapter import PREFIX
+from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli.conversation_file import save_conversation
 from pymllm.cli.file_names import file_name_of
 from pymllm.cli.program import escaped, say

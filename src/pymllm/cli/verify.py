@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pymllm.adapters.process.adapter import PREFIX
+from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say

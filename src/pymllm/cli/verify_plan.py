@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import click
 
 from pymllm.adapters.base import AdapterClass
-from pymllm.adapters.process.adapter import PREFIX
+from pymllm.adapters.process.command_name import PREFIX
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter, load_adapter
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError

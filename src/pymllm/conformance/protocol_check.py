@@ -14,9 +14,9 @@ from typing import Any
 
 from pymllm import __version__
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.process.adapter import split_command
 from pymllm.adapters.process.answer_limit import seconds_per_answer
 from pymllm.adapters.process.channel import Channel, ChannelError, open_channel
+from pymllm.adapters.process.command_name import split_command
 from pymllm.adapters.process.lines import make_line, read_line
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,

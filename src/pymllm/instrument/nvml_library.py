@@ -15,7 +15,7 @@ TIMED_OUT = 10
 FUNCTION_NOT_FOUND = 13
 LOST = 15
 
-_PACKAGE = "nvidia-ml-py is not installed; pip install 'pymllm[gpu]' brings it"
+_PACKAGE = "nvidia-ml-py is not installed; python -m pip install nvidia-ml-py brings it"
 
 # Who holds NVML open: process and object. A forked child inherits the entries of its parent, whose library it
 # cannot use. Entries come and go in one step each, so that no fork finds a lock held.

@@ -8,6 +8,7 @@ key of the dict, the *tag*, names the kind: the class's name in snake case.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import re
 import types
@@ -304,6 +305,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
         return {"type": "array", "prefixItems": items, "minItems": count, "maxItems": count}
     if origin is dict:
         return {"type": "object", "additionalProperties": schema_of(arguments[1])}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"enum": [option.value for option in kind]}
     names = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}
     return {"type": names[kind]}
 

@@ -11,9 +11,13 @@ from typing import Any
 
 from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
+from pymllm.oracle.records import schema_of
 from pymllm.testing.gpu_memory import GpuMemoryRecord, LimitVerdict
 
-__all__ = ["curve_text", "make_line", "record_text", "sparkline"]
+__all__ = ["SCHEMA", "VERSION", "curve_text", "gpu_memory_schema", "make_line", "record_text", "sparkline"]
+
+SCHEMA = "pymllm.gpu-memory"
+VERSION = 1
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
@@ -101,14 +105,33 @@ def make_line(test: str, worker: str, record: GpuMemoryRecord, verdict: LimitVer
     plain = dataclasses.asdict(record)
     plain["nvml"]["curve"] = {key: _thinned(values) for key, values in plain["nvml"]["curve"].items()}
     document = {
-        "schema": "pymllm.gpu-memory",
-        "version": 1,
+        "schema": SCHEMA,
+        "version": VERSION,
         "test": test,
         "worker": worker,
         "limit": None if verdict is None else dataclasses.asdict(verdict),
         **plain,
     }
     return json.dumps(document, default=_plain)
+
+
+def gpu_memory_schema() -> dict[str, Any]:
+    """Describe one line of the log as a JSON schema."""
+    record = schema_of(GpuMemoryRecord)
+    first: dict[str, Any] = {
+        "schema": {"const": SCHEMA},
+        "version": {"const": VERSION},
+        "test": {"type": "string"},
+        "worker": {"type": "string"},
+        "limit": {"anyOf": [schema_of(LimitVerdict), {"type": "null"}]},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of the log of pytest --gpu-memory-log",
+        **record,
+        "properties": {**first, **record["properties"]},
+        "required": [*first, *record["required"]],
+    }
 
 
 def _thinned(values: Sequence[float]) -> list[float]:

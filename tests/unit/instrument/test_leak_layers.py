@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from pymllm.instrument.leak_layers import (
@@ -240,6 +239,7 @@ def test_a_bound_is_the_callers() -> None:
 
 def test_a_verdict_is_plain_data() -> None:
     """A report can keep it; an end of an interval that is not bounded is null."""
+    msgspec = pytest.importorskip("msgspec")
     verdict = json.loads(msgspec.json.encode(judge_leaks(course("slots", range(12)))))
     slots, live = verdict["layers"][:2]
     assert (slots["layer"], slots["outcome"], slots["slope"]["value"]) == ("slots", "leak", 1.0)

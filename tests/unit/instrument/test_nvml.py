@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from pymllm.instrument.nvml import NvmlTracker
@@ -91,6 +90,7 @@ def test_the_cost_of_watching_is_measured() -> None:
 @on_machine(utilization=10)
 def test_a_record_is_plain_data() -> None:
     """What a run wrote can be read by whoever has no pymllm."""
+    msgspec = pytest.importorskip("msgspec")
     with NvmlTracker(hz=0.001) as tracker:
         pass
     record = json.loads(msgspec.json.encode(tracker.summary()))

@@ -100,7 +100,7 @@ def test_a_forked_child_does_not_close_its_parents_library() -> None:
 
 
 def test_without_the_package_there_is_a_reason(tmp_path: Path) -> None:
-    """nvidia-ml-py is optional: without it the reason says how to get it."""
+    """From a source tree it may be missing: the reason says how to get it."""
     (tmp_path / "pynvml.py").write_text("raise ImportError('not here')")
     code = """if True:
         from pymllm.instrument.nvml_library import NvmlLibrary, Unreadable
@@ -114,4 +114,4 @@ def test_without_the_package_there_is_a_reason(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout == "nvidia-ml-py is not installed; pip install 'pymllm[gpu]' brings it\n"
+    assert done.stdout == "nvidia-ml-py is not installed; python -m pip install nvidia-ml-py brings it\n"

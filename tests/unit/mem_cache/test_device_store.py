@@ -29,6 +29,7 @@ def take(store: DeviceSlotStore, count: int) -> torch.Tensor:
 def synchronisations() -> Iterator[list[warnings.WarningMessage]]:
     """Collect a warning for each time that the host waits for the current CUDA device."""
     torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("default")  # a process is told once that this is a prototype
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -168,6 +169,18 @@ def test_the_schema_describes_every_field() -> None:
         "required": ["points", "corners"],
         "additionalProperties": False,
     }
+
+
+class Colour(enum.Enum):
+    """What a pen may have."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_the_schema_of_a_choice_names_the_values() -> None:
+    """Plain data has them, and not the names in the code."""
+    assert schema_of(Colour | None) == {"anyOf": [{"enum": ["red", "blue"]}, {"type": "null"}]}
 
 
 def test_the_schema_of_several_kinds_tells_them_apart() -> None:

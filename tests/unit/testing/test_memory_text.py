@@ -11,7 +11,7 @@ from pymllm.instrument.nvml_device import DeviceIdentity
 from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord
-from pymllm.testing.memory_text import curve_text, make_line, record_text, sparkline
+from pymllm.testing.memory_text import curve_text, gpu_memory_schema, make_line, record_text, sparkline
 from tests.unit.instrument.fake_allocator import FakeAllocator
 
 GIB = 1 << 30
@@ -88,3 +88,14 @@ def test_a_line_of_the_log_is_json_with_a_bounded_curve() -> None:
     assert len(used) == len(plain["nvml"]["curve"]["times"]) <= 240
     assert used[-1] == GIB + 999
     assert json.loads(make_line("t", "main", it, None))["limit"] is None
+
+
+def test_a_line_keeps_to_its_schema() -> None:
+    """With a limit and without one; what is not in the schema is not written."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(gpu_memory_schema())
+    it = record()
+    for verdict in (None, it.judge(GIB)):
+        plain = json.loads(make_line("test_x.py::test_y", "main", it, verdict))
+        validator.validate(plain)
+        assert not validator.is_valid({**plain, "more": 1})
+        assert not validator.is_valid({**plain, "worker": 1})

@@ -4,47 +4,27 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
+from pymllm.adapters.process.command_name import split_command
 from pymllm.adapters.process.conversation import Asked
 from pymllm.adapters.process.idle_programs import lend, take_back
 from pymllm.adapters.process.messages import Program
 from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
-from pymllm.errors import InvariantViolation, ProgramError, UsageError
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.operations import OPERATIONS_OF, Insert, Lock, Match, Operation
 from pymllm.oracle.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
 from pymllm.oracle.records import name_of
 
-__all__ = ["PREFIX", "ProcessAdapter", "load_command", "split_command"]
-
-PREFIX = "command:"
-"""What the name of such an adapter begins with."""
+__all__ = ["ProcessAdapter", "load_command"]
 
 _SEED = 0
 _NODE_GIVERS = (Match, Insert, Lock)
 _BATCH = 64
 """Operations said at once; two batches are on their way, so that both sides have something to do."""
-
-
-def split_command(name: str) -> list[str]:
-    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does.
-
-    Raises
-    ------
-    UsageError
-        There is none, or a quotation does not end.
-    """
-    try:
-        command = shlex.split(name.removeprefix(PREFIX))
-    except ValueError as error:
-        raise UsageError(f"{name!r} is no command: {str(error).lower()}") from None
-    if not command:
-        raise UsageError(f"{name!r} names no program; give {PREFIX}PROGRAM ARGS")
-    return command
 
 
 class ProcessAdapter(BaseAdapter):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters.process.adapter import ProcessAdapter, load_command, split_command
+from pymllm.adapters.process.adapter import ProcessAdapter, load_command
 from pymllm.adapters.registry import make_adapter
-from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, UsageError
+from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
 from pymllm.oracle.operations import (
     Alloc,
     AllocTrack,
@@ -207,20 +207,6 @@ def test_a_program_that_died_is_not_kept(tiny_program: Callable[..., str]) -> No
         with pytest.raises(ConversationError, match="SIGKILL"):
             adapter.apply(1, HashBytes("00"))
         adapter.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "words"), [("command:", "names no program"), ("command:'x", "no closing quotation")]
-)
-def test_a_command_has_to_name_a_program(name: str, words: str) -> None:
-    """X1: before anything is started."""
-    with pytest.raises(UsageError, match=words):
-        split_command(name)
-
-
-def test_a_command_is_split_as_a_shell_does() -> None:
-    """There is none."""
-    assert split_command("command:./a 'b c' $HOME") == ["./a", "b c", "$HOME"]
 
 
 def test_a_class_knows_what_the_program_is(tiny_program: Callable[..., str]) -> None:

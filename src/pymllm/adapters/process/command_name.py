@@ -1,0 +1,29 @@
+"""How a program is named where an adapter is: ``command:PROGRAM ARGS``."""
+
+from __future__ import annotations
+
+import shlex
+
+from pymllm.errors import UsageError
+
+__all__ = ["PREFIX", "split_command"]
+
+PREFIX = "command:"
+"""What the name of such an adapter begins with."""
+
+
+def split_command(name: str) -> list[str]:
+    """Return program and arguments of ``command:PROGRAM ARGS``, split as a shell does.
+
+    Raises
+    ------
+    UsageError
+        There is none, or a quotation does not end.
+    """
+    try:
+        command = shlex.split(name.removeprefix(PREFIX))
+    except ValueError as error:
+        raise UsageError(f"{name!r} is no command: {str(error).lower()}") from None
+    if not command:
+        raise UsageError(f"{name!r} names no program; give {PREFIX}PROGRAM ARGS")
+    return command

@@ -1,0 +1,117 @@
+"""The GPU tests run from the source tree, on a machine that has little else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import BEYOND
+
+ROOT = Path(__file__).parents[2]
+# What machines with a GPU have been seen to have; whatever these need comes with them.
+THERE = (
+    "torch",
+    "numpy",
+    "pytest",
+    "pytest-benchmark",
+    "pytest-xdist",
+    "hypothesis",
+    "psutil",
+    "nvidia-ml-py",
+)
+OF_A_GPU_TEST = re.compile(r"\bmark\.gpu\b|^def test_.*\b(kv_device|device: torch\.device)\b", re.MULTILINE)
+FOLDERS = ("tests/stress", "tests/unit", "tests/properties", "benchmarks")
+FILES = [
+    str(path.relative_to(ROOT))
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    # The plugin's own tests write such tests, and have none.
+    if path.name != "test_pytest_plugin.py" and OF_A_GPU_TEST.search(path.read_text(encoding="utf-8"))
+]
+
+
+def needed_by(name: str, seen: set[str]) -> None:
+    """Add a distribution to ``seen`` with all that it needs, but nothing that must be missing."""
+    name = re.sub(r"[-_.]+", "-", name).lower()
+    if name in seen or name.replace("-", "_") in BEYOND:
+        return
+    try:
+        requirements = distribution(name).requires or []
+    except PackageNotFoundError:  # for another Python or system
+        return
+    seen.add(name)
+    for requirement in requirements:
+        if "extra ==" not in requirement:
+            needed_by(re.match(r"[\w.-]+", requirement)[0], seen)
+
+
+@pytest.fixture(scope="module")
+def bare_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that shows these packages and no other."""
+    folder = tmp_path_factory.mktemp("packages")
+    names: set[str] = set()
+    for name in THERE:
+        needed_by(name, names)
+    for name in names:
+        packages = distribution(name)
+        for top in {
+            file.parts[0] for file in packages.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (folder / top).exists() and not top.endswith(".pth"):
+                (folder / top).symlink_to(packages.locate_file(top))
+    return folder
+
+
+def run_bare(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the source tree and these packages; without ``site``, it finds no others."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))
+    }
+    return subprocess.run(
+        [sys.executable, "-S", *arguments],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": f"{ROOT / 'src'}:{packages}", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def collect_gpu_tests(packages: Path, *places: str) -> str:
+    """What pytest says of the GPU tests in files and folders."""
+    options = ("-p", "pymllm.pytest_plugin", "-p", "no:cacheprovider", "-m", "gpu", "--collect-only", "-q")
+    done = run_bare(packages, "-m", "pytest", *options, *places)
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr
+    return done.stdout
+
+
+def test_files_with_gpu_tests_need_no_other_package(bare_packages: Path) -> None:
+    """Each is read as a whole, and has such a test."""
+    output = collect_gpu_tests(bare_packages, *FILES)
+    assert "tests/stress/test_pools_cuda.py" in FILES
+    assert [file for file in FILES if f"{file}::" not in output] == []
+    assert "SKIPPED" not in output
+
+
+@pytest.mark.slow
+def test_whole_folders_are_read_without_the_other_packages(bare_packages: Path) -> None:
+    """A file that needs more is skipped with the reason, not an error that stops the run."""
+    output = collect_gpu_tests(bare_packages, *FOLDERS)
+    skipped = re.findall(r"^SKIPPED \[1\] ([\w/]+\.py):0: needs (\w+), which", output, re.MULTILINE)
+    assert ("tests/unit/adapters/process/test_lines.py", "msgspec") in skipped
+    assert not {file for file, _ in skipped} & set(FILES)
+    assert [file for file in FILES if f"{file}::" not in output] == []
+
+
+def test_nothing_else_is_found_there(bare_packages: Path) -> None:
+    """The looks above can fail: the packages that it does without are really missing."""
+    code = "import importlib.util as u, sys; print([name for name in sys.argv[1:] if u.find_spec(name)])"
+    done = run_bare(bare_packages, "-c", code, "torch", "pymllm", "pynvml", *BEYOND)
+    assert done.stdout == "['torch', 'pymllm', 'pynvml']\n", done.stderr

@@ -1,0 +1,32 @@
+"""What tests do on a machine that has the source tree and little else, as machines with GPUs often do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+
+BEYOND = ("click", "rich", "msgspec", "jsonschema", "prometheus_client", "jinja2", "plotly")
+"""Packages that no test which needs a GPU may need."""
+
+
+def is_installed() -> bool:
+    """Whether pymllm is: then its packages are there, and a missing one is an error like any other."""
+    try:
+        version("pymllm")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a file of tests that cannot be imported for want of such a package."""
+    report = yield
+    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)'", report.longreprtext)
+    if report.failed and missing and missing[1] in BEYOND and not is_installed():
+        reason = f"Skipped: needs {missing[1]}, which is not installed; pip install pymllm brings it"
+        report.outcome, report.longrepr = "skipped", (report.nodeid, 0, reason)
+    return report

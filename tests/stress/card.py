@@ -1,0 +1,97 @@
+"""What stress tests ask of a device, in words that the CPU knows too, where they are rehearsed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import psutil
+import torch
+
+__all__ = ["Card", "Lane", "Rounds"]
+
+Rounds = Callable[..., Iterator[int]]
+"""``rounds(at_least, share=1.0)``: numbers of rounds, so many and on while the test has time."""
+
+
+class Lane:
+    """Work in order, beside that of other lanes: a CUDA stream. On the CPU all lanes are one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __enter__(self) -> None:
+        self._context: AbstractContextManager[object] = (
+            nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        )
+        self._context.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._context.__exit__(*error)  # type: ignore[arg-type]
+
+    def follow_current(self) -> None:
+        """Begin nothing new before what the current lane was given so far is done."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
+    def be_followed(self) -> None:
+        """Have the current lane begin nothing new before this one's work so far is done."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+
+class Card:
+    """A device, and how much of it a test may take."""
+
+    def __init__(self, device: torch.device, limit: int | None = None) -> None:
+        self.device = device
+        self.is_cuda = device.type == "cuda"
+        self._limit = limit
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record work as a graph and return what replays it; on the CPU, replaying is doing it again.
+
+        The work is done once before, as capturing asks for: kernels are loaded and memory is mapped then.
+        """
+        lane = Lane(self.device)
+        lane.follow_current()
+        with lane:
+            work()
+        lane.be_followed()
+        if not self.is_cuda:
+            return work
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph.replay
+
+    @contextmanager
+    def never_waiting(self) -> Iterator[None]:
+        """Make each call an error that would have the host wait for the device."""
+        if not self.is_cuda:
+            yield
+            return
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def settle(self) -> None:
+        """Wait until everything is done, and give back what the allocator keeps for nobody."""
+        if self.is_cuda:
+            gc.collect()
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+
+    def free_bytes(self) -> int:
+        """Bytes that nobody uses."""
+        if self.is_cuda:
+            return torch.cuda.mem_get_info(self.device)[0]
+        return psutil.virtual_memory().available
+
+    def budget(self, on_cpu: int, share: float = 0.25, at_most: int = 16 << 30) -> int:
+        """Bytes that a test may take: a share of what is free on a GPU, little on a CPU."""
+        found = min(int(self.free_bytes() * share), at_most) if self.is_cuda else on_cpu
+        return found if self._limit is None else min(found, self._limit)

@@ -1,0 +1,58 @@
+"""What stress tests share: the device in words, how long they go on, and a watch on the memory they use."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pymllm.testing.byte_size import parse_bytes
+from pymllm.testing.gpu_memory import GpuMemory
+from tests.stress.card import Card, Rounds
+
+
+@pytest.fixture(autouse=True)
+def watched(gpu_memory: GpuMemory) -> GpuMemory:
+    """Every test here runs under NVML and torch's counters; ``--gpu-memory-log`` keeps what they saw."""
+    return gpu_memory
+
+
+@pytest.fixture
+def _few_objects() -> Iterator[None]:
+    """Let the garbage collector pass over what was there before: it is asked for often, and takes long."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def card(kv_device: torch.device, pytestconfig: pytest.Config) -> Card:
+    """Each device in turn, and what of its memory ``--stress-memory`` leaves to a test."""
+    limit = pytestconfig.getoption("--stress-memory")
+    return Card(kv_device, None if limit is None else parse_bytes(limit))
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> int:
+    """Where a test's choices come from: ``--stress-seed``."""
+    number: int = pytestconfig.getoption("--stress-seed")
+    return number
+
+
+@pytest.fixture
+def rounds(pytestconfig: pytest.Config) -> Rounds:
+    """Count as many rounds as asked for, and on until ``--stress-seconds`` are over, or a share of them."""
+    seconds: float = pytestconfig.getoption("--stress-seconds")
+
+    def count(at_least: int, share: float = 1.0) -> Iterator[int]:
+        end = time.monotonic() + seconds * share
+        number = 0
+        while number < at_least or time.monotonic() < end:
+            yield number
+            number += 1
+
+    return count
