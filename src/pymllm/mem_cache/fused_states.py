@@ -47,6 +47,7 @@ class FusedStates:
 
     def __init__(self, first: torch.Tensor, second: torch.Tensor, *, within: bool) -> None:
         device, layers = first.device, first.shape[0]
+        self._within = within
         self._forms = RowForm.of([first], 2), RowForm.of([second], 2)
         limits = _ROW_LIMITS if within else ()
         self._copies = FusedRows(device, self._forms, layers, tile_words=_TILE_WORDS, row_limits=limits)
@@ -69,7 +70,9 @@ class FusedStates:
         Returns
         -------
         bool
-            False where torch is to do it; nothing was launched then.
+            False where torch is to do it; nothing was launched then. Rows that lie apart or out of alignment
+            are left to it, more than 512 of them within the buffers, and otherwise sources in the memory of
+            their targets.
 
         Notes
         -----
@@ -77,6 +80,8 @@ class FusedStates:
         """
         source_places, target_places = self._places(sources), self._places(targets)
         if source_places is None or target_places is None:
+            return False
+        if not self._within and any(map(_share_memory, sources, targets)):
             return False
         device = sources[0].device
         read, write = _as_rows(read, device), _as_rows(write, device)
@@ -106,6 +111,10 @@ class FusedStates:
             for (address, layer_step, row_step), form in zip(places, self._forms, strict=True)
         )
         return (first, second), NO_INDEX
+
+
+def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
 def _as_rows(rows: Rows, device: torch.device) -> Rows:
