@@ -6,10 +6,14 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.fake_nvml.machine import FakeNvml
+
+if TYPE_CHECKING:
+    from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 
 @pytest.fixture
@@ -35,3 +39,15 @@ def tiny_program() -> Callable[..., str]:
 def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
     """Builds a fake NVML library when it is first asked for one."""
     return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
+
+
+@pytest.fixture
+def plain_kernel(monkeypatch: pytest.MonkeyPatch) -> PlainKernel:
+    """Lets what is built with ``fused=True`` on the CPU launch a kernel in plain Python, which counts."""
+    from pymllm.mem_cache import fused_rows
+    from tests.unit.mem_cache.plain_kernel import PlainKernel
+
+    kernel = PlainKernel()
+    monkeypatch.setattr(fused_rows, "_compiled", kernel.compile)
+    monkeypatch.setattr(fused_rows, "_obstacle", lambda device: None)
+    return kernel

@@ -7,7 +7,15 @@ from typing import Final
 
 import torch
 
-from pymllm.mem_cache.fused_rows import NO_INDEX, FusedRows, RowForm, as_kernel_index, index_of, place_of
+from pymllm.mem_cache.fused_rows import (
+    NO_INDEX,
+    FusedRows,
+    RowForm,
+    as_kernel_index,
+    index_of,
+    is_capturing,
+    place_of,
+)
 
 __all__ = ["FEWEST_ROWS", "FusedKV"]
 
@@ -62,7 +70,7 @@ class FusedKV:
         Cost: one launch. No synchronisation while ``index`` is on the device.
         """
         count = index.numel()
-        if count < FEWEST_ROWS and not torch.cuda.is_current_stream_capturing():
+        if count < FEWEST_ROWS and not is_capturing(self._device):
             return False
         k_place = place_of(k_rows, self._k_form, 1)
         v_place = place_of(v_rows, self._v_form, 1)

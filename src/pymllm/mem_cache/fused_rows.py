@@ -27,6 +27,7 @@ __all__ = [
     "RowForm",
     "as_kernel_index",
     "index_of",
+    "is_capturing",
     "make_fused",
     "place_of",
 ]
@@ -194,6 +195,11 @@ class FusedRows:
             numbers = (a_programs, count, layers, *read, *write, a_words, *a_source, *a_target)
             launch(programs, (*numbers, b_words, *b_source, *b_target))
         return True
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Tell whether what is launched on a device now becomes part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def index_of(rows: torch.Tensor) -> Index:

@@ -114,7 +114,9 @@ class FusedStates:
 
 
 def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    # What is empty has no address.
+    memory = first.untyped_storage().data_ptr(), second.untyped_storage().data_ptr()
+    return memory[0] == memory[1] != 0
 
 
 def _as_rows(rows: Rows, device: torch.device) -> Rows:

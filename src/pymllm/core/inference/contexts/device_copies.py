@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.fused_rows import is_capturing
 
 __all__ = ["constant_index", "copy_rows", "gather_rows", "row_index", "send"]
 
@@ -55,7 +56,7 @@ def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
     -----
     Cost: one copy, as of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
     """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # pragma: needs cuda
+    if is_capturing(device):
         return constant_index(numbers, device)
     index = torch.empty(numbers.shape, dtype=torch.int64, device=device)
     send(numbers, index)
