@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -47,7 +47,27 @@ def plain_kernel(monkeypatch: pytest.MonkeyPatch) -> PlainKernel:
     from pymllm.mem_cache import fused_rows
     from tests.unit.mem_cache.plain_kernel import PlainKernel
 
-    kernel = PlainKernel()
+    kernel = PlainKernel(fused_rows._compiled)
+    obstacle = fused_rows._obstacle
     monkeypatch.setattr(fused_rows, "_compiled", kernel.compile)
-    monkeypatch.setattr(fused_rows, "_obstacle", lambda device: None)
+    monkeypatch.setattr(
+        fused_rows, "_obstacle", lambda device: None if device.type == "cpu" else obstacle(device)
+    )
     return kernel
+
+
+@pytest.fixture(params=[False, True], ids=["torch", "one-launch"])
+def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test twice: with what torch does on the CPU, and with the launches of a GPU."""
+    if request.param:
+        from pymllm.core.inference.contexts import slot_states
+        from pymllm.mem_cache import fused_rows, gdn_pool, kv_pool
+
+        request.getfixturevalue("plain_kernel")
+
+        def make_fused(fused: bool | None, device: Any, build: Callable[[], Any]) -> Any:
+            wanted = True if fused is None and device.type == "cpu" else fused
+            return fused_rows.make_fused(wanted, device, build)
+
+        for room in (kv_pool, gdn_pool, slot_states):
+            monkeypatch.setattr(room, "make_fused", make_fused)

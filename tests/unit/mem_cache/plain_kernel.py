@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,12 +19,13 @@ class Shape(NamedTuple):
 
 
 class PlainKernel:
-    """Move rows as `pymllm.mem_cache.row_kernels.move_rows` promises, and count launches.
+    """On the CPU, move rows as `pymllm.mem_cache.row_kernels.move_rows` promises, and count launches.
 
     A tile is read before any of it is written only where the launch was compiled for that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: Callable[..., Launch]) -> None:
+        self._elsewhere = elsewhere
         self.launches: list[tuple[int, tuple[int, ...]]] = []
         self.compiled: list[tuple[Any, ...]] = []
 
@@ -35,6 +37,8 @@ class PlainKernel:
         ordered: bool,
         warps: int,
     ) -> Launch:
+        if device.type != "cpu":
+            return self._elsewhere(device, shapes, clears, ordered, warps)
         self.compiled.append((shapes, clears, ordered, warps))
         parts = [Shape(*shape) for shape in shapes]
 
