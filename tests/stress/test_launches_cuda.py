@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of fused launches: how many there are, none compiled late, none that races."""
+"""What only a CUDA device can show of fused launches: how many there are, none compiled late, no race."""
 
 from __future__ import annotations
 

@@ -209,8 +209,9 @@ def index_of(rows: torch.Tensor) -> Index:
 
 def as_kernel_index(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return row numbers as a kernel reads them: on its device, and int64 unless they are int32."""
-    dtype = rows.dtype if rows.dtype in _INDEX_WIDTHS else torch.int64
-    return rows.to(device, dtype)
+    if rows.dtype not in _INDEX_WIDTHS:
+        return rows.to(device, torch.int64)
+    return rows if rows.device == device else rows.to(device)
 
 
 def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:

@@ -115,8 +115,9 @@ class KVPool:
         self._k_bits = [bit_view(buffer) for buffer in self.k_buffer]
         self._v_bits = [bit_view(buffer) for buffer in self.v_buffer]
         # Addresses of each layer's two buffers, from the first byte to after the last.
-        self._k_spans = [_span_of(buffer) for buffer in self.k_buffer]
-        self._v_spans = [_span_of(buffer) for buffer in self.v_buffer]
+        self._spans = [
+            (*_span_of(k), *_span_of(v)) for k, v in zip(self.k_buffer, self.v_buffer, strict=True)
+        ]
         self._fused = make_fused(fused, self.device, lambda: FusedKV(self.k_buffer, self.v_buffer))
         self.is_fused = self._fused is not None
 
@@ -251,10 +252,14 @@ class KVPool:
         if not isinstance(indices, torch.Tensor):
             raise TypeError(f"indices must be a tensor, got {type(indices).__name__}")
         index = as_integers("indices", indices)
-        k_rows = self._as_rows("k", k, self.k_buffer[layer], index)
-        v_rows = self._as_rows("v", v, self.v_buffer[layer], index)
+        count = index.numel()
+        k_rows = self._as_rows("k", k, (count, self.k_head_num, self.k_head_dim))
+        v_rows = self._as_rows("v", v, (count, self.v_head_num, self.v_head_dim))
         # Moving rows about inside the buffers: a write could overtake what is still to be read.
-        k_rows, v_rows = (rows.clone() if self._is_own(rows, layer) else rows for rows in (k_rows, v_rows))
+        if self._is_own(k_rows, layer):
+            k_rows = k_rows.clone()
+        if self._is_own(v_rows, layer):
+            v_rows = v_rows.clone()
         if is_readable(index, self.check_bounds):
             check_range("slot", index, self.size + self.page_size, "padded tokens are written to slot 0")
         self._write_rows(layer, index, k_rows, v_rows)
@@ -289,9 +294,7 @@ class KVPool:
             raise IndexError(f"layer_id {layer} is outside 0..{self.layer_num - 1}; layers count from 0")
         return layer
 
-    def _as_rows(
-        self, name: str, rows: torch.Tensor, buffer: torch.Tensor, index: torch.Tensor
-    ) -> torch.Tensor:
+    def _as_rows(self, name: str, rows: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
         """Check one of ``k`` and ``v`` and give it the shape of the rows that it is written to."""
         if not isinstance(rows, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(rows).__name__}")
@@ -301,7 +304,6 @@ class KVPool:
             raise ValueError(f"{name} is on {rows.device}, the pool on {self.device}; move it first")
         if rows.layout is not torch.strided or rows.is_nested:
             raise TypeError(f"{name} is no dense tensor (layout {rows.layout}); give its rows in full")
-        shape = (index.numel(), *buffer.shape[1:])
         if rows.shape != shape:
             if not _is_batch_of_rows(rows.shape, shape[1] * shape[2], shape[0]):
                 raise ValueError(
@@ -310,13 +312,12 @@ class KVPool:
                 )
             rows = rows.reshape(shape)
         # A conjugate or a negative may be no more than a mark on other numbers, which bits do not show.
-        return rows.resolve_conj().resolve_neg()
+        return rows.resolve_conj().resolve_neg() if rows.is_conj() or rows.is_neg() else rows
 
     def _is_own(self, rows: torch.Tensor, layer: int) -> bool:
         """Tell whether rows lie in the layer's own buffers, whatever tensor they are seen through."""
         first, end = _span_of(rows)
-        k_first, k_end = self._k_spans[layer]
-        v_first, v_end = self._v_spans[layer]
+        k_first, k_end, v_first, v_end = self._spans[layer]
         return (first < k_end and k_first < end) or (first < v_end and v_first < end)
 
 
