@@ -16,7 +16,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A new room gets a line here.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
-    "mem_cache": ({"errors"}, {"numpy", "torch"}),
+    # Triton only once a pool on a GPU, or a test, asks for a kernel.
+    "mem_cache": ({"errors"}, {"numpy", "torch", "triton"}),
     # From the caches, core takes how arguments are read, bits are viewed and tokens hashed.
     "core": ({"errors", "mem_cache"}, {"numpy", "torch"}),
     "invariants": ({"errors", "mem_cache", "core"}, {"numpy", "torch"}),
@@ -136,7 +137,7 @@ def test_writing_a_run_is_light(module: str) -> None:
 def test_taking_a_cache_does_not_load_the_examiners() -> None:
     """A server that takes the caches gets neither the checks nor the test libraries."""
     # Not pynvml: torch loads that itself where it is installed.
-    watched = ["hypothesis", "pytest", "pymllm.invariants", "pymllm.workloads", "pymllm.cli"]
+    watched = ["hypothesis", "pytest", "triton", "pymllm.invariants", "pymllm.workloads", "pymllm.cli"]
     assert loaded_by("pymllm.mem_cache", *watched) == set()
 
 

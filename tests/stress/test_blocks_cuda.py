@@ -105,9 +105,9 @@ def test_whole_requests_do_not_synchronise(forbid_synchronisation: Callable[[], 
     "act", ["store_from_live_batch", "_copy_intermediate_to_cache", "commit", "restore", "offsets"]
 )
 def test_launches_do_not_depend_on_the_batch(act: str) -> None:
-    """Issue 5, C7: counted by the profiler, for one request and for all of them."""
+    """Issue 5, C7: counted by the profiler, for two requests and for all of them; one can need fewer."""
     counts = []
-    for count in (1, ROWS):
+    for count in (1, 2, ROWS):
         context, slots = make_context()
         add(context, count, 0)
         numbers = list(range(count))
@@ -126,7 +126,7 @@ def test_launches_do_not_depend_on_the_batch(act: str) -> None:
             "offsets": slots.get_intermediate_gpu_data,
         }
         counts.append(kernels_of(work[act]))
-    assert counts[0] == counts[1] > 0
+    assert counts[1] == counts[2] >= counts[0] > 0
 
 
 def test_offsets_stay_where_a_graph_has_seen_them() -> None:

@@ -6,10 +6,14 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.fake_nvml.machine import FakeNvml
+
+if TYPE_CHECKING:
+    from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 
 @pytest.fixture
@@ -35,3 +39,35 @@ def tiny_program() -> Callable[..., str]:
 def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
     """Builds a fake NVML library when it is first asked for one."""
     return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
+
+
+@pytest.fixture
+def plain_kernel(monkeypatch: pytest.MonkeyPatch) -> PlainKernel:
+    """Lets what is built with ``fused=True`` on the CPU launch a kernel in plain Python, which counts."""
+    from pymllm.mem_cache import fused_rows
+    from tests.unit.mem_cache.plain_kernel import PlainKernel
+
+    kernel = PlainKernel(fused_rows._compiled)
+    obstacle = fused_rows._obstacle
+    monkeypatch.setattr(fused_rows, "_compiled", kernel.compile)
+    monkeypatch.setattr(
+        fused_rows, "_obstacle", lambda device: None if device.type == "cpu" else obstacle(device)
+    )
+    return kernel
+
+
+@pytest.fixture(params=[False, True], ids=["torch", "one-launch"])
+def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test twice: with what torch does on the CPU, and with the launches of a GPU."""
+    if request.param:
+        from pymllm.core.inference.contexts import slot_states
+        from pymllm.mem_cache import fused_rows, gdn_pool, kv_pool
+
+        request.getfixturevalue("plain_kernel")
+
+        def make_fused(fused: bool | None, device: Any, build: Callable[[], Any]) -> Any:
+            wanted = True if fused is None and device.type == "cpu" else fused
+            return fused_rows.make_fused(wanted, device, build)
+
+        for room in (kv_pool, gdn_pool, slot_states):
+            monkeypatch.setattr(room, "make_fused", make_fused)

@@ -105,6 +105,22 @@ class DeviceSlotStore(SlotStore):
             return slots.int()
         return self._distinct(slots // self.page_size)
 
+    def claim_with(
+        self, indices: torch.Tensor, table: torch.Tensor, whole: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the distinct pages that ``indices`` names, and what ``table`` has for them.
+
+        Notes
+        -----
+        Without checks, one wait tells how many of both there are.
+        """
+        if whole or self.page_size == 1 or self.check_ownership:
+            return super().claim_with(indices, table, whole)
+        pages, is_first = self._in_order(self._read(indices) // self.page_size)
+        found = table[pages]
+        firsts, left = self._places(is_first, is_first & (found != 0))
+        return pages[firsts].int(), found[left]
+
     def give(self, pages: torch.Tensor) -> None:
         """Append pages to those released, or to those pending inside a group."""
         if not pages.numel():
@@ -187,8 +203,23 @@ class DeviceSlotStore(SlotStore):
 
     def _distinct(self, pages: torch.Tensor) -> torch.Tensor:
         """Return each page once; how many that are is asked of the device."""
-        distinct: torch.Tensor = torch.unique(pages)
-        return distinct.int()
+        ordered, is_first = self._in_order(pages)
+        (firsts,) = self._places(is_first)
+        return ordered[firsts].int()
+
+    def _in_order(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sort pages, and mark the first of each."""
+        ordered = pages.sort().values
+        is_first = torch.ones_like(ordered, dtype=torch.bool)
+        torch.ne(ordered[1:], ordered[:-1], out=is_first[1:])
+        return ordered, is_first
+
+    def _places(self, *marks: torch.Tensor) -> list[torch.Tensor]:
+        """Return where each list is marked: one wait for all counts, and none for what they count."""
+        counts = torch.stack([mark.sum() for mark in marks]).tolist()
+        return [
+            torch.nonzero_static(mark, size=count).view(-1) for mark, count in zip(marks, counts, strict=True)
+        ]
 
     def _check_held(self, slots: torch.Tensor) -> None:
         """Refuse slots outside the pool, pages not handed out, and slots named twice."""

@@ -10,7 +10,9 @@ import torch
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
 from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.index_arguments import IndexLike, as_index, check_range, is_readable, is_single
+from pymllm.mem_cache.fused_rows import make_fused
+from pymllm.mem_cache.fused_states import FusedStates, Rows
+from pymllm.mem_cache.index_arguments import IndexLike, as_integers, check_range, is_readable, is_single
 
 __all__ = ["GDNPool"]
 
@@ -41,6 +43,9 @@ class GDNPool:
         Look at the values of index tensors before using them: always, never, or (None) those of
         tensors on the host, where looking does not synchronise and disturbs no graph capture. Ints
         are always looked at. What an unchecked index outside the pool does is undefined.
+    fused : bool, optional
+        Move states by one launch of a Triton kernel: always, never, or (None) on CUDA devices where Triton is
+        installed and compiles. The bits are the same. Kernels are compiled here, not at the first copy.
 
     Attributes
     ----------
@@ -50,6 +55,8 @@ class GDNPool:
     conv_state : torch.Tensor
         ``[num_gdn_layers, pool_size, conv_dim, conv_kernel_size - 1]`` in ``dtype``; zero at first, never
         replaced.
+    is_fused : bool
+        Whether a kernel moves both.
 
     Raises
     ------
@@ -57,7 +64,7 @@ class GDNPool:
         A size is not an int, or ``dtype`` is not a `torch.dtype`.
     ValueError
         A size is below 1 (``max_track_slots`` below 0), torch knows no such device, or it cannot read rows of
-        such a dtype by index.
+        such a dtype by index; or ``fused`` is True and cannot be.
 
     Notes
     -----
@@ -82,6 +89,7 @@ class GDNPool:
         max_track_slots: int = 0,
         *,
         check_bounds: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.max_reqs = as_size("max_reqs", max_reqs)
         self.num_gdn_layers = as_size("num_gdn_layers", num_gdn_layers)
@@ -102,6 +110,9 @@ class GDNPool:
         with torch.inference_mode(False):
             self.recurrent_state = torch.zeros(leading + recurrent, dtype=torch.float32, device=self.device)
             self.conv_state = torch.zeros(leading + conv, dtype=self.dtype, device=self.device)
+        self._states = self.recurrent_state, self.conv_state
+        self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._states, within=True))
+        self.is_fused = self._fused is not None
         self._forget_track_slots()
 
     def __repr__(self) -> str:
@@ -157,13 +168,17 @@ class GDNPool:
 
         Notes
         -----
-        Cost: O(rows) and two kernels, however many layers. No synchronisation for ints and for indices
-        on the pool's device, unless ``check_bounds`` asks for it. On an error nothing has changed.
+        Cost: O(rows) and one launch where ``is_fused``, else two, however many layers. No synchronisation for
+        ints and for indices on the pool's device, unless ``check_bounds`` asks for it; can be captured in a
+        CUDA graph. On an error nothing has changed.
         Laws: P5, X1.
         """
         rows = self._as_rows("req_pool_indices", req_pool_indices)
-        for state in (bit_view(self.recurrent_state), bit_view(self.conv_state)):
-            state.index_fill_(1, rows, 0)
+        if self._fused is not None and self._fused.clear(_count(rows), self._states, rows):
+            return
+        index = self._as_index(rows)
+        for state in self._states:
+            bit_view(state).index_fill_(1, index, 0)
 
     def copy_states(self, src_index: IndexLike | SupportsIndex, dst_index: IndexLike | SupportsIndex) -> None:
         """Copy states from rows to rows, bit for bit, in every layer.
@@ -186,19 +201,22 @@ class GDNPool:
 
         Notes
         -----
-        Cost: O(rows) and four kernels, however many layers; one temporary copy of the rows. No
-        synchronisation for ints and for indices on the pool's device, unless ``check_bounds`` asks for it.
-        On an error nothing has changed.
+        Cost: O(rows), however many layers. Where ``is_fused``, one launch for up to 512 rows and no memory;
+        else four and a temporary copy of the rows. No synchronisation for ints and for indices on the pool's
+        device, unless ``check_bounds`` asks for it; can be captured in a CUDA graph. On an error nothing has
+        changed.
         Laws: P5, X1.
         """
         src = self._as_rows("src_index", src_index)
         dst = self._as_rows("dst_index", dst_index)
-        if src.numel() != dst.numel():
-            raise ValueError(
-                f"{src.numel()} rows to read and {dst.numel()} to write; they must be equally many"
-            )
-        for state in (bit_view(self.recurrent_state), bit_view(self.conv_state)):
-            state.index_copy_(1, dst, state.index_select(1, src))
+        count = _count(src)
+        if count != _count(dst):
+            raise ValueError(f"{count} rows to read and {_count(dst)} to write; they must be equally many")
+        if self._fused is not None and self._fused.copy(count, self._states, src, self._states, dst):
+            return
+        read, write = self._as_index(src), self._as_index(dst)
+        for state in map(bit_view, self._states):
+            state.index_copy_(1, write, state.index_select(1, read))
 
     def alloc_track_slot(self) -> int | None:
         """Take the lowest free track slot.
@@ -305,15 +323,25 @@ class GDNPool:
         self._free_track_slots: list[int] = list(range(self.max_reqs + 1, self.pool_size))
         self._held_track_slots: set[int] = set()
 
-    def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> torch.Tensor:
-        """Check rows that are to be read or written and bring them to the pool's device."""
+    def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> Rows:
+        """Check rows that are to be read or written."""
         if is_single(value) and not isinstance(value, torch.Tensor):
             row = as_int(name, value)
             if not 0 <= row < self.pool_size:
                 raise IndexError(f"{name} {row} is outside 0..{self.pool_size - 1}; row 0 is padding")
-            # Filling a tensor over there neither synchronises nor reads host memory, unlike copying one.
-            return torch.full((1,), row, dtype=torch.int64, device=self.device)
-        rows = as_index(name, value)  # type: ignore[arg-type]
+            return row
+        rows = as_integers(name, value)  # type: ignore[arg-type]
         if is_readable(rows, self.check_bounds):
             check_range(name, rows, self.pool_size, "row 0 is padding")
-        return rows.to(self.device)
+        return rows
+
+    def _as_index(self, rows: Rows) -> torch.Tensor:
+        """Bring rows to the pool's device, as torch reads them."""
+        if isinstance(rows, torch.Tensor):
+            return rows.to(self.device, torch.int64)
+        # Filling a tensor over there neither synchronises nor reads host memory, unlike copying one.
+        return torch.full((1,), rows, dtype=torch.int64, device=self.device)
+
+
+def _count(rows: Rows) -> int:
+    return rows.numel() if isinstance(rows, torch.Tensor) else 1

@@ -12,7 +12,9 @@ import torch
 
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size, as_switch
 from pymllm.mem_cache.bit_view import bit_view
-from pymllm.mem_cache.index_arguments import as_index, check_range, is_readable
+from pymllm.mem_cache.fused_kv import FusedKV
+from pymllm.mem_cache.fused_rows import make_fused
+from pymllm.mem_cache.index_arguments import as_integers, check_range, is_readable
 
 __all__ = ["KVPool"]
 
@@ -44,12 +46,17 @@ class KVPool:
         Look at the values of index tensors before writing: always, never, or (None) those of tensors on the
         host, where looking does not synchronise and disturbs no graph capture. What an unchecked index
         outside the buffers does is undefined.
+    fused : bool, optional
+        Write K and V by one launch of a Triton kernel: always, never, or (None) on CUDA devices where Triton
+        is installed and compiles. The bits are the same. Kernels are compiled here, not at the first write.
 
     Attributes
     ----------
     k_buffer, v_buffer : list of torch.Tensor
         Per layer ``[size + page_size, head_num, head_dim]``, contiguous, zero at first. They are shared with
         everybody who asks and are never replaced.
+    is_fused : bool
+        Whether a kernel writes both.
 
     Raises
     ------
@@ -57,7 +64,7 @@ class KVPool:
         A size is not an int, ``dtype`` is not a `torch.dtype`, or ``pin_memory`` is not a bool.
     ValueError
         A size is below 1, ``size`` is not a multiple of ``page_size``, torch knows no such device, or it
-        cannot read rows of such a dtype by index.
+        cannot read rows of such a dtype by index; or ``fused`` is True and cannot be.
 
     Notes
     -----
@@ -81,6 +88,7 @@ class KVPool:
         *,
         page_size: int = 1,
         check_bounds: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.size = as_size("size", size)
         self.layer_num = as_size("layer_num", layer_num)
@@ -107,8 +115,11 @@ class KVPool:
         self._k_bits = [bit_view(buffer) for buffer in self.k_buffer]
         self._v_bits = [bit_view(buffer) for buffer in self.v_buffer]
         # Addresses of each layer's two buffers, from the first byte to after the last.
-        self._k_spans = [_span_of(buffer) for buffer in self.k_buffer]
-        self._v_spans = [_span_of(buffer) for buffer in self.v_buffer]
+        self._spans = [
+            (*_span_of(k), *_span_of(v)) for k, v in zip(self.k_buffer, self.v_buffer, strict=True)
+        ]
+        self._fused = make_fused(fused, self.device, lambda: FusedKV(self.k_buffer, self.v_buffer))
+        self.is_fused = self._fused is not None
 
     def _make_buffers(self, shape: tuple[int, int, int], pinned: bool) -> list[torch.Tensor]:
         # A pool is often built while a model loads under inference mode; tensors born there could not
@@ -231,26 +242,35 @@ class KVPool:
 
         Notes
         -----
-        Cost: O(n) and two kernels. No synchronisation while ``indices`` is on the pool's device, unless
-        ``check_bounds`` asks for it. On an error nothing has been written, neither K nor V.
+        Cost: O(n) and one launch where ``is_fused``, whether indices are int32 or int64; two, and one to
+        convert int32, where not, or where elements of a row of ``k`` or ``v`` lie apart or out of alignment.
+        No synchronisation while ``indices`` is on the pool's device, unless ``check_bounds`` asks for it; can
+        be captured in a CUDA graph. On an error nothing has been written, neither K nor V.
         Laws: P3, E5, X1.
         """
         layer = self._check_layer(layer_id)
         if not isinstance(indices, torch.Tensor):
             raise TypeError(f"indices must be a tensor, got {type(indices).__name__}")
-        index = as_index("indices", indices)
-        k_rows = self._as_rows("k", k, self.k_buffer[layer], index)
-        v_rows = self._as_rows("v", v, self.v_buffer[layer], index)
+        index = as_integers("indices", indices)
+        count = index.numel()
+        k_rows = self._as_rows("k", k, (count, self.k_head_num, self.k_head_dim))
+        v_rows = self._as_rows("v", v, (count, self.v_head_num, self.v_head_dim))
         # Moving rows about inside the buffers: a write could overtake what is still to be read.
-        k_rows, v_rows = (rows.clone() if self._is_own(rows, layer) else rows for rows in (k_rows, v_rows))
+        if self._is_own(k_rows, layer):
+            k_rows = k_rows.clone()
+        if self._is_own(v_rows, layer):
+            v_rows = v_rows.clone()
         if is_readable(index, self.check_bounds):
             check_range("slot", index, self.size + self.page_size, "padded tokens are written to slot 0")
-        self._write_rows(layer, index.to(self.device), k_rows, v_rows)
+        self._write_rows(layer, index, k_rows, v_rows)
 
     def _write_rows(
         self, layer: int, index: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor
     ) -> None:
-        """Store checked rows: the one place that a fused kernel has to replace."""
+        """Store checked rows, by one launch where that can be."""
+        if self._fused is not None and self._fused.write(layer, index, k_rows, v_rows):
+            return
+        index = index.to(self.device, torch.int64)
         # Both are read as bits before either is written: what torch refuses to view, it refuses here.
         k_bits, v_bits = bit_view(k_rows), bit_view(v_rows)
         # index_copy_ is one kernel without a synchronisation on CUDA. On the CPU it was measured against
@@ -274,9 +294,7 @@ class KVPool:
             raise IndexError(f"layer_id {layer} is outside 0..{self.layer_num - 1}; layers count from 0")
         return layer
 
-    def _as_rows(
-        self, name: str, rows: torch.Tensor, buffer: torch.Tensor, index: torch.Tensor
-    ) -> torch.Tensor:
+    def _as_rows(self, name: str, rows: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
         """Check one of ``k`` and ``v`` and give it the shape of the rows that it is written to."""
         if not isinstance(rows, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(rows).__name__}")
@@ -286,7 +304,6 @@ class KVPool:
             raise ValueError(f"{name} is on {rows.device}, the pool on {self.device}; move it first")
         if rows.layout is not torch.strided or rows.is_nested:
             raise TypeError(f"{name} is no dense tensor (layout {rows.layout}); give its rows in full")
-        shape = (index.numel(), *buffer.shape[1:])
         if rows.shape != shape:
             if not _is_batch_of_rows(rows.shape, shape[1] * shape[2], shape[0]):
                 raise ValueError(
@@ -295,13 +312,12 @@ class KVPool:
                 )
             rows = rows.reshape(shape)
         # A conjugate or a negative may be no more than a mark on other numbers, which bits do not show.
-        return rows.resolve_conj().resolve_neg()
+        return rows.resolve_conj().resolve_neg() if rows.is_conj() or rows.is_neg() else rows
 
     def _is_own(self, rows: torch.Tensor, layer: int) -> bool:
         """Tell whether rows lie in the layer's own buffers, whatever tensor they are seen through."""
         first, end = _span_of(rows)
-        k_first, k_end = self._k_spans[layer]
-        v_first, v_end = self._v_spans[layer]
+        k_first, k_end, v_first, v_end = self._spans[layer]
         return (first < k_end and k_first < end) or (first < v_end and v_first < end)
 
 

@@ -100,6 +100,29 @@ class SlotStore(ABC):
             pages have one slot (law A5).
         """
 
+    def claim_with(self, indices: torch.Tensor, table: Pages, whole: bool) -> tuple[Pages, Pages]:
+        """Return the distinct pages that a caller names, as `claim`, and what a table has for them.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            As of `claim`.
+        table : Pages
+            As of `new_table`: a number for each page, 0 for none.
+        whole : bool
+            Whether each of those pages is known to have one; otherwise zeros are left out.
+
+        Raises
+        ------
+        TypeError, OwnershipError
+            As of `claim`.
+        """
+        pages = self.claim(indices)
+        found = table[pages]
+        if not whole:
+            found = found[found != 0]
+        return pages, found
+
     @abstractmethod
     def give(self, pages: Pages) -> None:
         """Take back distinct pages that are handed out; inside a group they stay pending."""

@@ -160,14 +160,12 @@ class SWATokenToKVPoolAllocator:
         Notes
         -----
         Cost: what it frees. On a device: as in `TokenToKVPoolAllocator.free`, though inside a group
-        each paged call tells its pages apart, and one more synchronisation to find the halves that
-        are left, where any are gone at all.
+        each paged call tells its pages apart, and where any halves are gone at all, single slots
+        synchronise once, too, to find those that are left.
         Laws: A2, A5, A6, A7, X1.
         """
-        pages = self._full.claim(indices)
-        halves = self._half_of[pages]
-        if self._full.held_pages != self._swa.held_pages:
-            halves = halves[halves != 0]
+        none_is_gone = self._full.held_pages == self._swa.held_pages
+        pages, halves = self._full.claim_with(indices, self._half_of, none_is_gone)
         self._half_of[pages] = 0
         self._full.give(pages)
         self._swa.give(halves)

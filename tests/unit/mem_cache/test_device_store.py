@@ -134,6 +134,37 @@ def test_pages_wait_once_per_free_or_group(
     assert len(waits) <= 1
 
 
+def test_pages_are_told_apart_with_what_a_table_has_for_them(device: torch.device) -> None:
+    """A5, A7: each page once, however it is named; a zero is nothing, and nothing named is nothing."""
+    store = make(device, page_size=4)
+    take(store, 12)
+    table = store.new_table()
+    table[[2, 5, 7]] = torch.tensor([12, 15, 17], dtype=torch.int32, device=device)
+    pages, found = store.claim_with(torch.tensor([23, 9, 20, 8, 13], device=device), table, whole=False)
+    assert (pages.tolist(), found.tolist()) == ([2, 3, 5], [12, 15])
+    assert pages.dtype == found.dtype == torch.int32
+    pages, found = store.claim_with(torch.tensor([20, 8, 9], device=device), table, whole=True)
+    assert (pages.tolist(), found.tolist()) == ([2, 5], [12, 15])
+    pages, found = store.claim_with(torch.tensor([], dtype=torch.int32, device=device), table, whole=False)
+    assert (pages.tolist(), found.tolist()) == ([], [])
+
+
+@pytest.mark.gpu
+def test_paged_windows_wait_once_per_free() -> None:
+    """Issue 10: for pages and halves together, whether halves are gone or not."""
+    allocator = SWATokenToKVPoolAllocator(64, 64, "cuda", 4)
+    slots = allocator.alloc(64)
+    for release, named in [
+        (allocator.free, slots[:16]),
+        (allocator.free_swa, slots[18:23]),
+        (allocator.free, slots[16:31]),
+    ]:
+        with synchronisations() as waits:
+            release(named)
+        assert len(waits) <= 1
+    assert (allocator.full_available_size(), allocator.swa_available_size()) == (32, 32)
+
+
 @pytest.mark.gpu
 def test_windows_of_single_slots_never_wait_while_all_halves_live() -> None:
     """Section 1, A7: which halves are left is known without asking, as long as none is gone."""

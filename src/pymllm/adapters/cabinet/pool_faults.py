@@ -28,7 +28,7 @@ _SLOTS = (
         "Segment free lacks the sentinel filter of its older twin",
         ("A1", "A7", "A6"),
         ("swa-slots",),
-        (Edit(f"{_SWA}.free", "halves = halves[halves != 0]", "pass"),),
+        (Edit("pymllm.mem_cache.slot_store:SlotStore.claim_with", "found = found[found != 0]", "pass"),),
     ),
     Fault(
         "B94",

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.fused_rows import is_capturing
 
-__all__ = ["copy_rows", "gather_rows", "row_index", "send"]
+__all__ = ["constant_index", "copy_rows", "gather_rows", "row_index", "send"]
 
 
 def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
@@ -53,10 +54,39 @@ def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
 
     Notes
     -----
-    Cost: one copy, as of `send`; no synchronisation.
+    Cost: one copy, as of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
     """
+    if is_capturing(device):
+        return constant_index(numbers, device)
     index = torch.empty(numbers.shape, dtype=torch.int64, device=device)
     send(numbers, index)
+    return index
+
+
+def constant_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    """Bring row numbers to a device so that a replay of a captured graph finds the same ones.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray
+        Shape ``(n,)``, int64.
+    device : torch.device
+        Where the rows are.
+
+    Returns
+    -------
+    torch.Tensor
+        As of `row_index`.
+
+    Notes
+    -----
+    A captured copy would read its host memory again at each replay, when somebody else has it. Numbers that
+    are arguments of a launch are part of the graph. Cost: a launch for some ninety numbers; no
+    synchronisation.
+    """
+    index = torch.zeros(numbers.shape, dtype=torch.int64, device=device)
+    if numbers.size:
+        torch._foreach_add_(index.unbind(), numbers.tolist())
     return index
 
 

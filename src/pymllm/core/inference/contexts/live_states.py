@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.device_copies import row_index
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
@@ -54,7 +55,7 @@ class LiveStates:
                 )
         return conv, ssm
 
-    def rows(self, requests: Sequence[int]) -> torch.Tensor:
+    def rows(self, requests: Sequence[int]) -> NDArray[np.int64] | torch.Tensor:
         """Return the rows of requests in those buffers.
 
         Parameters
@@ -64,8 +65,8 @@ class LiveStates:
 
         Returns
         -------
-        torch.Tensor
-            As many, int64, on the device of the states.
+        numpy.ndarray or torch.Tensor
+            As many, int64: on the host, where the context's table is, or on the device of the states.
 
         Raises
         ------
@@ -81,11 +82,10 @@ class LiveStates:
         Cost: O(requests); no synchronisation.
         """
         table = self._context.mamba_metadata.request_to_mamba_state_idx
-        device = self._cached["mamba_conv_states"].device
         asked = host_integers("request index", requests, len(table))
         if isinstance(table, torch.Tensor) and table.device.type != "cpu":
             found = table.index_select(0, row_index(asked, table.device))  # pragma: needs cuda
-            return found.to(device, torch.int64)  # pragma: needs cuda
+            return found.to(self._cached["mamba_conv_states"].device, torch.int64)  # pragma: needs cuda
         numbers = host_array(table)[asked].astype(np.int64)
         known = self._context.mamba_conv_states.shape[1]
         if numbers.size and numbers.view(np.uint64).max() >= known:
@@ -93,7 +93,7 @@ class LiveStates:
             raise UsageError(
                 f"request {asked[wrong]} has no live state: its row of {known} is {numbers[wrong]}"
             )
-        return row_index(numbers, device)
+        return numbers
 
 
 def as_state_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:

@@ -47,6 +47,9 @@ class MambaSlotAllocator(SlotStates):
         Shape of one layer's states of one request.
     conv_states_dtype, ssm_states_dtype : torch.dtype
         Their dtypes, the same as of the live states.
+    fused : bool, optional
+        Copy both states by one launch of a Triton kernel: always, never, or (None) on CUDA devices where
+        Triton is installed and compiles. The bits are the same.
 
     Attributes
     ----------
@@ -55,6 +58,8 @@ class MambaSlotAllocator(SlotStates):
     intermediate_conv_out, intermediate_ssm_out : torch.Tensor
         ``[num_mamba_layers, max_intermediate_count, ...]``: where the forward pass writes the states at the
         offsets of `get_intermediate_gpu_data`, those of the first request first, without gaps.
+    is_fused : bool
+        Whether a kernel copies both states.
     max_intermediate_count : int
         ``MAX_INTERMEDIATE_OFFSETS_PER_REQUEST * context.max_requests``.
     block_to_slot, slot_to_block : torch.Tensor
@@ -69,7 +74,8 @@ class MambaSlotAllocator(SlotStates):
     TypeError
         A size is not an int, or a dtype not a `torch.dtype`.
     ValueError
-        A size is below 1, or torch cannot read rows of such a dtype by index.
+        A size is below 1, torch cannot read rows of such a dtype by index, or ``fused`` is True and cannot
+        be.
 
     Notes
     -----
@@ -89,6 +95,8 @@ class MambaSlotAllocator(SlotStates):
         ssm_states_shape: tuple[int, ...],
         conv_states_dtype: torch.dtype,
         ssm_states_dtype: torch.dtype,
+        *,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             context,
@@ -98,6 +106,7 @@ class MambaSlotAllocator(SlotStates):
             ssm_states_shape,
             conv_states_dtype,
             ssm_states_dtype,
+            fused=fused,
         )
         self._offsets = OffsetTable(
             self.max_intermediate_count // MAX_INTERMEDIATE_OFFSETS_PER_REQUEST, self.device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,8 +17,13 @@ from pymllm.core.inference.contexts.snapshot_offsets import MAX_INTERMEDIATE_OFF
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_int, as_row_dtype, as_size
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.fused_rows import make_fused
+from pymllm.mem_cache.fused_states import FusedStates, Rows
 
 __all__ = ["SlotStates"]
+
+_Numbers: TypeAlias = NDArray[np.int64] | torch.Tensor
+_Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class SlotStates(BlockSlots):
@@ -27,7 +32,7 @@ class SlotStates(BlockSlots):
     Parameters
     ----------
     context, max_slots, num_mamba_layers, conv_states_shape, ssm_states_shape, conv_states_dtype, \
-    ssm_states_dtype
+    ssm_states_dtype, fused
         As of `MambaSlotAllocator`.
 
     Notes
@@ -44,6 +49,8 @@ class SlotStates(BlockSlots):
         ssm_states_shape: tuple[int, ...],
         conv_states_dtype: torch.dtype,
         ssm_states_dtype: torch.dtype,
+        *,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(context, max_slots)
         self.device = as_device(getattr(context, "device", "cpu"))
@@ -59,6 +66,9 @@ class SlotStates(BlockSlots):
             self.ssm_states = self._zeros(self.max_slots, ssm, ssm_dtype)
             self.intermediate_conv_out = self._zeros(self.max_intermediate_count, conv, conv_dtype)
             self.intermediate_ssm_out = self._zeros(self.max_intermediate_count, ssm, ssm_dtype)
+        self._states = self.conv_states, self.ssm_states
+        self._fused = make_fused(fused, self.device, lambda: FusedStates(*self._states, within=False))
+        self.is_fused = self._fused is not None
         self._live = LiveStates(context, self.conv_states, self.ssm_states)
 
     def store_from_tensors(
@@ -124,16 +134,15 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: four kernels however many slots and layers, and no
-        synchronisation. Laws: C7, X1.
+        On an error nothing has been written. Cost: one launch where ``is_fused``, else four, and up to two
+        small uploads, however many slots and layers. No synchronisation; a captured graph copies the same
+        rows at each replay. Laws: C7, X1.
         """
         targets = self._as_slots(slots)
         live = self._live.buffers()
         rows = self._live.rows(request_indices)
-        check_as_many("slots", targets, rows.numel(), "requests")
-        if targets.size:
-            write = row_index(targets, self.device)
-            copy_rows(live, rows, (self.conv_states, self.ssm_states), write)
+        check_as_many("slots", targets, len(rows), "requests")
+        self._move(live, rows, self._states, targets)
 
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
         """Copy the cached state of a block into the live state of a request, all layers.
@@ -163,15 +172,15 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        Cost: four kernels however many layers, and no synchronisation. Laws: C7, X1.
+        Cost: one launch where ``is_fused``, else four and two small uploads, however many layers. No
+        synchronisation; a captured graph copies the same row at each replay. Laws: C7, X1.
         """
         slot = self.get_slot(block_id)
         row = self._live.rows([as_int("request_idx", request_idx)])
         live = self._live.buffers()
         if slot < 0:
             return False
-        read = row_index(np.array([slot]), self.device)
-        copy_rows((self.conv_states, self.ssm_states), read, live, row)
+        self._move(self._states, np.array([slot]), live, row)
         return True
 
     def _copy_intermediate_to_cache(self, src_offsets: Sequence[int], slots: Sequence[int]) -> None:
@@ -195,16 +204,29 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: four kernels however many rows and layers, and no
-        synchronisation. Laws: C7, X1.
+        On an error nothing has been written. Cost: as of `store_from_live_batch`. Laws: C7, X1.
         """
         sources = host_integers("src_offsets", src_offsets, self.max_intermediate_count)
         targets = self._as_slots(slots)
         check_as_many("slots", targets, sources.size, "rows")
-        if targets.size:
-            read, write = row_index(sources, self.device), row_index(targets, self.device)
-            outputs = (self.intermediate_conv_out, self.intermediate_ssm_out)
-            copy_rows(outputs, read, (self.conv_states, self.ssm_states), write)
+        self._move((self.intermediate_conv_out, self.intermediate_ssm_out), sources, self._states, targets)
+
+    def _move(self, sources: _Pair, read: _Numbers, targets: _Pair, write: _Numbers) -> None:
+        """Copy rows between buffers, by one launch where that can be."""
+        if self._fused is not None:
+            rows = self._as_rows(read), self._as_rows(write)
+            if self._fused.copy(len(read), sources, rows[0], targets, rows[1]):
+                return
+        if len(read):
+            copy_rows(sources, self._as_index(read), targets, self._as_index(write))
+
+    def _as_rows(self, numbers: _Numbers) -> Rows:
+        """Leave the number of one row that the host knows to the launch, and bring others to the device."""
+        alone = isinstance(numbers, np.ndarray) and numbers.size == 1
+        return int(numbers[0]) if alone else self._as_index(numbers)
+
+    def _as_index(self, numbers: _Numbers) -> torch.Tensor:
+        return row_index(numbers, self.device) if isinstance(numbers, np.ndarray) else numbers
 
     def mem_bytes(self) -> int:
         """Count the bytes of all states, cached ones and output buffers (beyond the reference).

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from pymllm.core.inference.contexts import device_copies
-from pymllm.core.inference.contexts.device_copies import copy_rows, gather_rows, row_index, send
+from pymllm.core.inference.contexts.device_copies import (
+    constant_index,
+    copy_rows,
+    gather_rows,
+    row_index,
+    send,
+)
 
 
 def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -> None:
@@ -26,6 +32,16 @@ def test_an_index_is_of_its_own(device: torch.device) -> None:
     numbers[0] = 9
     assert (index.tolist(), index.dtype, index.device.type) == ([3, 1], torch.int64, device.type)
     assert row_index(np.empty(0, np.int64), device).tolist() == []
+
+
+def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 10: its numbers are arguments of launches, not memory that a replay would read again."""
+    numbers = np.array([3, 1, 2**40, 0, *range(200)])
+    monkeypatch.setattr(device_copies, "is_capturing", lambda device: True)
+    monkeypatch.setattr(device_copies, "send", lambda *_: pytest.fail("a copy from the host"))
+    index = row_index(numbers, device)
+    assert (index.tolist(), index.dtype, index.device.type) == (numbers.tolist(), torch.int64, device.type)
+    assert constant_index(np.empty(0, np.int64), device).tolist() == []
 
 
 def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: torch.device) -> None:

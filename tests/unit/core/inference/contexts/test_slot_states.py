@@ -11,6 +11,9 @@ import torch
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import UsageError
 
+# On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 MakeContext = Callable[..., Any]
 ReadBits = Callable[[torch.Tensor], torch.Tensor]
 
@@ -250,6 +253,25 @@ def test_bad_copies_of_outputs_write_nothing(
     with pytest.raises(error):
         context.slots._copy_intermediate_to_cache(sources, slots)
     assert_same(all_bits(context, read_bits), before)
+
+
+def test_live_states_may_lie_apart(
+    make_context: MakeContext, read_bits: ReadBits, device: torch.device
+) -> None:
+    """C7: a context may keep its states in any order of memory; a copy goes by rows, not by addresses."""
+    context = make_context(device=device)
+    live = context.mamba_ssm_states
+    context.mamba_ssm_states = live.transpose(2, 3).contiguous().transpose(2, 3)
+    slots = context.slots.allocate_slots_batch([5, 6])
+    expected = all_bits(context, read_bits)
+    context.slots.store_from_live_batch(slots, [1, 3])
+    for cached, states in ((expected[2], expected[0]), (expected[3], expected[1])):
+        cached[:, slots] = states[:, [2, 0]]
+    assert_same(all_bits(context, read_bits), expected)
+    assert context.slots.restore_to_live(2, 6)
+    for states in expected[:2]:
+        states[:, 1] = states[:, 0]
+    assert_same(all_bits(context, read_bits), expected)
 
 
 @pytest.mark.gpu
