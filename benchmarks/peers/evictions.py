@@ -104,6 +104,7 @@ def scenarios() -> Iterator[Scenario]:
             contest=functools.partial(EvictOne, leaves=leaves),
             limit=one_free,
             rounds=1000,
+            burst=25,
             seconds=3.0,
             without=("vllm",),
         )

@@ -127,6 +127,7 @@ def scenarios() -> Iterator[Scenario]:
                 contest=functools.partial(FullHit, page_size=page_size, pieces=pieces, listed=listed),
                 limit=functools.partial(bytes_and_clone, pieces=pieces, listed=listed),
                 rounds=200,
+                burst=10,
                 seconds=4.0,
                 without=() if listed else ("vllm",),
             )

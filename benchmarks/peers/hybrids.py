@@ -166,6 +166,7 @@ def scenarios() -> Iterator[Scenario]:
             contest=functools.partial(Paths, act=act),
             limit=functools.partial(bookkeeping, tokens=PATH),
             rounds=1000,
+            burst=25,
             seconds=3.0,
         )
     for act, title, target in (
@@ -184,5 +185,6 @@ def scenarios() -> Iterator[Scenario]:
             contest=functools.partial(Chain, act=act),
             limit=functools.partial(bookkeeping, tokens=CHAIN * LINK),
             rounds=200,
+            burst=5,
             seconds=4.0,
         )

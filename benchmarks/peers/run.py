@@ -46,8 +46,9 @@ def play(id: str, options: Options) -> ScenarioRow:
         contests = dict(build(scenario, options))
         samples = interleave(
             {name: contest.sample for name, contest in contests.items()},
-            rounds=max(3, round(scenario.rounds * options.share)),
+            rounds=max(3, round(scenario.rounds / scenario.burst * options.share)),
             seconds=scenario.seconds * options.share,
+            burst=scenario.burst,
         )
     lost = [name for name, contest in contests.items() if not contest.holds()]
     if lost:
@@ -64,6 +65,7 @@ def play(id: str, options: Options) -> ScenarioRow:
         samples=samples,
         limit_samples=limits,
         facts={name: contest.facts for name, contest in contests.items()},
+        burst=scenario.burst,
     )
 
 

@@ -67,11 +67,13 @@ class Scenario:
     limit : callable
         Builds the limit's.
     rounds : int
-        Most rounds.
+        Most samples of a contender.
     seconds : float
         Real time that one contender may use for its rounds, building and untimed parts included.
     without : tuple of str
         Contenders that cannot do this, or cannot in any bearable time.
+    burst : int
+        Samples that a contender takes in its turn.
     """
 
     id: str
@@ -86,6 +88,7 @@ class Scenario:
     rounds: int
     seconds: float = 10.0
     without: tuple[str, ...] = ()
+    burst: int = 1
 
 
 @contextlib.contextmanager

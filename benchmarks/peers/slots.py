@@ -132,6 +132,7 @@ def scenarios() -> Iterator[Scenario]:
             contest=functools.partial(FreeAndAlloc, piece=piece),
             limit=functools.partial(two_copies, piece=piece),
             rounds=5000,
+            burst=50,
             seconds=3.0,
         )
     for act, title, targets in (
@@ -151,5 +152,6 @@ def scenarios() -> Iterator[Scenario]:
                 contest=functools.partial(StateSlots, batch=batch, act=act),
                 limit=functools.partial(two_scatters, batch=batch),
                 rounds=300,
+                burst=10,
                 seconds=2.0,
             )

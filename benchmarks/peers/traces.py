@@ -134,6 +134,7 @@ def scenarios() -> Iterator[Scenario]:
                 contest=functools.partial(Serving, page_size=page_size, slots=millions << 20),
                 limit=Bytes,
                 rounds=11_000,
+                burst=40,
                 seconds=12.0,
                 without=("vllm",) if page_size == 1 else (),
             )

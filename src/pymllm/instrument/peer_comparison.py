@@ -139,6 +139,7 @@ def make_row(
     samples: Mapping[str, Sequence[float]],
     limit_samples: Sequence[float],
     facts: Mapping[str, Mapping[str, float]],
+    burst: int = 1,
 ) -> ScenarioRow:
     """Compare ours with the best peer.
 
@@ -152,6 +153,8 @@ def make_row(
         What the machine needs, in the unit, at least one.
     facts : mapping of str to mapping
         Counts of each contender.
+    burst : int, default 1
+        Samples of one turn.
 
     Returns
     -------
@@ -164,7 +167,11 @@ def make_row(
     ours = next(one for one in standings if one.contender == OURS)
     peers = [one for one in standings if one.contender != OURS]
     best = min(peers, key=lambda one: one.value, default=None)
-    ratio = None if best is None else estimate_ratio(samples[OURS], samples[best.contender], statistic)
+    ratio = (
+        None
+        if best is None
+        else estimate_ratio(samples[OURS], samples[best.contender], statistic, burst=burst)
+    )
     return ScenarioRow(
         id=id,
         title=title,

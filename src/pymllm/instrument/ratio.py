@@ -30,7 +30,7 @@ class Ratio:
     confidence : float
         Probability that the interval has the true ratio.
     rounds : int
-        Rounds in which both were sampled; with fewer than three the interval is the value.
+        Samples of each in rounds that both played; with fewer than three rounds the interval is the value.
     """
 
     value: float
@@ -46,6 +46,7 @@ def estimate_ratio(
     statistic: str = "median",
     confidence: float = 0.95,
     seed: int = 0,
+    burst: int = 1,
 ) -> Ratio:
     """Estimate a ratio from samples taken in the same rounds, by a bootstrap over blocks of rounds.
 
@@ -59,6 +60,8 @@ def estimate_ratio(
         Probability that the interval has the true ratio, between 0 and 1.
     seed : int, default 0
         The same samples and seed give the same interval.
+    burst : int, default 1
+        Samples of one turn, which are never drawn apart.
 
     Returns
     -------
@@ -86,9 +89,9 @@ def estimate_ratio(
         raise ValueError("a ratio needs a round that both played, and positive samples to divide by")
     summed_up = STATISTICS[statistic]
     value = summed_up(ours[:rounds]) / summed_up(theirs[:rounds])
-    if rounds < 3:
+    if rounds < 3 * burst:
         return Ratio(value, value, value, confidence, rounds)
-    size = -(-rounds // _MOST_BLOCKS)
+    size = -(-rounds // (_MOST_BLOCKS * burst)) * burst
     blocks = [(ours[at : at + size], theirs[at : at + size]) for at in range(0, rounds - size + 1, size)]
     source = random.Random(seed)
     drawn = []

@@ -43,8 +43,20 @@ def test_who_has_used_its_time_drops_out_and_the_others_go_on() -> None:
     assert samples == {"quick": [1] * 5, "slow": [100] * 2}
 
 
+def test_a_turn_has_as_many_samples_as_it_is_told() -> None:
+    """The order within a turn is kept, and both series stay aligned."""
+    order: list[str] = []
+
+    def sampler(name: str) -> Callable[[], float]:
+        return lambda: float(order.append(name) or len(order))
+
+    samples = interleave({"a": sampler("a"), "b": sampler("b")}, rounds=2, seconds=1e9, burst=2)
+    assert "".join(order) == "aabbbbaa"
+    assert samples == {"a": [1.0, 2.0, 7.0, 8.0], "b": [3.0, 4.0, 5.0, 6.0]}
+
+
 @pytest.mark.parametrize("contestants", [{"a": lambda: 1.0}, {}])
 def test_nothing_to_play_is_refused(contestants: dict[str, Callable[[], float]]) -> None:
     """An empty table would look like a result."""
-    with pytest.raises(ValueError, match=r"rounds must be at least 1|no contestant"):
+    with pytest.raises(ValueError, match=r"rounds and burst must be at least 1|no contestant"):
         interleave(contestants, rounds=0 if contestants else 1, seconds=1)

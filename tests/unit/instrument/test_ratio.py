@@ -46,6 +46,14 @@ def test_many_rounds_are_drawn_in_blocks_of_neighbours() -> None:
     assert ratio.high > 2.1
 
 
+def test_what_was_sampled_in_one_turn_is_drawn_together() -> None:
+    """Three turns of a hundred equal samples are three rounds, and not three hundred."""
+    turns = [1.0] * 100 + [2.0] * 100 + [3.0] * 100
+    ratio = estimate_ratio(turns, [1.0] * 300, "mean", burst=100)
+    assert (ratio.low, ratio.value, ratio.high) == (1.0, 2.0, 3.0)
+    assert estimate_ratio(turns[:200], [1.0] * 200, "mean", burst=100).high == 1.5
+
+
 def test_two_rounds_have_no_interval() -> None:
     """Nothing is made up from two samples."""
     assert estimate_ratio([1.0, 3.0], [2.0, 2.0], "mean") == Ratio(1.0, 1.0, 1.0, 0.95, 2)
