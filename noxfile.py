@@ -21,6 +21,7 @@ WORDS = (
     "peers",
     "peers-older",
     "bench",
+    "bench-peers",
 )
 LABELS = ("matrix", "nightly")
 

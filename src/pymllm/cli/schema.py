@@ -19,6 +19,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     "history": ("a line of a program's file", "pymllm.oracle.history:history_schema"),
     "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
+    "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),
     "situations": ("what situations prints", "pymllm.cli.situations_document:situations_schema"),
