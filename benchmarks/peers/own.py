@@ -1,4 +1,4 @@
-"""Ours, with ownership checks off, as the targets have it."""
+"""Ours: ownership checks off, as the targets have it, and pools that do not sort, as the peers' do not."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class OwnRadix(PrefixPeer):
 
     def __init__(self, page_size: int, capacity: int) -> None:
         super().__init__(page_size, capacity)
-        self.pool = TokenToKVPoolAllocator(capacity, "cpu", page_size, check_ownership=False)
+        self.pool = TokenToKVPoolAllocator(capacity, "cpu", page_size, need_sort=False, check_ownership=False)
         self.cache = RadixCache(page_size, token_to_kv_pool_allocator=self.pool)
 
     def key(self, tokens: Tokens) -> Any:
-        return tokens
+        """Keep tokens as keys are compared; arrays of other integers cost a range check and a copy more."""
+        return tokens.astype(np.uint32)
 
     def match(self, key: Any) -> Hit:
         found = self.cache.match_prefix(RadixKey(key))
@@ -72,7 +73,7 @@ class OwnSlots(SlotPeer):
     PACKAGE: ClassVar[str] = "pymllm"
 
     def __init__(self, size: int) -> None:
-        self.pool = TokenToKVPoolAllocator(size, "cpu", check_ownership=False)
+        self.pool = TokenToKVPoolAllocator(size, "cpu", need_sort=False, check_ownership=False)
 
     def alloc(self, count: int) -> Any:
         return self.pool.alloc(count)
@@ -98,12 +99,13 @@ class OwnHybrid(HybridPeer):
 
     def __init__(self, tokens: int, states: int) -> None:
         super().__init__(tokens, states)
-        self.kv = TokenToKVPoolAllocator(tokens, "cpu", 1, check_ownership=False)
+        self.kv = TokenToKVPoolAllocator(tokens, "cpu", 1, need_sort=False, check_ownership=False)
         self.pool = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=states)
         self.cache = MambaRadixCache(1, self.kv, self.pool)
 
     def key(self, tokens: Tokens) -> Any:
-        return tokens
+        """Keep tokens as keys are compared; arrays of other integers cost a range check and a copy more."""
+        return tokens.astype(np.uint32)
 
     def alloc(self, tokens: int) -> torch.Tensor:
         slots = self.kv.alloc(tokens)
