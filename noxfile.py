@@ -24,6 +24,7 @@ WORDS = (
     "peers",
     "peers-older",
     "bench",
+    "bench-peers",
 )
 LABELS = ("matrix", "nightly")
 

@@ -1,7 +1,8 @@
 """How long does it take to give slots back and get others, in a large pool that is in use?
 
 T5: 1,048,576 single slots, a quarter of them held in pieces of 1, 128 or 4096 slots, the other pieces
-freed in random order before. Timed is one pair of free and alloc of a piece. `extra_info` has, in
+freed in random order before, in a pool that neither checks ownership nor sorts, one that sorts, and one
+that does both. Timed is one pair of free and alloc of a piece. `extra_info` has, in
 microseconds, the 99th percentile and the longest pair, then mean and longest by the thread's own clock,
 which stands still while other processes run: no pair may stall on the whole pool.
 """
@@ -23,17 +24,22 @@ from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 SIZE = 1 << 20
 SEED = 5
+POOLS = {
+    "queue": {"check_ownership": False, "need_sort": False},
+    "sorted": {"check_ownership": False, "need_sort": True},
+    "checked": {"check_ownership": True, "need_sort": True},
+}
 ROUNDS = {1: 50_000, 128: 20_000, 4096: 2_000}
 
 
 def make_pool_in_use(
-    piece: int, check_ownership: bool, draw: random.Random
+    piece: int, switches: dict[str, bool], draw: random.Random
 ) -> tuple[TokenToKVPoolAllocator, list[torch.Tensor]]:
     """Return a pool and the pieces of it that are held, a quarter of all.
 
     Small pieces are given back many to a call, in their random order: the free list is the same, sooner.
     """
-    allocator = TokenToKVPoolAllocator(SIZE, "cpu", check_ownership=check_ownership)
+    allocator = TokenToKVPoolAllocator(SIZE, "cpu", **switches)
     slots = allocator.alloc(SIZE)
     assert slots is not None
     order = draw.sample(range(SIZE // piece), SIZE // piece)
@@ -61,12 +67,12 @@ def _no_collection() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_collection")
-@pytest.mark.parametrize("check_ownership", [False, True], ids=["unchecked", "checked"])
+@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("piece", ROUNDS)
-def test_free_and_alloc(benchmark: BenchmarkFixture, piece: int, check_ownership: bool) -> None:
+def test_free_and_alloc(benchmark: BenchmarkFixture, piece: int, pool: str) -> None:
     """T5: mean 8, 10 and 40 us without checks, at most twice that with them."""
     draw = random.Random(SEED)
-    allocator, held = make_pool_in_use(piece, check_ownership, draw)
+    allocator, held = make_pool_in_use(piece, POOLS[pool], draw)
 
     def choose() -> tuple[tuple[int], dict[str, int]]:
         return (draw.randrange(len(held)),), {}

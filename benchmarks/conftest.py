@@ -1,4 +1,4 @@
-"""What benchmarks share: the GPU's results are collected over a run, written and shown at its end."""
+"""What benchmarks share: stored runs say machine and code; results of a GPU are written and shown at the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.code_hash import code_of
 from tests.source_tree import pytest_make_collect_report
 
 if TYPE_CHECKING:
@@ -67,3 +68,42 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         else:
             path = write_results(document, Path(config.invocation_params.dir, folder))
             terminalreporter.write_line(f"written to {path}")
+
+
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """Add GPU, driver, clocks and torch; leave out what differs between two runs on one machine."""
+    from benchmarks.machine import machine_facts
+
+    for volatile in ("hz_actual", "hz_actual_friendly"):
+        machine_info.get("cpu", {}).pop(volatile, None)
+    machine_info.update(machine_facts())
+
+
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Write down the code of each benchmark."""
+    for benchmark in output_json["benchmarks"]:
+        benchmark["extra_info"]["code"] = code_of(file_of(config, benchmark["fullname"]))
+
+
+def pytest_benchmark_compare_machine_info(
+    config: pytest.Config, benchmarksession: Any, compared_benchmark: dict[str, Any]
+) -> None:
+    """Leave out of a stored run what was measured by other code: an edited benchmark has no past."""
+    stored = compared_benchmark["benchmarks"]
+    same = [one for one in stored if is_unchanged(config, one)]
+    if len(same) < len(stored):
+        benchmarksession.logger.warning(
+            f"{len(stored) - len(same)} of {len(stored)} stored benchmarks were edited since; not compared."
+        )
+    compared_benchmark["benchmarks"] = same
+
+
+def is_unchanged(config: pytest.Config, stored: dict[str, Any]) -> bool:
+    """Whether a stored benchmark was measured by the code that is here."""
+    path = file_of(config, stored["fullname"])
+    return path.is_file() and stored["extra_info"].get("code") == code_of(path)
+
+
+def file_of(config: pytest.Config, fullname: str) -> Path:
+    """Return the file of a benchmark."""
+    return config.rootpath / fullname.partition("::")[0]

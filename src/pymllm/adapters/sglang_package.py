@@ -3,23 +3,18 @@
 sglang is not installed with the package; `constraints/peers.txt` has what its caches import. A model server
 imports more: kernels that are compiled for a GPU, quantised formats, metrics. While its cache modules are
 loaded, names stand in for those (`STAND_INS`), and packages whose own ``__init__`` pulls the rest in are
-entered without it (`BARE_PACKAGES`). A stand-in can be imported, inherited from and used as a decorator;
-whatever would compute with one raises.
+entered without it (`BARE_PACKAGES`); `pymllm.adapters.stand_ins` is how.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
-import importlib.util
-import logging
 import sys
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
+
+from pymllm.adapters.stand_ins import standing_in
 
 __all__ = [
     "BARE_PACKAGES",
@@ -56,50 +51,6 @@ BARE_PACKAGES: dict[str, str] = {
     "sglang.srt.configs": "its __init__ imports a module per model, and transformers",
 }
 """Packages that are entered without their ``__init__``."""
-
-
-class _StandIn(type):
-    """A name that somebody imports and nobody uses here."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
-
-    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-        if "stands_in" not in cls.__dict__:
-            return super().__call__(*arguments, **keywords)  # somebody's class, derived from one
-        if len(arguments) == 1 and not keywords and callable(arguments[0]):
-            return arguments[0]  # a decorator
-        if not arguments:
-            return cls  # a decorator's factory
-        raise RuntimeError(f"{cls.__name__} is a stand-in: what it stands for needs a GPU")
-
-
-def _stand_in(name: str) -> _StandIn:
-    return _StandIn(name, (), {"stands_in": True})
-
-
-class _StandInModule(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
-
-
-class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if any(fullname == name or fullname.startswith(f"{name}.") for name in STAND_INS):
-            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        return None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _StandInModule(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__path__ = []
 
 
 def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
@@ -174,39 +125,10 @@ def load_sglang(module: str) -> Any:
         return sys.modules[name]
     version = sglang_version()
     importlib.import_module("torch._inductor.runtime.hints")
-    with _standing_in():
+    with standing_in(STAND_INS, BARE_PACKAGES, "sglang"):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
             raise ImportError(f"sglang {version} has no module {name}") from None
-
-
-@contextmanager
-def _standing_in() -> Iterator[None]:
-    finder = _StandInFinder()
-    for name in BARE_PACKAGES:
-        if name not in sys.modules:
-            sys.modules[name] = _bare_package(name)
-    sys.meta_path.insert(0, finder)
-    # Each missing kernel library is worth a warning to a server, and none here.
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        sys.meta_path.remove(finder)
-        for name, module in list(sys.modules.items()):
-            if isinstance(module, _StandInModule) and not name.startswith("sglang."):
-                del sys.modules[name]
-
-
-def _bare_package(name: str) -> types.ModuleType:
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.submodule_search_locations is None:
-        raise ImportError(f"{name} is no package")
-    package = types.ModuleType(name)
-    package.__path__ = list(spec.submodule_search_locations)
-    package.__spec__ = spec
-    return package

@@ -24,6 +24,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
         "what verify --check-protocol prints",
         "pymllm.cli.protocol_document:protocol_check_schema",
     ),
+    "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "run": ("a line of a run in a store", "pymllm.report.records:run_schema"),
     "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),

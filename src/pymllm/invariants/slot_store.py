@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache import device_store, host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore
 
@@ -26,7 +27,7 @@ def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
     Parameters
     ----------
     store : SlotStore
-        Either of the two kinds; it is only read.
+        Any of the three kinds; it is only read.
 
     Returns
     -------
@@ -48,6 +49,8 @@ def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
     """
     if isinstance(store, HostSlotStore):
         return _check_host_store(store)
+    if isinstance(store, HostQueueStore):
+        return _check_queue_store(store)
     if isinstance(store, DeviceSlotStore):
         return _check_device_store(store)
     raise TypeError(f"there is no walk for a {type(store).__name__}")
@@ -106,12 +109,20 @@ def _check_flags(name: str, free: NDArray[np.bool_], flags: NDArray[np.bool_]) -
         raise InvariantViolation("A2", f"no search finds the {name} free pages of chunk {int(lost.argmax())}")
 
 
-def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
-    """Walk the lists of free and pending pages, and the labels where ownership is checked."""
-    main = _numbers([store._main[store._main_from :]])
-    released, pending, unread = map(_numbers, (store._released, store._pending, store._unread))
-    unread = np.unique(unread)
-    listed = np.concatenate([main, released, pending, unread])
+def _check_queue_store(store: HostQueueStore) -> NDArray[np.bool_]:
+    """Walk the ring of free pages and those that are pending."""
+    if not 0 <= store._first < store.pages or not 0 <= store.free_pages <= store.pages:
+        raise InvariantViolation(
+            "A2", f"{store.free_pages} free pages from place {store._first} on, in a ring of {store.pages}"
+        )
+    pending = np.concatenate([np.empty(0, np.int32), *(one.astype(np.int32) for one in store._pending)])
+    _check_counters(store, store.free_pages, pending.size)
+    return _held_beside(store, store._in_ring(store._first, store.free_pages), pending)
+
+
+def _held_beside(store: SlotStore, *lists: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which pages no list has; refuse one that is none, or is listed twice."""
+    listed = np.concatenate(lists)
     outside = listed[(listed < 1) | (listed > store.pages)]
     if outside.size:
         raise InvariantViolation("A1", f"pages {outside[:8]} are listed, the pool has 1..{store.pages}")
@@ -120,6 +131,15 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
     held[listed] = False
     if np.count_nonzero(held) != store.pages - listed.size:
         raise InvariantViolation("A2", f"pages {some_repeated(listed)} are free or pending more than once")
+    return held
+
+
+def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
+    """Walk the lists of free and pending pages, and the labels where ownership is checked."""
+    main = _numbers([store._main[store._main_from :]])
+    released, pending, unread = map(_numbers, (store._released, store._pending, store._unread))
+    unread = np.unique(unread)
+    held = _held_beside(store, main, released, pending, unread)
     _check_counters(store, main.size + released.size, pending.size)
     if unread.size and not store.group_open:
         raise InvariantViolation("A6", f"pages {unread[:8]} are pending and no group is open")

@@ -2,8 +2,9 @@
 
 A `SlotStore` knows which pages of a pool are free, pending in a free group, or handed out. It counts
 in pages (a page of size 1 is a slot); `TokenToKVPoolAllocator` and `SWATokenToKVPoolAllocator` put
-tokens, slots and argument checks around it. There are two: `HostSlotStore` keeps NumPy arrays and
-serves the CPU, `DeviceSlotStore` keeps tensors on the pool's own device and does not synchronise.
+tokens, slots and argument checks around it. `HostSlotStore` keeps NumPy arrays and serves the CPU, or
+`HostQueueStore` where nothing is to be checked or sorted; `DeviceSlotStore` keeps tensors on the pool's own
+device and does not synchronise.
 
 Nothing here knows about KV rows, requests or trees.
 """
@@ -236,7 +237,7 @@ def make_slot_store(
     check_ownership : bool or None
         ``None`` checks on CPU only, since on CUDA a check synchronises.
     store : {"auto", "host", "device"}
-        ``"auto"`` is the host store on CPU and the device store elsewhere.
+        ``"auto"`` is a host store on CPU and the device store elsewhere.
 
     Raises
     ------
@@ -251,6 +252,7 @@ def make_slot_store(
     Laws: A1, A5, X1. Source: contract, section 1.
     """
     from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
+    from pymllm.mem_cache.host_queue import HostQueueStore
     from pymllm.mem_cache.host_store import HostSlotStore
 
     as_switch("check_ownership", check_ownership)
@@ -267,7 +269,8 @@ def make_slot_store(
         raise ValueError(f"store must be 'auto', 'host' or 'device', got {store!r}")
     if store == "host" and not on_cpu:
         raise ValueError(f"the host store serves the CPU only, got device {place}: use store='auto'")
-    kind = DeviceSlotStore if store == "device" or not on_cpu else HostSlotStore
-    return kind(
-        size, page_size, place, bool(need_sort), on_cpu if check_ownership is None else check_ownership
-    )
+    checked = on_cpu if check_ownership is None else check_ownership
+    kind: type[SlotStore] = HostSlotStore if checked or need_sort else HostQueueStore
+    if store == "device" or not on_cpu:
+        kind = DeviceSlotStore
+    return kind(size, page_size, place, need_sort, checked)

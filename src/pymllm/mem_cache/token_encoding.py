@@ -23,6 +23,7 @@ __all__ = ["BYTES_PER_ID", "decode_tokens", "encode_tokens"]
 BYTES_PER_ID: Final = 4
 _MAX_ID: Final = 0xFFFF_FFFF
 _LITTLE_U32: Final = np.dtype("<u4")
+_LITTLE_I32: Final = np.dtype("<i4")
 
 
 def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
@@ -107,6 +108,8 @@ def _encode_array(ids: np.ndarray, page_size: int) -> tuple[bytes, int]:
         )
     _check_range(ids)
     whole = ids[: len(ids) - len(ids) % page_size]
+    if ids.dtype == _LITTLE_I32:
+        whole = whole.view(_LITTLE_U32)  # the same bits, now that none is negative: a copy less
     return whole.astype(_LITTLE_U32, copy=False).tobytes(), ids.shape[1] if ids.ndim == 2 else 1
 
 

@@ -202,7 +202,11 @@ class _SerialReplay:
         ).rounded()
         self._config = replace(config, capacity=sizes.capacity)
         self._allocator = TokenToKVPoolAllocator(
-            sizes.capacity, config.device, config.page_size, check_ownership=config.check_ownership
+            sizes.capacity,
+            config.device,
+            config.page_size,
+            need_sort=False,  # nobody here asks for the lowest slots first
+            check_ownership=config.check_ownership,
         )
         kind = CACHE_MAKERS[config.cache](sizes, self._allocator)
         self._probe = CacheProbe(kind.cache, kind.check, config.check_every)

@@ -13,6 +13,7 @@ from pymllm.errors import InvariantViolation
 from pymllm.invariants.slot_store import check_slot_store, some_repeated
 from pymllm.mem_cache import host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore
 
@@ -30,7 +31,7 @@ def make(kind: type[SlotStore], size: int = 12, check_ownership: bool = True) ->
     return store
 
 
-@pytest.mark.parametrize("kind", [HostSlotStore, DeviceSlotStore])
+@pytest.mark.parametrize("kind", [HostSlotStore, HostQueueStore, DeviceSlotStore])
 @pytest.mark.parametrize("check_ownership", [True, False])
 def test_a_sound_store_passes_and_tells_who_holds_what(kind: type[SlotStore], check_ownership: bool) -> None:
     """A2: before, inside and after a group."""
@@ -136,6 +137,45 @@ def test_old_pages_without_a_flag_are_found() -> None:
     with pytest.raises(InvariantViolation, match="no search finds the old free pages of chunk 1") as caught:
         check_slot_store(store)
     assert caught.value.law == "A2"
+
+
+def start_outside_the_ring(store: HostQueueStore) -> None:
+    store._first = 12
+
+
+def count_more_than_there_are(store: HostQueueStore) -> None:
+    store.free_pages = 13
+
+
+def queue_page_0(store: HostQueueStore) -> None:
+    store._ring[store._first] = 0
+
+
+def queue_a_pending_page(store: HostQueueStore) -> None:
+    store._ring[store._first] = 1
+
+
+def close_the_queue_s_group(store: HostQueueStore) -> None:
+    store.group_open = False
+
+
+@pytest.mark.parametrize(
+    ("fault", "law", "message"),
+    [
+        (start_outside_the_ring, "A2", "7 free pages from place 12 on, in a ring of 12"),
+        (count_more_than_there_are, "A2", "13 free pages from place 6 on"),
+        (queue_page_0, "A1", r"pages \[0\] are listed"),
+        (queue_a_pending_page, "A2", r"pages \[1\] are free or pending more than once"),
+        (close_the_queue_s_group, "A6", "2 pages are pending and no group is open"),
+    ],
+)
+def test_a_broken_queue_is_found(fault: Callable[[HostQueueStore], None], law: str, message: str) -> None:
+    """A1, A2, A6: there is no label to compare with, so only the lists themselves can be wrong."""
+    store = make(HostQueueStore)
+    fault(store)
+    with pytest.raises(InvariantViolation, match=message) as caught:
+        check_slot_store(store)
+    assert caught.value.law == law
 
 
 def list_page_0(store: DeviceSlotStore) -> None:

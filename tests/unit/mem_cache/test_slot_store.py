@@ -9,6 +9,7 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore, make_slot_store
 
@@ -22,6 +23,14 @@ def test_the_cpu_gets_the_host_store() -> None:
     """Section 1: NumPy for CPU."""
     assert type(make()) is HostSlotStore
     assert type(make(store="host")) is HostSlotStore
+    assert type(make(need_sort=False)) is HostSlotStore
+    assert type(make(check_ownership=False)) is HostSlotStore
+
+
+def test_who_neither_checks_nor_sorts_gets_the_queue() -> None:
+    """Section 1: nothing is labelled that nobody asks for."""
+    assert type(make(need_sort=False, check_ownership=False)) is HostQueueStore
+    assert type(make(need_sort=False, check_ownership=False, store="device")) is DeviceSlotStore
 
 
 def test_the_device_store_runs_on_cpu_tensors_too() -> None:

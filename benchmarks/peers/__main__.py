@@ -1,0 +1,118 @@
+"""``python -m benchmarks.peers``: play the scenarios, print the table, write the document."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+# Before torch is loaded: the tensors are small, and other threads would be timed, too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from benchmarks.machine import machine_facts
+from benchmarks.peers.contenders import CONTENDERS, describe, version_of
+from benchmarks.peers.run import Options, all_scenarios, play_all
+from benchmarks.peers.table import make_absences, make_markdown, make_table
+from benchmarks.peers.traces import missing_trace
+from pymllm.instrument.peer_comparison import (
+    CLOCKS,
+    SCHEMA,
+    VERSION,
+    Contender,
+    PeerComparison,
+    ScenarioRow,
+    make_document,
+)
+
+SLICES = {"full": (1.0, 1.0), "short": (1.0, 0.25), "smoke": (0.125, 0.01)}
+"""By name: the factors of what is built, and of rounds and seconds."""
+PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play what was asked for; 1 where the gate is on and ours is behind a peer, 2 for bad arguments."""
+    options = parser().parse_args(arguments)
+    scale, share = SLICES[options.slice]
+    ids = chosen(options.scenario)
+    reason = missing_trace()
+    if reason is not None and any(id.startswith("T3") for id in ids):
+        print(f"not here: T3: {reason}", file=sys.stderr)
+        ids = [id for id in ids if not id.startswith("T3")]
+    contenders = everybody()
+    print(make_absences(contenders), end="", file=sys.stderr)
+    begun = time.monotonic()
+    rows = play_all(ids, Options(options.clock, scale, share, tuple(options.only)), tell)
+    document = PeerComparison(
+        schema=SCHEMA,
+        version=VERSION,
+        versions={name: told for name in PACKAGES if (told := version_of(name))},
+        machine=machine_facts(),
+        clock=options.clock,
+        slice=options.slice,
+        seconds=round(time.monotonic() - begun, 1),
+        contenders=contenders,
+        scenarios=rows,
+    )
+    if options.json:
+        Path(options.json).write_text(json.dumps(make_document(document), indent=1) + "\n", encoding="utf-8")
+    print(make_markdown(rows) if options.markdown else make_table(rows), end="")
+    return gate(rows) if options.gate else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description="Ours, the best peer, the limit and the target of every scenario, all from one run.",
+    )
+    made.add_argument(
+        "--scenario", metavar="ID", action="append", default=[], help="T1a-p16, T4 or 'T*-p1'; all by default"
+    )
+    made.add_argument(
+        "--only", metavar="PEER", action="append", default=[], help="such as sglang-rust; all by default"
+    )
+    made.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: on a machine that others use, too"
+    )
+    made.add_argument("--slice", choices=tuple(SLICES), default="full", help="smoke: tiny, for tests")
+    made.add_argument("--json", metavar="FILE", help="write the document of docs/schemas/peers.schema.json")
+    made.add_argument("--markdown", action="store_true", help="print the table for a page")
+    made.add_argument("--gate", action="store_true", help="end with 1 where ours is behind the best peer")
+    return made
+
+
+def chosen(asked: list[str]) -> list[str]:
+    """Return the ids of the scenarios that were asked for."""
+    known = list(all_scenarios())
+    if not asked:
+        return known
+    found = [id for id in known if any(fnmatch.fnmatch(id, one) or id.split("-")[0] == one for one in asked)]
+    if not found:
+        parser().error(f"no scenario is called {', '.join(asked)}; there are {', '.join(known)}")
+    return found
+
+
+def everybody() -> tuple[Contender, ...]:
+    """Describe every contender of every kind."""
+    return tuple(describe(peer, kind) for kind, peers in CONTENDERS.items() for peer in peers)
+
+
+def tell(row: ScenarioRow) -> None:
+    """Show a scenario as soon as it is over."""
+    told = "  ".join(f"{one.contender} {one.value:.4g} ({one.samples})" for one in row.standings)
+    print(f"{row.id}: {told}  limit {row.limit:.3g} {row.unit}", file=sys.stderr, flush=True)
+
+
+def gate(rows: tuple[ScenarioRow, ...]) -> int:
+    """Judge by ratios alone, and only where the whole interval says so; times differ between machines."""
+    behind = [row for row in rows if row.verdict == "behind"]
+    for row in behind:
+        print(f"{row.id}: ours takes {row.ratio.low:.2f} times {row.best_peer} or more", file=sys.stderr)
+    return 1 if behind else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

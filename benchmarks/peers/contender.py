@@ -1,0 +1,184 @@
+"""What a scenario asks of an implementation, in words that all of them can carry out.
+
+A contender adds nothing of its own to a timed call beyond what its package's caller has to do: wrapping a
+key, building a record of parameters, asking for the slots of a match.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+Tokens = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Unavailable(Exception):
+    """A package that is not installed, or lacks what is measured; the message says why."""
+
+
+@dataclass(slots=True)
+class Hit:
+    """What a match found."""
+
+    length: int
+    slots: torch.Tensor
+    node: Any
+
+
+class Peer(ABC):
+    """One implementation of anything."""
+
+    NAME: ClassVar[str]
+    PACKAGE: ClassVar[str]
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Say why it cannot run here, if it cannot."""
+        return None
+
+
+class PrefixPeer(Peer):
+    """A prefix cache over its own slot allocator."""
+
+    def __init__(self, page_size: int, capacity: int) -> None:
+        self.page_size = page_size
+        self.capacity = capacity
+
+    @abstractmethod
+    def key(self, tokens: Tokens) -> Any:
+        """Put tokens into the buffer that its callers keep them in; never timed."""
+
+    @abstractmethod
+    def match(self, key: Any) -> Hit:
+        """Find the longest cached prefix, and its slots."""
+
+    @abstractmethod
+    def match_list(self, tokens: list[int]) -> Hit:
+        """Do so for a Python list."""
+
+    @abstractmethod
+    def insert(self, key: Any, slots: torch.Tensor, before: int) -> int:
+        """Cache slots; those of duplicates behind ``before`` are free afterwards. Return what was there."""
+
+    @abstractmethod
+    def evict(self, tokens: int) -> int:
+        """Evict, and return how many tokens went."""
+
+    @abstractmethod
+    def hold(self, hit: Hit) -> Any:
+        """Keep a match from being evicted."""
+
+    @abstractmethod
+    def release(self, hit: Hit, receipt: Any) -> None:
+        """Let it go."""
+
+    @abstractmethod
+    def alloc(self, tokens: int) -> torch.Tensor:
+        """Take slots, whole pages."""
+
+    @abstractmethod
+    def free(self, slots: torch.Tensor) -> None:
+        """Give slots back."""
+
+    @abstractmethod
+    def available(self) -> int:
+        """Count the free slots."""
+
+    @abstractmethod
+    def cached(self) -> int:
+        """Count the cached tokens."""
+
+    def nothing_is_lost(self) -> bool:
+        """Whether every slot is cached or free."""
+        return self.cached() + self.available() == self.capacity
+
+
+class SlotPeer(Peer):
+    """An allocator of single slots or blocks."""
+
+    @abstractmethod
+    def __init__(self, size: int) -> None: ...
+
+    @abstractmethod
+    def alloc(self, count: int) -> Any:
+        """Take so many."""
+
+    @abstractmethod
+    def free(self, piece: Any) -> None:
+        """Give back what an `alloc` gave, or a part of it."""
+
+    @abstractmethod
+    def split(self, everything: Any, piece: int, order: list[int]) -> list[Any]:
+        """Cut what was allocated into pieces, in this order; never timed."""
+
+    @abstractmethod
+    def numbers(self, piece: Any) -> Any:
+        """Return the numbers of a piece as an array."""
+
+    @abstractmethod
+    def available(self) -> int:
+        """Count what is free."""
+
+
+class HybridPeer(Peer):
+    """A prefix cache with recurrent states, over its own pools, of pages of one token."""
+
+    def __init__(self, tokens: int, states: int) -> None:
+        self.tokens = tokens
+        self.states = states
+
+    @abstractmethod
+    def key(self, tokens: Tokens) -> Any:
+        """As of `PrefixPeer`."""
+
+    @abstractmethod
+    def alloc(self, tokens: int) -> torch.Tensor:
+        """Take slots."""
+
+    @abstractmethod
+    def alloc_state(self) -> torch.Tensor:
+        """Take a slot for a state."""
+
+    @abstractmethod
+    def insert(self, key: Any, slots: torch.Tensor, state: torch.Tensor, before: int) -> int:
+        """Cache slots and a state; return what was there."""
+
+    @abstractmethod
+    def match(self, key: Any) -> Hit:
+        """Find the longest prefix that ends with a state."""
+
+    @abstractmethod
+    def evict(self, tokens: int, states: int) -> tuple[int, int]:
+        """Evict, and return how many tokens and states went."""
+
+    @abstractmethod
+    def nothing_is_lost(self) -> bool:
+        """Whether every slot and every state is cached or free."""
+
+
+class StateSlotPeer(Peer):
+    """An allocator of slots for the states of blocks, which evicts the least recent."""
+
+    @abstractmethod
+    def __init__(self, blocks: int, slots: int, order: list[int]) -> None:
+        """Make every block a cached one, stamped in this order."""
+
+    @abstractmethod
+    def allocate(self, blocks: list[int]) -> None:
+        """Give each block a slot, evicting where none is free."""
+
+    @abstractmethod
+    def invalidate(self, blocks: list[int]) -> None:
+        """Take the slots of blocks back."""
+
+    @abstractmethod
+    def free_count(self) -> int:
+        """Count the slots that no block has."""
+
+    @abstractmethod
+    def without_slot(self) -> np.ndarray[Any, Any]:
+        """List the blocks that have none."""

@@ -1,0 +1,49 @@
+"""Who takes part, by the kind of thing that it is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from benchmarks.peers import megatron, own, sglang, vllm
+from benchmarks.peers.contender import Peer
+from pymllm import __version__
+from pymllm.instrument.peer_comparison import OURS, Contender
+
+CONTENDERS: dict[str, tuple[type[Peer], ...]] = {
+    "prefix": (
+        own.OwnRadix,
+        sglang.SglangRadixPeer,
+        sglang.SglangUnifiedPeer,
+        sglang.SglangRustPeer,
+        vllm.VllmBlocks,
+    ),
+    "slots": (own.OwnSlots, sglang.SglangSlots, vllm.VllmSlots, megatron.MegatronSlots),
+    "hybrid": (own.OwnHybrid, sglang.SglangHybridPeer, sglang.SglangRustHybridPeer),
+    "states": (own.OwnStateSlots, megatron.MegatronStateSlots),
+}
+
+
+def describe(peer: type[Peer], kind: str) -> Contender:
+    """Say which version of a contender would take part, or why it cannot."""
+    reason = peer.missing()
+    return Contender(f"{peer.NAME} ({kind})", peer.PACKAGE, version_of(peer.PACKAGE), reason)
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package, ours being the source that runs."""
+    if package == OURS:
+        return __version__
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def taking_part(kind: str, without: tuple[str, ...], only: tuple[str, ...]) -> list[type[Peer]]:
+    """List who can play a scenario of a kind here; ours is always among them."""
+    return [
+        peer
+        for peer in CONTENDERS[kind]
+        if peer.NAME == OURS
+        or (peer.NAME not in without and (not only or peer.NAME in only) and peer.missing() is None)
+    ]

@@ -1,0 +1,148 @@
+"""T1 and T2: matching all of a long key, and inserting one whose first half is there."""
+
+from __future__ import annotations
+
+import array
+import functools
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.peers.contender import PrefixPeer
+from benchmarks.peers.keys import TOKENS, drawn
+from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
+
+PAGES = (1, 16, 64)
+PIECES = 256
+
+
+class FullHit(Contest):
+    """T1: match everything, slots included."""
+
+    def __init__(
+        self, peer: type[PrefixPeer], clock: Clock, scale: float, page_size: int, pieces: int, listed: bool
+    ) -> None:
+        super().__init__(clock)
+        length = int(TOKENS * scale)
+        cache = self.cache = peer(page_size, 2 * length)
+        tokens = drawn(1, length)
+        self.slots = cache.alloc(length)
+        done = 0
+        for end in range(length // pieces, length + 1, length // pieces):
+            cache.insert(cache.key(tokens[:end]), self.slots[:end], done)
+            done = end
+        assert cache.match(cache.key(tokens)).length == length
+        self.key = tokens.tolist() if listed else cache.key(tokens)
+        self.match = cache.match_list if listed else cache.match
+        self.facts = {"hit_tokens": length, "nodes": pieces}
+
+    def sample(self) -> float:
+        begun = self.now()
+        hit = self.match(self.key)
+        taken = self.now() - begun
+        assert hit.length == len(hit.slots) * self.slots_per_entry() == len(self.slots)
+        self.last = hit.slots
+        return taken / 1e3
+
+    def slots_per_entry(self) -> int:
+        """vLLM's tables have a block where the others' have its slots."""
+        return self.cache.page_size if self.cache.NAME == "vllm" else 1
+
+    def holds(self) -> bool:
+        """The slots are those that were inserted, where a caller chooses them."""
+        if self.cache.NAME == "vllm":
+            return self.cache.nothing_is_lost()
+        return torch.equal(self.last.to(torch.int64), self.slots.to(torch.int64))
+
+
+def bytes_and_clone(clock: Clock, scale: float, pieces: int, listed: bool) -> Contest:
+    """Compare the key's bytes, and copy the slots."""
+    tokens = drawn(1, int(TOKENS * scale))
+    raw, same = tokens.astype("<u4").tobytes(), tokens.astype("<u4").tobytes()
+    parts = list(torch.arange(len(tokens)).chunk(pieces))
+    integers = tokens.tolist()
+
+    def work() -> object:
+        key = array.array("I", integers).tobytes() if listed else same
+        assert key == raw
+        return torch.cat(parts) if pieces > 1 else parts[0].clone()
+
+    return Limit(clock, work)
+
+
+class HalfCached(Contest):
+    """T2: insert a key whose first half is there, without a match before, and free the duplicates."""
+
+    def __init__(self, peer: type[PrefixPeer], clock: Clock, scale: float, page_size: int) -> None:
+        super().__init__(clock)
+        length = int(TOKENS * scale)
+        self.tokens, self.half = drawn(1, length), length // 2
+        self.build = functools.partial(peer, page_size, 4 * length)
+        self.facts = {"adopted_tokens": self.half, "freed_tokens": self.half}
+
+    def sample(self) -> float:
+        cache, tokens = self.build(), self.tokens
+        cache.insert(cache.key(tokens[: self.half]), cache.alloc(self.half), 0)
+        slots, key = cache.alloc(len(tokens)), cache.key(tokens)
+        begun = self.now()
+        there = cache.insert(key, slots, 0)
+        taken = self.now() - begun
+        assert there == self.half
+        assert cache.cached() == len(tokens)
+        assert cache.nothing_is_lost()
+        return taken / 1e3
+
+
+def half_of_the_bytes(clock: Clock, scale: float) -> Contest:
+    """Compare one half, copy the other half of key and slots, and write the duplicates to a free list."""
+    tokens = drawn(1, int(TOKENS * scale))
+    half = len(tokens) // 2
+    raw = tokens.astype("<u4").tobytes()
+    first, second = raw[: 2 * len(tokens)], raw[2 * len(tokens) :]
+    slots, free = torch.arange(len(tokens)), torch.empty(half, dtype=torch.int64)
+
+    def work() -> object:
+        assert raw.startswith(first)
+        free.copy_(slots[:half])
+        return bytearray(second), slots[half:].clone()
+
+    return Limit(clock, work)
+
+
+def scenarios() -> Iterator[Scenario]:
+    for name, pieces, listed, target, title in (
+        ("T1a", 1, False, 150.0, "full hit of 131,072 tokens, one node"),
+        ("T1b", PIECES, False, 350.0, "full hit of 131,072 tokens, 256 nodes"),
+        ("T1c", 1, True, 1500.0, "full hit of a Python list of 131,072 tokens"),
+    ):
+        for page_size in PAGES:
+            yield Scenario(
+                id=f"{name}-p{page_size}",
+                title=title,
+                unit="us",
+                statistic="median",
+                target=target,
+                limit_of="one memcmp and one copy of the slots" + (", array from list" if listed else ""),
+                kind="prefix",
+                contest=functools.partial(FullHit, page_size=page_size, pieces=pieces, listed=listed),
+                limit=functools.partial(bytes_and_clone, pieces=pieces, listed=listed),
+                rounds=200,
+                burst=10,
+                seconds=4.0,
+                without=() if listed else ("vllm",),
+            )
+    for page_size in PAGES:
+        yield Scenario(
+            id=f"T2-p{page_size}",
+            title="insert of 131,072 tokens, the first half cached",
+            unit="us",
+            statistic="median",
+            target=300.0,
+            limit_of="memcmp of one half, three copies of halves",
+            kind="prefix",
+            contest=functools.partial(HalfCached, page_size=page_size),
+            limit=half_of_the_bytes,
+            rounds=100,
+            seconds=4.0,
+            without=("vllm",),
+        )

@@ -1,0 +1,157 @@
+"""T5: giving slots back and taking others, in a large pool that is in use; T7: slots for states of blocks."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.peers.contender import SlotPeer, StateSlotPeer
+from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
+
+SIZE = 1 << 20
+SEED = 5
+
+
+class FreeAndAlloc(Contest):
+    """T5: a quarter of the pool is held, the rest was freed in random order; one piece goes, one comes."""
+
+    def __init__(self, peer: type[SlotPeer], clock: Clock, scale: float, piece: int) -> None:
+        super().__init__(clock)
+        size = int(SIZE * scale)
+        self.draw = random.Random(SEED)
+        self.piece = piece
+        self.pool = pool = peer(size)
+        pieces = pool.split(pool.alloc(size), piece, self.draw.sample(range(size // piece), size // piece))
+        held = len(pieces) // 4
+        self.held = pieces[:held]
+        # Many to a call, or building takes peers minutes: the order on the free list is the same.
+        step = max(1, 4096 // piece)
+        for at in range(held, len(pieces), step):
+            part = pieces[at : at + step]
+            pool.free(joined(part))
+        self.size = size
+
+    def sample(self) -> float:
+        place = self.draw.randrange(len(self.held))
+        pool, piece = self.pool, self.held[place]
+        begun = self.now()
+        pool.free(piece)
+        taken_piece = pool.alloc(self.piece)
+        taken = self.now() - begun
+        self.held[place] = taken_piece
+        return taken / 1e3
+
+    def holds(self) -> bool:
+        numbers = np.sort(np.concatenate([self.pool.numbers(piece) for piece in self.held]))
+        apart = bool((np.diff(numbers) > 0).all())
+        return apart and self.pool.available() == self.size - numbers.size
+
+
+def joined(pieces: list[Any]) -> Any:
+    """Make one piece of several, which are tensors or lists."""
+    if isinstance(pieces[0], torch.Tensor):
+        return torch.cat(pieces)
+    return [block for piece in pieces for block in piece]
+
+
+def two_copies(clock: Clock, scale: float, piece: int) -> Contest:
+    """Write a piece to a stack, and read another."""
+    stack, numbers = np.zeros(SIZE, dtype=np.int64), np.arange(piece)
+
+    def work() -> object:
+        stack[1000 : 1000 + piece] = numbers
+        return stack[1000 : 1000 + piece].copy()
+
+    return Limit(clock, work)
+
+
+BLOCKS, SLOTS = 16_384, 4_096
+
+
+class StateSlots(Contest):
+    """T7: a batch of blocks gets slots, or loses them; ``act`` says which is timed."""
+
+    def __init__(self, peer: type[StateSlotPeer], clock: Clock, scale: float, batch: int, act: str) -> None:
+        super().__init__(clock)
+        self.draw = random.Random(7)
+        self.numbers = np.random.default_rng(7)
+        self.batch, self.act = batch, act
+        self.pool = peer(BLOCKS, SLOTS, self.draw.sample(range(BLOCKS), BLOCKS))
+        if act == "evict":
+            self.pool.allocate(self.draw.sample(range(BLOCKS), SLOTS))
+
+    def sample(self) -> float:
+        pool = self.pool
+        if self.act == "evict":
+            # With NumPy, so that choosing leaves the processor's caches as a server would.
+            chosen = self.numbers.choice(pool.without_slot(), self.batch, replace=False, shuffle=False)
+            blocks = chosen.tolist()
+        else:
+            blocks = self.draw.sample(range(BLOCKS), self.batch)
+        if self.act == "invalidate":
+            pool.allocate(blocks)
+        call = pool.invalidate if self.act == "invalidate" else pool.allocate
+        begun = self.now()
+        call(blocks)
+        taken = self.now() - begun
+        if self.act == "allocate":
+            assert pool.free_count() == SLOTS - self.batch
+            pool.invalidate(blocks)
+        assert pool.free_count() == (0 if self.act == "evict" else SLOTS)
+        return taken / 1e3
+
+
+def two_scatters(clock: Clock, scale: float, batch: int) -> Contest:
+    """Write a batch of numbers into two tables of blocks."""
+    tables = np.zeros(BLOCKS, dtype=np.int32), np.zeros(SLOTS, dtype=np.int32)
+    blocks = random.Random(7).sample(range(BLOCKS), batch)
+
+    def work() -> None:
+        numbers = np.array(blocks)
+        tables[0][numbers] = 1
+        tables[1][numbers % SLOTS] = numbers
+
+    return Limit(clock, work)
+
+
+def scenarios() -> Iterator[Scenario]:
+    for piece, target in ((1, 8.0), (128, 10.0), (4096, 40.0)):
+        yield Scenario(
+            id=f"T5-{piece}",
+            title=f"free and alloc of {piece:,} slots, 1,048,576 in use",
+            unit="us",
+            statistic="mean",
+            target=target,
+            limit_of="one copy in, one copy out",
+            kind="slots",
+            contest=functools.partial(FreeAndAlloc, piece=piece),
+            limit=functools.partial(two_copies, piece=piece),
+            rounds=5000,
+            burst=50,
+            seconds=3.0,
+        )
+    for act, title, targets in (
+        ("allocate", "a slot for each of {:,} blocks", (10.0, 30.0, 250.0)),
+        ("invalidate", "the slots of {:,} blocks back", (10.0, 20.0, 60.0)),
+        ("evict", "a slot for each of {:,} blocks, none being free", (40.0, 80.0, 300.0)),
+    ):
+        for batch, target in zip((1, 64, 1024), targets, strict=True):
+            yield Scenario(
+                id=f"T7-{act}-{batch}",
+                title=title.format(batch),
+                unit="us",
+                statistic="median",
+                target=target,
+                limit_of="two writes of the batch into tables",
+                kind="states",
+                contest=functools.partial(StateSlots, batch=batch, act=act),
+                limit=functools.partial(two_scatters, batch=batch),
+                rounds=300,
+                burst=10,
+                seconds=2.0,
+            )

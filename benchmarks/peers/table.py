@@ -1,0 +1,67 @@
+"""The table: ours, best peer, limit and target, a line for each scenario, plain ASCII."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pymllm.instrument.peer_comparison import OURS, Contender, ScenarioRow
+
+HEAD = ("scenario", "ours", "best peer", "", "limit", "target", "", "ours / best peer", "")
+RIGHT = (1, 2, 4, 5)
+
+
+def make_line(row: ScenarioRow) -> tuple[str, ...]:
+    """Lay one scenario out."""
+    values = {one.contender: one.value for one in row.standings}
+    peer = number(values[row.best_peer]) if row.best_peer else "-"
+    if row.ratio is None:
+        ratio = "no peer here"
+    else:
+        ratio = f"{row.ratio.value:.2f}  ({row.ratio.low:.2f} .. {row.ratio.high:.2f})"
+    return (
+        row.id,
+        f"{number(values[OURS])} {row.unit}",
+        peer,
+        row.best_peer or "",
+        number(row.limit),
+        number(row.target),
+        "reached" if row.reached else "missed",
+        ratio,
+        row.verdict if row.ratio else "",
+    )
+
+
+def make_table(rows: Iterable[ScenarioRow]) -> str:
+    """Lay all of them out."""
+    lines = [HEAD, *map(make_line, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    return "".join(f"{join(line, widths)}\n" for line in lines)
+
+
+def make_markdown(rows: Sequence[ScenarioRow]) -> str:
+    """Lay them out for a page, with what each scenario is."""
+    head = ("scenario", "what is timed", "ours", "best peer", "limit", "target", "ours / best peer")
+    lines = [f"| {' | '.join(head)} |", "| --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    for row in rows:
+        id, ours, peer, name, limit, target, reached, ratio, verdict = make_line(row)
+        cells = (id, row.title, ours, f"{name} {peer}".strip(), limit, f"{target}, {reached}", ratio)
+        lines.append(f"| {' | '.join((*cells[:-1], f'{ratio}, {verdict}'.rstrip(', ')))} |")
+    return "\n".join(lines) + "\n"
+
+
+def make_absences(contenders: Iterable[Contender]) -> str:
+    """Say who could not take part, and why."""
+    return "".join(f"not here: {one.name}: {one.reason}\n" for one in contenders if one.reason)
+
+
+def join(line: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (
+        cell.rjust(width) if column in RIGHT else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+    )
+    return "  ".join(cells).rstrip()
+
+
+def number(value: float) -> str:
+    """Write three digits that matter, and no more than one behind the point of a large number."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 10 else f"{value:.1f}"

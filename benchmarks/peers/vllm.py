@@ -1,0 +1,199 @@
+"""vLLM's block pool and its chained block hashes, with what its prefix cache manager does for one request.
+
+vLLM has no tree: a prompt is hashed block by block when its request is made, and each hash is looked up. Its
+blocks are handed out least recent first, so an allocation evicts. Only the classes that keep the blocks are
+imported (`STAND_INS`); kernels, configurations and the engine stay out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from benchmarks.peers.contender import Hit, PrefixPeer, SlotPeer, Tokens, Unavailable
+from pymllm.adapters.stand_ins import standing_in
+
+STAND_INS = {
+    "cbor2": "another way to write what is hashed; the default is pickle",
+    "xxhash": "another hash; the default is SHA-256",
+    "triton": "compiles kernels, none of which is launched on a CPU",
+    "transformers": "loads models and their configurations",
+    "vllm.config": "the configuration of a server",
+    "vllm.distributed.kv_events": "events for other servers, off by default",
+    "vllm.multimodal": "places of images in a prompt, which has none here",
+    "vllm.platforms": "asks the device what it can do",
+    "vllm.pooling_params": "parameters of embedding requests",
+    "vllm.sampling_params": "parameters of sampling",
+    "vllm.utils.torch_utils": "sizes of dtypes for kernels",
+    "vllm.v1.engine": "a server's requests as they arrive",
+    "vllm.v1.hisparse": "sparse KV between device and host",
+    "vllm.v1.kv_cache_interface": "layouts of KV in device memory; no KV is stored here",
+    "vllm.v1.kv_cache_spec_registry": "the same, by layer",
+    "vllm.v1.metrics": "a server's metrics",
+    "vllm.v1.request": "a server's request; its fields that the block pool reads are given here",
+    "vllm.v1.structured_output": "grammars",
+    "vllm.v1.utils": "sharing tensors between processes",
+}
+BARE_PACKAGES = {
+    "vllm": "its __init__ sets up the environment of a server",
+    "vllm.utils": "its __init__ imports what its modules need together",
+    "vllm.v1": "",
+    "vllm.v1.core": "",
+    "vllm.distributed": "its __init__ imports communication between processes",
+}
+
+
+def load_vllm(module: str) -> Any:
+    """Import a module of vLLM that needs no device."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        raise Unavailable("vllm is not installed; tox -e bench-peers installs it") from None
+    if module in sys.modules:
+        return sys.modules[module]
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    importlib.import_module("torch._inductor.runtime.hints")  # before anything stands in for triton
+    with standing_in(STAND_INS, BARE_PACKAGES, "vllm"):
+        try:
+            return importlib.import_module(module)
+        except (ImportError, RuntimeError) as error:
+            raise Unavailable(f"{module} cannot be imported without a GPU's packages: {error}") from None
+
+
+def missing_vllm() -> str | None:
+    """Say why its block pool cannot be imported, if it cannot."""
+    try:
+        load_vllm("vllm.v1.core.block_pool")
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+class VllmBlocks(PrefixPeer):
+    """``BlockPool`` and ``get_request_block_hasher``: a match hashes the prompt and looks its blocks up."""
+
+    NAME: ClassVar[str] = "vllm"
+    PACKAGE: ClassVar[str] = "vllm"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return missing_vllm()
+
+    def __init__(self, page_size: int, capacity: int) -> None:
+        super().__init__(page_size, capacity)
+        utils = load_vllm("vllm.v1.core.kv_cache_utils")
+        sha256 = load_vllm("vllm.utils.hashing").sha256
+        utils.init_none_hash(sha256)
+        self.hasher = utils.get_request_block_hasher(page_size, sha256)
+        # One block more: the pool keeps one for itself.
+        self.pool = load_vllm("vllm.v1.core.block_pool").BlockPool(
+            capacity // page_size + 1, enable_caching=True, hash_block_size=page_size
+        )
+
+    def key(self, tokens: Tokens) -> Any:
+        """Its requests keep Python lists."""
+        return tokens.tolist()
+
+    def match(self, key: Any) -> Hit:
+        request = SimpleNamespace(
+            all_token_ids=key,
+            num_tokens=len(key),
+            block_hashes=[],
+            mm_features=[],
+            lora_request=None,
+            cache_salt=None,
+            prompt_embeds=None,
+        )
+        request.block_hashes = self.hasher(request)
+        blocks: list[Any] = []
+        for digest in request.block_hashes:
+            found = self.pool.get_cached_block(digest, [0])
+            if found is None:
+                break
+            blocks.append(found[0])
+        return Hit(len(blocks) * self.page_size, self.slots_of(blocks), (request, blocks))
+
+    match_list = match
+
+    def slots_of(self, blocks: list[Any]) -> torch.Tensor:
+        """Write the table of a request, which has blocks where ours has slots."""
+        return torch.from_numpy(np.fromiter((block.block_id for block in blocks), np.int64, len(blocks)))
+
+    def hold(self, hit: Hit) -> Any:
+        self.pool.touch(hit.node[1])
+
+    def release(self, hit: Hit, receipt: Any) -> None:
+        self.pool.free_blocks(reversed(hit.node[1]))
+
+    def extend(self, hit: Hit) -> None:
+        """Take blocks for the rest of a held prompt, which evicts, and cache the full ones."""
+        request, blocks = hit.node
+        there = len(blocks)
+        blocks += self.pool.get_new_blocks(-(-request.num_tokens // self.page_size) - there)
+        full = request.num_tokens // self.page_size
+        self.pool.cache_full_blocks(request, blocks, there, full, self.page_size, 0)
+
+    def insert(self, key: Any, slots: torch.Tensor, before: int) -> int:
+        """Do all of a request's life at once; blocks are the pool's to choose, so slots mean nothing."""
+        hit = self.match(key)
+        self.hold(hit)
+        self.extend(hit)
+        self.release(hit, None)
+        return hit.length
+
+    def evict(self, tokens: int) -> int:
+        raise NotImplementedError("an allocation evicts; there is no call for it")
+
+    def alloc(self, tokens: int) -> torch.Tensor:
+        return torch.zeros(tokens, dtype=torch.int64)
+
+    def free(self, slots: torch.Tensor) -> None:
+        """Nothing was taken."""
+
+    def available(self) -> int:
+        return int(self.pool.get_num_free_blocks()) * self.page_size
+
+    def cached(self) -> int:
+        return len(self.pool.cached_block_hash_to_block) * self.page_size
+
+    def nothing_is_lost(self) -> bool:
+        """Whether nobody references a block; cached blocks are free ones that have a content."""
+        return self.available() == self.capacity // self.page_size * self.page_size
+
+
+class VllmSlots(SlotPeer):
+    """``BlockPool`` as an allocator; its pieces are lists of blocks."""
+
+    NAME: ClassVar[str] = "vllm"
+    PACKAGE: ClassVar[str] = "vllm"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return missing_vllm()
+
+    def __init__(self, size: int) -> None:
+        self.pool = load_vllm("vllm.v1.core.block_pool").BlockPool(
+            size + 1, enable_caching=True, hash_block_size=1
+        )
+
+    def alloc(self, count: int) -> Any:
+        return self.pool.get_new_blocks(count)
+
+    def free(self, piece: Any) -> None:
+        self.pool.free_blocks(piece)
+
+    def split(self, everything: Any, piece: int, order: list[int]) -> list[Any]:
+        return [everything[at * piece : (at + 1) * piece] for at in order]
+
+    def numbers(self, piece: Any) -> Any:
+        return np.array([block.block_id for block in piece])
+
+    def available(self) -> int:
+        return int(self.pool.get_num_free_blocks())
