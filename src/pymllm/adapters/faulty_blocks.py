@@ -257,6 +257,7 @@ class StaleSlots(_States):
     """Frees the slots of blocks, and leaves the slots with their blocks."""
 
     BREAKS = "C2"
+    ALSO = ("X2",)  # where the observer raises, what stays looks like left undone for its error
     SLOTS = _LeavesOwners
 
 

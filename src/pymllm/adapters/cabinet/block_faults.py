@@ -17,8 +17,8 @@ _REFERENCES = (
     Fault(
         "B118",
         "Shared block released twice in one call counts once",
-        ("C1",),
-        ("blocks", "requests"),
+        ("C1", "X6"),  # an observer that raises is told of a block that the books still have
+        ("blocks",),
         (
             Edit(
                 f"{_ALLOCATOR}._give_back",
