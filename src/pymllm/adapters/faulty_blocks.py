@@ -138,7 +138,7 @@ class PartialReleases(_Blocks):
     """Releases blocks one by one, up to the one that must be refused."""
 
     BREAKS = "X1"
-    ALSO = ("X6",)
+    ALSO = ("X6", "C6")  # C6: a held block is told of twice, once for its parent and once for itself
     BLOCKS = _ReleasesOneByOne
 
 

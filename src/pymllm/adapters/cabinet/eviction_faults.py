@@ -210,7 +210,8 @@ _EVICTION = (
     Fault(
         "B61",
         "Victim has descendants in the other tier",
-        ("R9", "S4", "R5", "X2"),  # what hangs below goes too, stays behind, or the eviction fails over it
+        # What hangs below goes too, out of turn, or stays behind; or what walks the broken tree next fails.
+        ("R9", "S4", "R5", "R2", "X2"),
         ("radix-window",),
         (
             Edit(
