@@ -83,8 +83,8 @@ class CopiedStates(_Hybrid):
     """Splits a node and leaves its state with both halves."""
 
     BREAKS = "M3"
-    # A state that nobody counts or lists: sizes are wrong, and a hold of its node ends with a KeyError.
-    ALSO = ("M1", "M4", "R6")
+    # A state that nobody counts or lists: sizes are wrong, and what touches its node ends with a KeyError.
+    ALSO = ("M1", "M4", "R3", "R6")
     CACHE = _CopiesUp
 
 

@@ -353,6 +353,14 @@ def test_a_refused_call_is_raised() -> None:
         )
 
 
+def test_wrong_pages_are_named_before_a_call_that_was_not_made() -> None:
+    """R5, S3: who takes too little has not met the failing call; that it did not raise says nothing then."""
+    for call, amounts, law in (("free", (2, 0), "R5"), ("free_swa", (0, 1), "S3")):
+        told, evicted = struck(call, *amounts)
+        before = told.outcome(evicted - 1).sizes
+        assert told.law(evicted, result=Evicted(0), effects=(), sizes=before) == law
+
+
 def test_an_eviction_fails_only_in_calls_that_it_must_make() -> None:
     """X2: where nothing is tombstoned, no halves are freed."""
     told = two_leaves(adapter="radix-window", window=2)

@@ -120,7 +120,7 @@ _IN_REQUESTS = (
     Fault(
         "B79-requests",
         "Idle dummy step wipes the prefix cache",
-        ("C1", "C6"),
+        ("C1", "C6", "E4"),  # E4: requests that are set aside cannot go on
         ("requests",),
         (
             Edit(

@@ -229,7 +229,7 @@ _EVICTION = (
     Fault(
         "B62",
         "Counter adjusted on the wrong side of a move",
-        ("S6",),
+        ("S6", "S3"),  # S3: whoever asks for as much as the counter says does not get it
         ("radix-window",),
         (
             Edit(
