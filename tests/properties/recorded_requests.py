@@ -7,13 +7,24 @@ from collections.abc import Callable
 from typing import Any
 
 from pymllm.conformance.program import run_program
+from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config, History
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import Outcome
 from pymllm.oracle.request_operations import AddRequest, Release, RunStep
 
-__all__ = ["CONFIG", "SEVEN", "Change", "law_of", "play", "result_with", "sizes_with", "two_served"]
+__all__ = [
+    "CONFIG",
+    "SEVEN",
+    "Change",
+    "law_of",
+    "play",
+    "result_with",
+    "sizes_with",
+    "two_served",
+    "words_of",
+]
 
 CONFIG: Config = {
     **{
@@ -43,6 +54,16 @@ def two_served(tokens: tuple[int, ...] = SEVEN) -> tuple[Operation, ...]:
 
 def law_of(history: History, change: Change) -> str | None:
     """Return the law that the last outcome breaks once it is changed."""
+    violation = _violation_of(history, change)
+    return violation and violation.law
+
+
+def words_of(history: History, change: Change) -> str:
+    """Return what is said of the last outcome once it is changed: law, what was looked at, and both sides."""
+    return str(_violation_of(history, change))
+
+
+def _violation_of(history: History, change: Change) -> InvariantViolation | None:
     *before, last = history.steps
     assert last.outcome is not None
     changed = dataclasses.replace(last, outcome=change(last.outcome))
@@ -51,7 +72,7 @@ def law_of(history: History, change: Change) -> str | None:
     if found is None:
         return None
     assert found[0] is changed
-    return found[1].law
+    return found[1]
 
 
 def result_with(**fields: Any) -> Change:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.adapters.registry import make_adapter
+from pymllm.errors import InvariantViolation
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps
@@ -77,16 +78,24 @@ class ToldProgram:
 
     def judged(self, *changed: Step) -> tuple[Evidence, str | None]:
         """Judge the program, with some of its steps changed; return the law that is broken, if one is."""
+        evidence, violation = self._judge(*changed)
+        return evidence, violation and violation.law
+
+    def _judge(self, *changed: Step) -> tuple[Evidence, InvariantViolation | None]:
         by_number = {step.number: step for step in changed}
         steps = [by_number.get(step.number, step) for step in self.steps]
         evidence, broken = judge_steps(self.header, steps)
         if broken is None:
             return evidence, None
         assert not changed or broken[0].number == changed[0].number, f"another step is refused: {broken}"
-        return evidence, broken[1].law
+        return evidence, broken[1]
 
     def law(self, number: int, **changes: Any) -> str | None:
-        """Change one outcome and return the law that this breaks.
+        """Change one outcome and return the law that this breaks; the parameters are those of `words`."""
+        return self.judged(self._changed(number, changes))[1]
+
+    def words(self, number: int, **changes: Any) -> str:
+        """Change one outcome and return what is said of it: law, what was looked at, and both sides.
 
         Parameters
         ----------
@@ -95,9 +104,14 @@ class ToldProgram:
         **changes
             ``result``, ``effects``: another one; ``sizes``: some of them; otherwise fields of the result.
         """
+        violation = self._judge(self._changed(number, changes))[1]
+        assert violation is not None
+        return str(violation)
+
+    def _changed(self, number: int, changes: dict[str, Any]) -> Step:
         step, outcome = self.step(number), self.outcome(number)
         sizes = {**outcome.sizes, **changes.pop("sizes", {})}
         effects = changes.pop("effects", outcome.effects)
         result = changes.pop("result", outcome.result)
         result = dataclasses.replace(result, **changes) if changes else result
-        return self.judged(Step(number, step.operation, Outcome(result, effects, sizes)))[1]
+        return Step(number, step.operation, Outcome(result, effects, sizes))

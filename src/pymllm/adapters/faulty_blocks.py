@@ -138,7 +138,7 @@ class PartialReleases(_Blocks):
     """Releases blocks one by one, up to the one that must be refused."""
 
     BREAKS = "X1"
-    ALSO = ("X6",)
+    ALSO = ("X6", "C6")  # C6: a held block is told of twice, once for its parent and once for itself
     BLOCKS = _ReleasesOneByOne
 
 
@@ -257,6 +257,7 @@ class StaleSlots(_States):
     """Frees the slots of blocks, and leaves the slots with their blocks."""
 
     BREAKS = "C2"
+    ALSO = ("X2",)  # where the observer raises, what stays looks like left undone for its error
     SLOTS = _LeavesOwners
 
 

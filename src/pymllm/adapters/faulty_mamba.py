@@ -83,7 +83,8 @@ class CopiedStates(_Hybrid):
     """Splits a node and leaves its state with both halves."""
 
     BREAKS = "M3"
-    ALSO = ("M1",)
+    # A state that nobody counts or lists: sizes are wrong, and what touches its node ends with a KeyError.
+    ALSO = ("M1", "M4", "R3", "R6")
     CACHE = _CopiesUp
 
 
@@ -112,6 +113,8 @@ class StolenLocks(_Hybrid):
 
 class _CountsTokens(MambaRadixCache):
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
+        if type(swa_num_tokens) is not int:
+            return super().evict(num_tokens, swa_num_tokens)  # where it is refused
         states = tokens = 0
         for node in reversed(self.mamba_lru):
             if tokens < swa_num_tokens and not node.mamba_lock_ref:

@@ -81,6 +81,7 @@ class LockedVictims(FaultyRadix):
     """Evicts leaves without a look at their locks."""
 
     BREAKS = "R6"
+    ALSO = ("X2",)  # a call fails that nobody had a reason to make
     CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
     CACHE = _EvictsLocked
 

@@ -48,6 +48,10 @@ class _FaultySlots(_FaultyContext):
         context = super().make_context()
         assert context.mamba_slot_allocator is not None  # every configuration of these has slots
         context.mamba_slot_allocator.__class__ = self.SLOTS
+        # The old class's method was bound before.
+        context.kv_block_allocator.on_blocks_deregistered = (
+            context.mamba_slot_allocator.on_kv_blocks_deregistered
+        )
         return context
 
 
@@ -144,7 +148,7 @@ class BareHashes(_FaultyContext):
     """Takes every block with the right hash for a hit."""
 
     BREAKS = "C3"
-    ALSO = ("C1",)
+    ALSO = ("C1", "X4")  # X4: with a wrong hit a request fits where there is no room
     CONFIGURATIONS = configured(Requests.CONFIGURATIONS, hash_digits=2, layers=0)
 
     def make_context(self) -> DynamicInferenceContext:
@@ -266,5 +270,5 @@ class DurableHashes(_FaultyContext):
     """Resets by releasing every request, so that what was cached is found again."""
 
     BREAKS = "C9"
-    ALSO = ("C1",)
+    ALSO = ("X7", "C1")  # X7: what it releases is told to the observer
     CONTEXT = _KeepsHashes

@@ -78,7 +78,8 @@ class EagerReuse(_TokenSlots):
     """Hands out what was freed last while older pages are free."""
 
     BREAKS = "A4"
-    ALSO = ("X1", "X7")
+    # After a refusal or a call in vain a wrong order looks like its doing.
+    ALSO = ("X1", "X4", "X7")
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, need_sort=True)
     POOL = _MergesAtOnce
 
@@ -95,6 +96,7 @@ class MergingFailure(_TokenSlots):
     """Merges what is free before it finds that it does not suffice."""
 
     BREAKS = "X4"
+    ALSO = ("X1",)  # after a refusal, the order looks like its doing
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, need_sort=True)
     POOL = _MergesWhenItFails
 

@@ -47,7 +47,7 @@ def _stored(adapter: Any) -> tuple[Any, int, torch.Tensor, torch.Tensor]:
 
 def _store_short(adapter: Any) -> None:
     slots, block, ssm, conv = _stored(adapter)
-    slots.store_from_tensors(block, 0, ssm, conv[:1])
+    slots.store_from_tensors(block, 0, ssm, conv[:-1])
 
 
 def _store_cast(adapter: Any) -> None:

@@ -21,6 +21,7 @@ from pymllm.errors import UsageError
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.kept_results import KeptResults
 
 __all__ = ["faults_command"]
 
@@ -56,6 +57,12 @@ _SHRINKS = 300
     metavar="FILE",
     help="Write the table as Markdown, too.",
 )
+@click.option(
+    "--keep",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep each result there at once; what is there is not looked for again.",
+)
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
 @progress_option
 def faults_command(
@@ -67,6 +74,7 @@ def faults_command(
     as_json: bool,
     store: Path | None,
     page: Path | None,
+    keep: Path | None,
     only_list: bool,
     progress: str,
 ) -> int:
@@ -78,8 +86,9 @@ def faults_command(
     Ends with 0 where every fault was caught by a law of its list, with 1 where one was not, and with 2 for
     bad input. docs/verify.md explains the table.
     """
-    if page is not None and not page.absolute().parent.is_dir():
-        raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")
+    for name, path in (("page", page), ("keep", keep)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.UsageError(f"--{name} {path}: there is no folder {path.parent}; make it first.")
     refuse_unwritable_store(store)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _choose(ids, cabinets)
@@ -92,7 +101,8 @@ def faults_command(
     def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
         return progress_bar(progress, label, total, unit="")
 
-    report = look_for_faults(chosen, _plan(full, seed), count_processes(jobs), show)
+    kept = None if keep is None else _open(keep)
+    report = look_for_faults(chosen, _plan(full, seed), count_processes(jobs), show, kept)
     from pymllm.cli.faults_document import make_document
     from pymllm.cli.faults_table import make_page, make_text
 
@@ -116,6 +126,15 @@ def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:
         others = [load_cabinet(place) for place in cabinets]
         cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
         return find_faults(ids, cabinet)
+    except UsageError as error:
+        raise click.UsageError(f"{error}.") from error
+
+
+def _open(path: Path) -> KeptResults:
+    from pymllm.conformance.kept_results import KeptResults
+
+    try:
+        return KeptResults(path)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
 

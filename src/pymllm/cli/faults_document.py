@@ -53,7 +53,7 @@ class FaultRow:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What ``pymllm faults --json`` prints."""
+    """What ``pymllm faults --json`` prints; ``kept`` results are of an earlier run, and take no seconds."""
 
     schema: str
     version: int
@@ -61,6 +61,7 @@ class Document:
     seeds: tuple[int, ...]
     jobs: int
     seconds: float
+    kept: int
     caught: int
     missed: int
     exit_status: int
@@ -76,6 +77,7 @@ def make_document(report: FaultsReport) -> dict[str, Any]:
         report.plan.seeds,
         report.jobs,
         round(report.seconds, 3),
+        report.kept,
         len(report.results) - len(report.missed),
         len(report.missed),
         report.exit_status,

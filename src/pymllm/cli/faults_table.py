@@ -98,7 +98,8 @@ def sum_up(report: FaultsReport) -> str:
     caught = len(report.results) - len(report.missed)
     found = f" ({by})" if by else ""
     total = len(report.results)
-    return f"{caught} of {total} faults caught by a law of their list{found}; {report.seconds:.1f} s"
+    kept = f" without {report.kept} that were known" if report.kept else ""
+    return f"{caught} of {total} faults caught by a law of their list{found}; {report.seconds:.1f} s{kept}"
 
 
 def make_page(report: FaultsReport) -> str:

@@ -102,7 +102,15 @@ class BlockMachine(BlockActs):
     def _new_blocks(self, start: int, count: int) -> list[int]:
         return pick(self._without_slot(self.judge.blocks.occupied), start, count)
 
-    @act("has_slots", start=PICK, often=(0, 1))
+    @act("has_slots", parent=PICK, seed=SEED, weight=2)
+    def outlive(self, parent: int, seed: int) -> None:
+        """Let one request come and go after the other, and take slots until the older one's goes."""
+        for each in (0, 1):
+            self.serve(1, parent, each, 0, seed + each)
+        self.do(AllocSlots(self.names(self._new_blocks(parent, len(self.slots.free) + 1))))
+        self.observe()
+
+    @act("has_slots", start=PICK, often=(0, 1), weight=3)
     def alloc_slots_for_the_oldest(self, start: int, often: int) -> None:
         """Let the batch name the block whose slot would go first, beside others that have none."""
         if often and (victims := self.slots.victims()):
@@ -149,7 +157,7 @@ class BlockMachine(BlockActs):
         self.do(NameStates(self.names(blocks), tuple(values)))
         self.observe()
 
-    @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 3), seed=SEED)
+    @act("has_slots", start=PICK, count=(1, 3), repeat=(0, 1), how=(0, 3), seed=SEED, weight=2)
     def drop_states(self, start: int, count: int, repeat: int, how: int, seed: int) -> None:
         """Drop the states of some blocks, as an observer also with hashes of others."""
         blocks = pick(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
+from pymllm.conformance.kept_results import KeptResults
 from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.workers import Lost, Workers
 
@@ -33,6 +34,8 @@ class FaultsReport:
         For everything.
     interruption : KeyboardInterrupt or None
         What ended the search early; what was not looked for until then is not caught.
+    kept : int
+        How many results are of an earlier run; ``seconds`` are without them.
     """
 
     plan: HuntPlan
@@ -41,6 +44,7 @@ class FaultsReport:
     results: tuple[FaultResult, ...]
     seconds: float
     interruption: KeyboardInterrupt | None = None
+    kept: int = 0
 
     @property
     def missed(self) -> tuple[FaultResult, ...]:
@@ -54,7 +58,11 @@ class FaultsReport:
 
 
 def look_for_faults(
-    faults: Sequence[Fault], plan: HuntPlan, jobs: int, progress: Progress | None = None
+    faults: Sequence[Fault],
+    plan: HuntPlan,
+    jobs: int,
+    progress: Progress | None = None,
+    kept: KeptResults | None = None,
 ) -> FaultsReport:
     """Put each fault in place and look for it.
 
@@ -68,6 +76,8 @@ def look_for_faults(
         Processes; 1 looks in this one.
     progress : callable, optional
         As of `pymllm.conformance.runner.Progress`.
+    kept : KeptResults, optional
+        What it has is not looked for again; what is found is kept there at once.
 
     Returns
     -------
@@ -82,12 +92,25 @@ def look_for_faults(
     start = time.monotonic()
     show = progress or (lambda label, total: nullcontext())
     tasks = [HuntTask(fault, plan) for fault in faults]
+    known = {task.fault.id: kept.find(task) for task in tasks} if kept is not None else {}
+    found = {id: result for id, result in known.items() if result is not None}
+    before = len(found)
     with Workers(jobs) as workers, show("faults", len(tasks)) as done:
-        answers = workers.map(hunt, tasks, done)
-    if workers.interruption is not None and all(isinstance(answer, Lost) for answer in answers):
+        try:
+            for task, answer in workers.stream(hunt, [task for task in tasks if task.fault.id not in found]):
+                found[task.fault.id] = _result_of(task.fault, answer)
+                if kept is not None and not isinstance(answer, Lost):
+                    kept.keep(task, answer)
+                if done is not None:
+                    done(len(found))
+        except KeyboardInterrupt as interruption:  # between two answers
+            workers.interruption = interruption
+    if workers.interruption is not None and not found:
         raise workers.interruption
-    results = tuple(_result_of(fault, answer) for fault, answer in zip(faults, answers, strict=True))
-    return FaultsReport(plan, jobs, versions(), results, time.monotonic() - start, workers.interruption)
+    missing = Lost("interrupted before its end")
+    results = tuple(found.get(fault.id) or _result_of(fault, missing) for fault in faults)
+    seconds = time.monotonic() - start
+    return FaultsReport(plan, jobs, versions(), results, seconds, workers.interruption, before)
 
 
 def _result_of(fault: Fault, answer: FaultResult | Lost) -> FaultResult:

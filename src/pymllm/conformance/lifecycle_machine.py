@@ -68,7 +68,7 @@ class LifecycleMachine(ActingMachine):
         self._has_states = judge.books.tracks is not None
         self._spaces = _SPACES if "extra_key" in header.capabilities else (None,)
         self._carrier = Carrier(self._carry, judge)
-        self._start(headroom=0, early=0)
+        self._start(headroom=0, early=1)  # what is cached then is dead in part; later engines may be lazy
 
     def _start(self, headroom: int, early: int) -> None:
         header = self.examiner.history.header

@@ -147,6 +147,11 @@ class PrefixCaller(ActingMachine):
         return self.can_evict and (self.is_windowed or self.has_states)
 
     @property
+    def can_evict_windows(self) -> bool:
+        """Whether there are windows, and the judge can follow what becomes of them."""
+        return self.can_evict and self.is_windowed
+
+    @property
     def holds(self) -> list[int]:
         """Outstanding holds, by the step of their `Lock`."""
         return list(self.model.holds)

@@ -57,6 +57,24 @@ class PrefixMachine(StateActs):
         key = self.draw_key(pages, turn, other, style)
         self._insert_fresh(key, style, protected, self._frontier(key, evicted))
 
+    @looked_at(
+        needs="can_evict_windows", weight=2, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, hole=(1, 3)
+    )
+    def punch_hole(self, pages: int, turn: int, style: int, at: int, hole: int) -> None:
+        """Let pages in the middle of a key die, so that what lives is in pieces, and look it up."""
+        size = self.page_size
+        key = self.draw_key(pages, turn, turn, style)
+        parts = [Key(key.tokens[: end * size], key.extra_key, key.form) for end in (at + hole, at)]
+        self._insert_fresh(key, style)
+        self.match(parts[0])
+        self.match(key)
+        self.match(parts[1])  # used later than what lies behind it
+        self.look()
+        self._evict(0, hole * size)
+        self.look()
+        for end in range(at + hole, len(key.tokens) // size + 1):
+            self.match(Key(key.tokens[: end * size], key.extra_key, key.form))
+
     @looked_at(weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES, keep=(0, 2))
     def request(self, pages: int, turn: int, other: int, style: int, evicted: int, keep: int) -> None:
         """Serve a request as an engine does: match, hold, make room, insert what was computed, hold that."""

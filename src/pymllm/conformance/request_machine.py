@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.conformance.twins import check_twins
+from pymllm.oracle.cold_runs import Prefix
 from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
 from pymllm.oracle.outcomes import Failed, Outcome
 from pymllm.oracle.request_judge import RequestJudge
@@ -82,6 +83,11 @@ class RequestMachine(ActingMachine):
         """Whether any request is there."""
         return bool(self.model.served)
 
+    @property
+    def has_rivals(self) -> bool:
+        """Whether another content can have the hash of a block that is there."""
+        return self.examiner.history.header.config.get("hash_digits") is not None and self.has_requests
+
     def observe(self) -> None:
         """Look at everything, where that can be seen."""
         if "inspect" in self.examiner.adapter.capabilities:
@@ -108,6 +114,22 @@ class RequestMachine(ActingMachine):
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
         self.do(AddRequest(self._tokens(longest - short, turn, branch)))
         self.observe()
+
+    @act(weight=3, needs="has_rivals", pick=_PICK, place=_PIECES, tail=_TAIL)
+    def add_rival(self, pick: int, place: int, tail: int) -> None:
+        """Let a request arrive with a block that has the hash of another, below the same blocks (C3)."""
+        tokens, size = self._picked(pick).tokens, self._size
+        whole = len(tokens) // size
+        if whole:
+            start = place % whole * size
+            above: list[Prefix] = []
+            self.model.cold.extend(above, tokens[:start])
+            nothing, block = self.model.cold.nothing, tuple(tokens[start : start + size])
+            rival = self.model.cold.find_rival((above or [nothing])[-1], block)
+            longest = min(self.model.max_blocks, self.model.blocks.usable) * size
+            if rival is not None:
+                self.do(AddRequest((*tokens[:start], *rival, *[1] * tail)[:longest]))
+                self.observe()
 
     def _prompt(self, pieces: int, tail: int, turn: int, branch: int) -> tuple[int, ...]:
         longest = min(self.model.max_blocks, self.model.blocks.usable) * self._size
@@ -191,6 +213,13 @@ class RequestMachine(ActingMachine):
         if awake:
             self.do(Pause(awake[pick % len(awake)].step))
             self.observe()
+
+    @act(weight=2, needs="has_requests", but=(0, 1))
+    def pause_all(self, but: int) -> None:
+        """Set all aside, the youngest first, until they would keep too many blocks, or all but the oldest."""
+        for request in [each for each in self.model.served.values() if each.region != PAUSED][but:][::-1]:
+            self.do(Pause(request.step))
+        self.observe()
 
     @act(weight=2, needs="has_requests", pick=_PICK)
     def resume(self, pick: int) -> None:

@@ -26,6 +26,14 @@ _ACTS = (40, 80, 160, 320)
 """Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
 
 
+def _seed_of(seed: int, number: int, place: int) -> int:
+    """Return a seed that no other program of any search has.
+
+    With one for all machines, each chooses nearly the same acts: what the first does not do, none does.
+    """
+    return (seed << 32) + (number << 8) + place
+
+
 @dataclass(frozen=True, slots=True)
 class Caught:
     """A program that breaks a law, and where.
@@ -72,7 +80,7 @@ class Searcher(Protocol):
 
 
 class MachineSearcher:
-    """Drives machines in turn, with seeds that count up.
+    """Drives machines in turn, each program from a seed of its own.
 
     Parameters
     ----------
@@ -81,7 +89,7 @@ class MachineSearcher:
     machines : sequence of type of ActingMachine
         Classes of `make_machine`, not used before.
     seed : int
-        The first one.
+        Of every choice.
     """
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
@@ -101,8 +109,8 @@ class MachineSearcher:
     def _plan(self, seed: int) -> Iterator[tuple[type[ActingMachine], int, int]]:
         """Yield machine, seed and number of acts of each program."""
         for number in itertools.count():
-            for machine in self._machines:
-                yield machine, seed + number, _ACTS[number % len(_ACTS)]
+            for place, machine in enumerate(self._machines):
+                yield machine, _seed_of(seed, number, place), _ACTS[number % len(_ACTS)]
 
     def go_on(self, operations: int) -> Caught | None:
         """Play on until so many operations were carried out in all, or something is caught.
@@ -134,14 +142,14 @@ class MachineSearcher:
 
 
 class SweepSearcher:
-    """Sweeps over one machine after the other, with seeds that count up.
+    """Sweeps over one machine after the other, each program from a seed of its own.
 
     Parameters
     ----------
     machines : sequence of type of ActingMachine
         As of `MachineSearcher`.
     seed : int
-        Of the first program on each machine.
+        Of every choice.
     """
 
     name = "sweep"
@@ -158,9 +166,9 @@ class SweepSearcher:
 
     def _plan(self, seed: int) -> Iterator[Caught | None]:
         """Play failing program after failing program; what each has caught."""
-        for number in itertools.count(seed):
-            for machine in self._machines:
-                runs = sweep_runs(machine, (number,), CORPUS_ACTS)
+        for number in itertools.count():
+            for place, machine in enumerate(self._machines):
+                runs = sweep_runs(machine, (_seed_of(seed, number, place),), CORPUS_ACTS)
                 try:
                     for _ in runs:
                         yield None

@@ -97,6 +97,22 @@ class ColdRuns:
             sums.append(_fold(above.last_kv, tokens[above.length : stop])[0])
         return tuple(sums)
 
+    def find_rival(self, above: Prefix, tokens: tuple[int, ...], tries: int = 1024) -> tuple[int, ...] | None:
+        """Return another block that a weak hash takes for this one below the same prefix (C3).
+
+        Parameters
+        ----------
+        above : Prefix
+            What comes before.
+        tokens : tuple of int
+            The block.
+        tries : int
+            So many last tokens are tried; ``None`` is returned if none of them will do.
+        """
+        wanted = self._hash(above.digest, tokens)
+        others = ((*tokens[:-1], token) for token in range(tries) if token != tokens[-1])
+        return next((other for other in others if self._hash(above.digest, other) == wanted), None)
+
     def _below(self, above: Prefix, tokens: tuple[int, ...]) -> Prefix:
         found = self._known.get((above, tokens))
         if found is None:

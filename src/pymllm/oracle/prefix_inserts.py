@@ -169,8 +169,6 @@ class InsertJudge:
 
     def _compare_effects(self, plan: InsertPlan, slots: Sequence[int], seen: SeenEffects) -> None:
         books, law = self.books, self._law_of(plan)
-        books.expect_strike("move_swa", plan.moves)
-        books.expect_strike("free", plan.displaced)
         incoming = sorted(set(seen.freed) & set(slots) - set(plan.displaced))
         books.forbid("R4", "incoming slots that were freed", incoming)
         same = Counter(seen.freed) == Counter(plan.displaced)
@@ -178,6 +176,8 @@ class InsertJudge:
         books.expect(law, "SWA halves that an insert moves", plan.moves, seen.moves)
         books.forbid("R4", "SWA halves that an insert frees", seen.halves)
         books.forbid("R5", "callbacks of an insert", seen.callbacks)
+        books.expect_strike("move_swa", plan.moves)
+        books.expect_strike("free", plan.displaced)
         if "call_order" in books.claims and seen.calls:
             calls = ["move_swa"] * bool(plan.moves) + ["free"] * bool(plan.displaced)
             books.expect("X2", "calls of an insert", calls, seen.calls)

@@ -203,10 +203,10 @@ class RequestJudge(PoolJudge):
     def _judge_reset(self, step: int, operation: Reset, outcome: Outcome) -> str:
         self.answer(Done, "C9", "reset", outcome)
         if self.model.served or self.model.blocks.known:
-            self.evidence.expect("C9", "callbacks of a reset", (), outcome.effects)
+            self.evidence.expect("X7", "callbacks of a reset", (), outcome.effects)
         self.evidence.meet("a reset takes requests with it", self.model.served)
         self.model.clear()
-        return "X7"
+        return "C9"
 
     # -- steps, looks, failures ----------------------------------------------------------------------------
 

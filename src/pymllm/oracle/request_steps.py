@@ -70,7 +70,13 @@ class StepJudge:
             self._follow_failure(ran)
         else:
             self._follow_success(operation.next_tokens, ran)
-        return "C2" if self._books.has_states else "C1"
+        return self._law_of_sizes(outcome)
+
+    def _law_of_sizes(self, outcome: Outcome) -> str:
+        """Return the law that is broken if the sizes are wrong: of slots, if nothing else is (C1, C2)."""
+        wanted = self._model.sizes()
+        wrong = {name for name, size in outcome.sizes.items() if size != wanted.get(name, size)}
+        return "C2" if self._books.has_states and wrong <= {"free_count"} else "C1"
 
     def _failed_early(self, missing: int, outcome: Outcome) -> bool:
         """Judge whether a step failed for want of blocks, before it began (X2, X4)."""

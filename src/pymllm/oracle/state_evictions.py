@@ -48,13 +48,13 @@ class StateEvictionJudge:
         books.forbid("R4", "SWA halves that an eviction moves or frees", [*seen.moves, *seen.halves])
         if books.is_struck(outcome, "free", "free_state"):
             return self._settle(plan, seen)
-        self._expect_strike(plan)
         victims, told = self._read(seen, outcome)
         check_victims(books, victims)
         self._check_states(victims)
         self._check_counts(victims, told)
         self._check_enough(victims, tokens, wanted)
         taken = self._explain(victims, plan, tokens, wanted)
+        self._expect_strike(plan)  # not before: the wrong pages may need no call that was to fail
         self._check_order(taken, seen)
         note_eviction(books, taken, tokens, wanted)
         note_state_eviction(books, self.ends, taken, wanted)

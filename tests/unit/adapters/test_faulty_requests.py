@@ -33,7 +33,7 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
     (faulty_requests.SharedReleases, (TWO, RunStep(), TWO, Release(1))),
     (faulty_requests.LongRows, (TWO, Release(1), ONE)),
     (faulty_requests.UnboundedPauses, (LONG, Pause(1))),
-    (faulty_requests.DurableHashes, (ONE, Reset())),
+    (faulty_requests.DurableHashes, (TWO, RunStep(), Release(1), Reset())),
 ]
 
 

@@ -60,6 +60,17 @@ def test_the_full_form_has_five_seeds_small_programs_and_a_page(tmp_path: Path) 
     assert page.read_text(encoding="utf-8").startswith("# Faults\n")
 
 
+def test_what_was_found_is_kept_for_the_next_call(tmp_path: Path) -> None:
+    """P1, P2: only what is missing is looked for."""
+    kept = str(tmp_path / "results.jsonl")
+    assert faults("B116", "--keep", kept).exit_code == 0
+    result = faults("B116", "B107", "--keep", kept, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["kept"], document["caught"]) == (0, 1, 2)
+    assert len(Path(kept).read_text(encoding="utf-8").splitlines()) == 2
+    assert faults("B116", "--keep", kept).stdout.splitlines()[-1].endswith(" s without 1 that were known")
+
+
 def test_the_list_names_the_laws_beforehand() -> None:
     """All of the cabinet, nothing planted."""
     result = faults("--list")
@@ -69,6 +80,16 @@ def test_the_list_names_the_laws_beforehand() -> None:
     assert lines[0].split()[1:3] == ["R2,", "R6"]
 
 
+def test_results_can_be_kept_only_in_a_text(tmp_path: Path) -> None:
+    """X1: a file of another kind is left as it is."""
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"\xff\xfe")
+    result = faults("B116", "--keep", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "results cannot be kept in" in result.stderr
+    assert path.read_bytes() == b"\xff\xfe"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -76,6 +97,7 @@ def test_the_list_names_the_laws_beforehand() -> None:
         (("--cabinet", "nowhere:TABLE"), "cannot import nowhere"),
         (("--cabinet", "tiny_cabinet:TABLE", "B01", "b998"), "no fault 'b998'"),
         (("--page", "no/such/folder/faults.md"), "there is no folder"),
+        (("--keep", "no/such/folder/results.jsonl"), "there is no folder"),
     ],
 )
 def test_bad_input_ends_with_2(tiny: str, arguments: tuple[str, ...], message: str) -> None:

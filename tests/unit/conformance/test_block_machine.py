@@ -123,3 +123,11 @@ def test_hoarding_ends_where_it_gets_nowhere() -> None:
     operations = [step.operation for step in machine.examiner.history.steps]
     assert sum(isinstance(operation, EvictSlots) for operation in operations) == 3
     assert sum(isinstance(operation, AllocSlots) for operation in operations) == 4
+
+
+def test_an_older_slot_goes_before_a_younger_one() -> None:
+    """C6: two that may go, and one that must."""
+    machine = make_machine(BlockMachine, "blocks", {**CONFIG, "blocks": 12})()
+    for seed in range(3):
+        machine.outlive(1, seed)
+    assert machine.examiner.judge.evidence.reached["a slot is evicted for want of room"] >= 1

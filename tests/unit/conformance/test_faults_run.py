@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import PLANTED, find_faults
 from pymllm.conformance.detection import HuntPlan
 from pymllm.conformance.faults_run import look_for_faults
+from pymllm.conformance.kept_results import KeptResults
 
 PLAN = HuntPlan(operations=2_000)
 FAULTS = find_faults(["B116", "B107"], PLANTED)
@@ -70,3 +72,19 @@ def test_an_interrupt_before_anything_is_known_is_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr("pymllm.conformance.faults_run.hunt", interrupt)
     with pytest.raises(KeyboardInterrupt):
         look_for_faults(FAULTS, PLAN, 1)
+
+
+def test_what_is_kept_is_not_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ended early goes on with what is missing, and comes to the same."""
+    kept = tmp_path / "results.jsonl"
+    first = look_for_faults(FAULTS[:1], PLAN, 1, kept=KeptResults(kept))
+    whole = look_for_faults(FAULTS, PLAN, 1, kept=KeptResults(kept))
+    assert (first.kept, whole.kept) == (0, 1)
+    assert whole.results[0] == first.results[0]
+
+    def nobody(task: object) -> None:
+        raise AssertionError(task)
+
+    monkeypatch.setattr("pymllm.conformance.faults_run.hunt", nobody)
+    again = look_for_faults(FAULTS, PLAN, 1, kept=KeptResults(kept))
+    assert (again.kept, again.results) == (2, whole.results)

@@ -27,7 +27,7 @@ from pymllm.oracle.operations import (
     Reset,
     Unlock,
 )
-from pymllm.oracle.outcomes import Unsupported
+from pymllm.oracle.outcomes import Matched, Unsupported
 
 CONFIG = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
 
@@ -47,7 +47,7 @@ def modest_machine() -> Any:
 
 def test_every_act_is_there() -> None:
     """Each way of using a cache, and of misusing one, is an act."""
-    assert len(acts_of(PrefixMachine)) == 39
+    assert len(acts_of(PrefixMachine)) == 40
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,14 @@ def test_a_run_is_the_same_twice() -> None:
     runs = [drive(machine, seed=5, steps=200).examiner for _ in range(2)]
     assert runs[0].history == runs[1].history
     assert runs[0].judge.evidence.reached == runs[1].judge.evidence.reached
+
+
+def test_a_hole_leaves_pieces_that_are_shorter_than_a_window() -> None:
+    """S1: alive, dead, alive; what ends in the last piece cannot be used before it is as long as a window."""
+    machine = make_machine(PrefixMachine, "radix-window", {**CONFIG, "page_size": 1, "window": 4})()
+    machine.punch_hole(10, 1, 0, 2, 2)
+    pages = sorted(machine.model.pages.items(), key=lambda entry: len(entry[0].tokens))
+    assert [page.alive for _, page in pages] == [True] * 2 + [False] * 2 + [True] * 6
+    results = [step.outcome.result for step in machine.examiner.history.steps]
+    matched = [result.prefix_len for result in results if isinstance(result, Matched)]
+    assert matched[-7:] == [2, 2, 2, 2, 8, 9, 10]

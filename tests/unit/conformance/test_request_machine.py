@@ -88,3 +88,30 @@ def test_a_wrong_context_is_found(seed: int) -> None:
     with pytest.raises(InvariantViolation) as caught:
         drive(machine_of(LosesRows), seed, 300)
     assert caught.value.law in {"E2", "C3", "E4", "E1"}
+
+
+def test_a_rival_has_the_hash_of_what_is_there() -> None:
+    """C3: its tokens are others; where hashes are whole there is none."""
+    weak = make_machine(RequestMachine, "requests", {**CONFIG, "hash_digits": 1})()
+    assert not weak.has_rivals
+    weak.add(2, 0, 3, 0, 0)
+    weak.serve(0, 0, 1)
+    assert weak.has_rivals
+    weak.add_rival(0, 1, 2)
+    assert weak.examiner.judge.evidence.reached["a hash names a block of other content"] == 1
+    prompts = [request.tokens[: request.prompt] for request in weak.model.served.values()]
+    assert prompts[0][:4] == prompts[1][:4]
+    assert prompts[0][4:7] == prompts[1][4:7]
+    assert prompts[0][7] != prompts[1][7]
+    strong = make_machine(RequestMachine, "requests", CONFIG)()
+    strong.add(2, 0, 3, 0, 0)
+    assert not strong.has_rivals
+
+
+def test_all_are_set_aside_until_they_keep_too_much() -> None:
+    """C1: the limit on what paused requests keep is met."""
+    machine = make_machine(RequestMachine, "requests", CONFIG)()
+    for turn in (0, 3):
+        machine.add_longest(turn, 1, 0)
+    machine.pause_all(0)
+    assert machine.examiner.judge.evidence.reached["a pause would keep too many blocks"] >= 1

@@ -7,6 +7,7 @@ import pytest
 from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
 from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.cabinet.table import PLANTED, find_faults
+from pymllm.conformance.acting import ActingMachine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.searchers import Searcher, make_searchers
 
@@ -39,6 +40,19 @@ def test_a_machine_catches_by_outcomes_and_says_after_how_much() -> None:
         assert 0 < len(caught.found.history) <= searcher.operations
         programs.append([step.operation for step in caught.found.history.steps])
     assert programs[0] == programs[1]
+
+
+def test_every_program_has_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alike they would all leave out the same acts: on each configuration, in each turn, from each seed."""
+    seeds: list[int] = []
+
+    def note(machine: type[ActingMachine], seed: int, acts: int) -> None:
+        seeds.append(seed)
+
+    monkeypatch.setattr("pymllm.conformance.searchers.drive", note)
+    for seed in range(3):
+        searcher_of(Fault("x", "x", ("P1",), ("radix",)), "machine", seed).go_on(30)
+    assert len(seeds) == len({*seeds}) == 90
 
 
 def test_a_search_goes_on_where_it_stopped() -> None:

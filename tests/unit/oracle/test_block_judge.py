@@ -66,12 +66,27 @@ def form(**fields: Any) -> Spoiler:
     return spoil
 
 
+def told_of(**fields: Any) -> Spoiler:
+    """Tell the observer something else."""
+
+    def spoil(outcome: Outcome) -> Outcome:
+        (effect,) = outcome.effects
+        return dataclasses.replace(outcome, effects=(dataclasses.replace(effect, **fields),))
+
+    return spoil
+
+
 BOOKS: list[Operation] = [
     AllocBlocks(2),
     RegisterBlocks((ONE,), (11,)),
     AllocSlots((Span(1, 0, 2),)),
     NameStates((ONE,), (11,)),
     Inspect(),
+]
+CROWDED: list[Operation] = [
+    *BOOKS[:2],
+    ReleaseBlocks((Span(1, 0, 2),)),
+    AllocBlocks(8),
 ]
 USED: list[Operation] = [Inspect(), AllocBlocks(2), AllocSlots((Span(2, 0, 1),)), Reset(), Inspect()]
 NOT_SEEN: list[Operation] = [*BOOKS[:-1], Reset(), Inspect()]
@@ -99,6 +114,9 @@ WRONG: list[tuple[list[Operation], Spoiler, str]] = [
     ([RetainBlocks(OUTSIDE), Inspect()], view("refs", 0, 1), "X1"),
     ([AllocBlocks(9), Inspect()], view("refs", 0, 1), "X4"),
     ([AllocBlocks(1), EvictSlots(1), Inspect()], view("free_slots", 0, 1), "C6"),
+    # An eviction of which the slots must hear.
+    (CROWDED, told_of(target=()), "C6"),
+    (CROWDED, told_of(target=(11, 22)), "C6"),
     # Resets.
     (USED, view("free_slots", 0, 2), "C9"),
     (USED, view("stamps", 8, 7), "C9"),

@@ -80,6 +80,20 @@ def test_hashes_chain_and_may_be_weak() -> None:
     assert Prefix(None, 0, 0, 0, (), "0" * 16).hash == 1
 
 
+def test_a_rival_has_the_same_weak_hash_below_the_same_prefix() -> None:
+    """C3: it differs in its last token; of a whole hash nobody finds one."""
+    weak = ColdRuns(2, 0, 0, hash_digits=1)
+    first, second = prefixes_of(weak, (1, 2, 3, 4))
+    for above, block, prefix in ((weak.nothing, (1, 2), first), (first, (3, 4), second)):
+        rival = weak.find_rival(above, block)
+        assert rival is not None
+        assert (rival[0], rival != block) == (block[0], True)
+        stem = (1, 2)[: above.length]
+        assert prefixes_of(weak, (*stem, *rival))[-1].hash == prefix.hash
+    assert weak.find_rival(weak.nothing, (1, 0), tries=1) is None
+    assert ColdRuns(2, 0, 0).find_rival(first, (3, 4)) is None
+
+
 def test_a_prefix_is_one_object() -> None:
     """C3: so that equal content is identity."""
     cold = ColdRuns(2, 0, 0)

@@ -58,6 +58,16 @@ def test_good_nodes_are_accepted_and_test_what_they_show() -> None:
     assert set(bare.evidence.exercised) == {"R3", "R9", "X3"}
 
 
+def test_counts_of_held_windows_are_tested_only_where_a_hold_is() -> None:
+    """S6: of nodes that nobody holds they are 0 anyhow."""
+    made = model()
+    made.commit_unlock(9)
+    book = NodeBook(made, Evidence(), LAWS)
+    free = [dataclasses.replace(node, lock_ref=0, swa_lock_ref=0, boundary=None) for node in GOOD]
+    assert look(book, free) is None
+    assert not {"R6", "S5", "S6"} & set(book.evidence.exercised)
+
+
 @pytest.mark.parametrize(
     ("number", "changes", "law"),
     [

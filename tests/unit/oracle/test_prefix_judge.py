@@ -82,6 +82,15 @@ def test_a_wrong_match_is_refused(changes: dict[str, Any], law: str) -> None:
     assert told.law(match, **changes) == law
 
 
+def test_a_refusal_says_which_part_of_a_match_is_wrong() -> None:
+    """R2: its length, or the form of its indices."""
+    told = ToldProgram()
+    told.put(7, 7)
+    match = told(Match(Key((7, 7))))
+    words = told.words(match, dtype="int32")
+    assert words == "R2: dtype of a match's indices: expected int64, observed int32"
+
+
 def test_what_another_namespace_caches_is_not_found() -> None:
     """K1: equal tokens elsewhere are no match."""
     told = ToldProgram()
@@ -315,7 +324,8 @@ def test_a_cache_that_keeps_nothing_finds_nothing() -> None:
     assert {"R2", "R3", "R4", "R5", "R7"} <= set(evidence.exercised)
     assert told.law(match, slots=(1,), prefix_len=1) == "R2"
     assert told.law(inserted, prefix_len=2) == "R3"
-    assert told.law(inserted, adopted=((0, 2),)) == "R4"
+    words = told.words(inserted, adopted=((0, 2),))
+    assert words == "R4: adopted ranges: expected (), observed ((0, 2),)"
     assert told.law(inserted, effects=(Effect("free", (1,)),)) == "R4"
     assert told.law(evicted, full=1) == "R5"
 

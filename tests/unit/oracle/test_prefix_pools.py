@@ -9,7 +9,6 @@ from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Step
-from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import (
     Alloc,
     Evict,
@@ -22,7 +21,7 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots
+from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots
 
 
 def windowed(**config: Any) -> ToldProgram:
@@ -150,16 +149,6 @@ def test_there_may_be_no_pool(operation: Operation) -> None:
         told.judged()
 
 
-def words(told: ToldProgram, number: int, result: Result) -> str:
-    """Return what is said of a call that has another result."""
-    step = told.step(number)
-    changed = Step(number, step.operation, Outcome(result, (), told.outcome(number).sizes))
-    steps = [changed if one.number == number else one for one in told.steps]
-    found = judge_steps(told.header, steps)[1]
-    assert found is not None
-    return found[1].message
-
-
 def test_a_refusal_names_the_call() -> None:
     """A2, A7: with its slots, or what there should be as many of."""
     told = windowed(pool="swa")
@@ -167,6 +156,7 @@ def test_a_refusal_names_the_call() -> None:
     read = told(ReadHalves((Span(given, 0, 2),)))
     halves = told.outcome(read).result
     assert isinstance(halves, Slots)
-    assert words(told, read, Slots((), (*halves.swa_slots, 0))) == "number of halves"
+    more = Slots((), (*halves.swa_slots, 0))
+    assert told.words(read, result=more) == "A7: number of halves: expected 2, observed 3"
     freed = told(Free((Span(given, 0, 2),)))
-    assert words(told, freed, Failed("ValueError")) == "free([1, 2])"
+    assert told.words(freed, result=Failed("ValueError")).startswith("A2: free([1, 2]): ")

@@ -132,8 +132,12 @@ def test_what_an_eviction_leaves_is_noticed() -> None:
 
 
 def test_an_older_page_that_is_held_is_noticed() -> None:
-    """R8: it would have been the first to go."""
+    """R8: it would have been the first to go; one that was used together with what goes is not older."""
     told = ToldProgram("radix")
+    told(Lock(told.put(9)))
+    told.put(9, 9)
+    told(Evict(1, 0))
+    assert reached_by(told)["a held page is older than what is evicted"] == 0
     told(Lock(told.put(7, 7)))
     told.put(8, 8)
     told(Evict(1, 0))

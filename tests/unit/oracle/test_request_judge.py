@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from recorded_requests import SEVEN, Change, law_of, play, result_with, sizes_with, two_served
+from recorded_requests import SEVEN, Change, law_of, play, result_with, sizes_with, two_served, words_of
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import Header
@@ -95,6 +95,9 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest(SEVEN),), result_with(state=(0, 1)), "E1"),
     ((AddRequest(SEVEN),), sizes_with(pool_avail=1), "C1"),
     ((AddRequest(SEVEN),), tells(0), "C1"),
+    ((AddRequest(SEVEN[:2]), RunStep()), sizes_with(free_count=1), "C2"),
+    ((AddRequest(SEVEN[:2]), RunStep()), sizes_with(pool_avail=1), "C1"),
+    ((AddRequest(SEVEN[:2]), RunStep()), sizes_with(pool_avail=1, free_count=1), "C1"),
     (two_served(), first_block(5), "C3"),
     (two_served(), result_with(kv=lambda kv: (1, *kv[1:])), "E1"),
     (two_served(), result_with(state=(0, 0)), "E1"),
@@ -124,9 +127,9 @@ WRONG: list[tuple[tuple[Operation, ...], Change, str]] = [
     ((AddRequest((1, 2)), Release(1)), tells(), "C1"),
     ((AddRequest((1, 2)), Release(1), Release(1)), answer(Done()), "X1"),
     ((AddRequest((1, 2)), Reset()), answer(Failed("RuntimeError")), "C9"),
-    ((AddRequest((1, 2)), Reset()), tells(0), "C9"),
-    ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "X7"),
-    ((Reset(), Reset()), sizes_with(pool_avail=-1), "X7"),
+    ((AddRequest((1, 2)), Reset()), tells(0), "X7"),
+    ((AddRequest((1, 2)), Reset()), sizes_with(pool_avail=-1), "C9"),
+    ((Reset(), Reset()), sizes_with(pool_avail=-1), "C9"),
     # Looks, faults, misuse.
     ((Inspect(),), answer(Done()), "E2"),
     ((Fault("forward"),), answer(Failed("TypeError")), "X2"),
@@ -140,14 +143,12 @@ def test_a_wrong_outcome_breaks_its_law(program: tuple[Operation, ...], change: 
     assert law_of(play(*program), change) == law
 
 
-def test_a_refused_reset_is_called_one() -> None:
-    """C9: in the words of the violation."""
-    *before, last = play(AddRequest((1, 2)), Reset()).steps
-    assert last.outcome is not None
-    wrong = dataclasses.replace(last, outcome=answer(Failed("RuntimeError"))(last.outcome))
-    found = judge_steps(play().header, [*before, wrong])[1]
-    assert found is not None
-    assert found[1].message == "reset"
+def test_a_refusal_names_what_was_done() -> None:
+    """C1, C9: a reset, or an eviction that makes room."""
+    reset = play(AddRequest((1, 2)), Reset())
+    assert words_of(reset, answer(Failed("RuntimeError"))).startswith("C9: reset: ")
+    words = words_of(play(AddRequest(SEVEN)), tells(5))
+    assert words == "C1: blocks that an eviction gives up: expected [], observed [5]"
 
 
 @pytest.mark.parametrize("prompt", [(1, 2, 5, 6, 7), SEVEN])

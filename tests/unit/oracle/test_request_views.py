@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from recorded_requests import SEVEN, Change, law_of, play, result_with
+from recorded_requests import SEVEN, Change, law_of, play, result_with, words_of
 
 from pymllm.oracle.operations import Fault, Inspect, Operation
 from pymllm.oracle.request_operations import AddRequest, Pause, Release, RunStep
@@ -49,6 +49,12 @@ def with_part(part: str, at: int, **fields: Any) -> Change:
 def test_a_wrong_view_breaks_its_law(program: tuple[Operation, ...], change: Change, law: str) -> None:
     """C1, C2, C3, C7, E1, E2: one thing is told wrong."""
     assert law_of(play(*program), change) == law
+
+
+def test_a_request_of_another_name_is_refused_by_it() -> None:
+    """E2: the words say which was asked for."""
+    words = words_of(play(AddRequest(SIX)), result_with(request=7))
+    assert words == "E2: the request that is told of: expected 1, observed 7"
 
 
 def test_of_a_request_whose_step_failed_no_content_is_known() -> None:

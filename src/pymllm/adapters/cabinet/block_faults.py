@@ -17,8 +17,8 @@ _REFERENCES = (
     Fault(
         "B118",
         "Shared block released twice in one call counts once",
-        ("C1",),
-        ("blocks", "requests"),
+        ("C1", "X6"),  # an observer that raises is told of a block that the books still have
+        ("blocks",),
         (
             Edit(
                 f"{_ALLOCATOR}._give_back",
@@ -46,7 +46,7 @@ _REFERENCES = (
     Fault(
         "B133",
         "Null and repeated blocks reach the free queue",
-        ("C1", "E4"),
+        ("C1", "E4", "C3"),  # C3: they can be registered, too
         ("blocks", "requests"),
         (
             Edit(
@@ -133,7 +133,7 @@ _INDEXED = (
     Fault(
         "B122",
         "Registering a block twice raises its parent's child count twice",
-        ("C1", "C3"),
+        ("C1", "C3", "C6"),  # C6: nobody is told of the children that it forgets
         ("blocks", "requests"),
         (
             Edit(

@@ -17,7 +17,7 @@ _IN_THE_ALLOCATOR = (
         "B76",
         "Aborted restore leaves a published, never-filled slot",
         ("X2", "C7"),
-        ("blocks", "requests"),
+        ("requests",),
         (Edit(f"{_ALLOCATOR}._commit", "self._invalidate_blocks_batch(kept)", "pass"),),
         note="the slot is mapped before the copy, and stays so where the copy fails",
     ),
@@ -25,7 +25,7 @@ _IN_THE_ALLOCATOR = (
         "B80",
         "Offsets framed on the first chunk only",
         ("C8",),
-        ("blocks", "requests"),
+        ("requests",),
         (Edit(f"{_ALLOCATOR}.compute_and_store_offsets", "first = start + skipped", "first = skipped"),),
     ),
     Fault(
@@ -48,7 +48,7 @@ _IN_THE_ALLOCATOR = (
         "B85",
         "Snapshot allocation evicts the blocks being committed",
         ("C5",),
-        ("blocks", "requests"),
+        ("blocks",),
         (
             Edit(
                 f"{_SLOTS}._evictable",
@@ -61,7 +61,7 @@ _IN_THE_ALLOCATOR = (
         "B86",
         "State index computed in the wrong block size",
         ("C8", "E4"),
-        ("blocks", "requests"),
+        ("requests",),
         (
             Edit(
                 f"{_ALLOCATOR}._blocks_ending_at",
@@ -104,7 +104,8 @@ _IN_REQUESTS = (
     Fault(
         "B76-requests",
         "Aborted restore leaves a published, never-filled slot",
-        ("E1", "E2", "C1"),  # C1: it holds hits behind the last state, which a right one does not
+        # C1: it holds hits behind the last state, which a right one does not. E4: it needs blocks for them.
+        ("E1", "E2", "C1", "E4"),
         ("requests",),
         (
             Edit(f"{_REQUESTS}._resume", " if slots.has_state(live.blocks[count - 1])", ""),
@@ -119,7 +120,7 @@ _IN_REQUESTS = (
     Fault(
         "B79-requests",
         "Idle dummy step wipes the prefix cache",
-        ("C1", "C6"),
+        ("C1", "C6", "E4"),  # E4: requests that are set aside cannot go on
         ("requests",),
         (
             Edit(

@@ -210,23 +210,26 @@ _EVICTION = (
     Fault(
         "B61",
         "Victim has descendants in the other tier",
-        ("R9", "R5", "S4", "R6", "X2"),  # what hangs below goes with it, or stays behind without it
+        # What hangs below goes too, out of turn, or stays behind; or what walks the broken tree next fails.
+        ("R9", "S4", "R5", "R2", "X2"),
         ("radix-window",),
         (
             Edit(
                 f"{_WINDOW_PLAN}.take_windows",
                 "if self.leaves.is_leaf(node):",
-                "if node.children and all(child.swa_tombstone for child in node.children.values()):\n"
+                "below = node.children.values()\n"
+                "if below and not node.lock_ref and all(child.swa_tombstone for child in below):\n"
                 "    self.leaves._choose(node)\n"
                 "    continue\n"
                 "if self.leaves.is_leaf(node):",
             ),
         ),
+        settings={"pool": "swa"},
     ),
     Fault(
         "B62",
         "Counter adjusted on the wrong side of a move",
-        ("S6",),
+        ("S6", "S3"),  # S3: whoever asks for as much as the counter says does not get it
         ("radix-window",),
         (
             Edit(

@@ -107,7 +107,8 @@ _IN_THE_ENGINE = (
             Edit(
                 f"{_MEMORY}._insert",
                 'options["mamba_value"] = self.states.save(live)',
-                'options["mamba_value"] = self.states.save(live)\naligned -= self.page_size',
+                'options["mamba_value"] = self.states.save(live)\n'
+                "aligned -= self.page_size if aligned > self.page_size else 0",
             ),
         ),
         note="no second component shortens a key: the engine cuts a page off after it has saved the state",

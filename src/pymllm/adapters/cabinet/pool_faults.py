@@ -54,7 +54,8 @@ _SLOTS = (
     Fault(
         "B100",
         "Books balance while a page has two owners",
-        ("A2", "A3", "A4", "X7"),  # where the first owner gave it back, it is out of its turn
+        # Where the first owner gave it back, it is out of its turn, as if a call before it had done that.
+        ("A2", "A3", "A4", "X4", "X7"),
         ("token-slots", "swa-slots"),
         (
             Edit(

@@ -65,7 +65,8 @@ ROLES: dict[str, Roles] = {
         "reset reset_refused_by_pool reset_refused_by_state_pool",
         "match_key:pages,turn,other insert_fresh:pages,turn,other insert_token_ids:pages,turn "
         "insert_windowed:pages,turn,other,protected,evicted request:pages,turn,other,evicted "
-        "reinsert_stored:pages,turn,other,evicted serve:pages,turn,other insert_with_state:pages,turn,other "
+        "punch_hole:pages,turn,at serve:pages,turn,other insert_with_state:pages,turn,other "
+        "reinsert_stored:pages,turn,other,evicted "
         "add_state_to_stored:pages,turn,other add_state_under_holds:pages,turn hoard_slots:pages "
         "insert_refused_by_pool:pages,turn,other insert_badly:pages,turn insert_without_halves:pages,turn",
     ),
@@ -77,9 +78,12 @@ ROLES: dict[str, Roles] = {
         vital="step",
     ),
     "BlockMachine": _roles(
-        "alloc alloc_all publish serve", "release release_all drop_states evict_slots", "reset", vital="tick"
+        "alloc alloc_all publish serve outlive",
+        "release release_all drop_states evict_slots",
+        "reset",
+        vital="tick",
     ),
-    "RequestMachine": _roles("add add_two add_longest", "release serve decode", "reset"),
+    "RequestMachine": _roles("add add_two add_longest add_rival", "release serve decode", "reset"),
 }
 """The roles of every machine that there is."""
 

@@ -1,0 +1,95 @@
+"""What became of faults, kept in a file as soon as it is known: a run that dies goes on where it was."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymllm
+from pymllm.conformance.detection import Detection, FaultResult, HuntTask
+from pymllm.errors import UsageError
+from pymllm.oracle.records import decode, encode
+
+__all__ = ["KeptResults"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    key: str
+    id: str
+    detections: tuple[Detection, ...]
+    problems: tuple[str, ...]
+    seconds: float
+
+
+class KeptResults:
+    """A file of JSON lines, one for each fault that was looked for.
+
+    A line counts only for the same fault, looked for in the same way, by the same source: after a change of
+    the package everything is looked for again.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it is made where there is none.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[str, _Line] = {}
+        try:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n" if text and not text.endswith("\n") else "")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"results cannot be kept in {path}: {error}") from error
+        for each in text.splitlines():
+            line = _read(each)
+            if line is not None:
+                self._lines[line.key] = line
+
+    def find(self, task: HuntTask) -> FaultResult | None:
+        """Return what became of a fault, if that is known."""
+        line = self._lines.get(_key_of(task))
+        if line is None:
+            return None
+        return FaultResult(task.fault, line.detections, line.problems, line.seconds)
+
+    def keep(self, task: HuntTask, result: FaultResult) -> None:
+        """Write down what became of a fault."""
+        line = _Line(_key_of(task), task.fault.id, result.detections, result.problems, result.seconds)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(encode(line)) + "\n")
+
+
+def _read(text: str) -> _Line | None:
+    """Read a line; ``None`` for one that whoever wrote it did not finish."""
+    try:
+        line: Any = decode(_Line, json.loads(text))
+    except ValueError:
+        return None
+    found: _Line = line
+    return found
+
+
+def _key_of(task: HuntTask) -> str:
+    return hashlib.sha256(f"{_digest_of_source()} {task!r}".encode()).hexdigest()
+
+
+@functools.cache
+def _digest_of_source() -> str:
+    """Hash every module of the package, by name and text."""
+    folder = Path(pymllm.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()

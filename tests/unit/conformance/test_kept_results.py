@@ -1,0 +1,57 @@
+"""Results are kept as soon as they are known, and only for what they are of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.conformance.detection import Detection, FaultResult, HuntPlan, HuntTask
+from pymllm.conformance.kept_results import KeptResults
+from pymllm.errors import UsageError
+
+FAULT = Fault("x", "is wrong", ("R1",), ("radix",))
+TASK = HuntTask(FAULT, HuntPlan())
+FOUND = Detection(0, "R1", "page 3", "machine", "radix", {"page_size": 1, "window": None}, 12, 0.5, 4)
+RESULT = FaultResult(FAULT, (FOUND,), ("seed 1: not caught",), 1.5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.jsonl"
+
+
+def test_a_result_is_known_to_the_next_run(path: Path) -> None:
+    """All of it; the run that found it has no need of it."""
+    KeptResults(path).keep(TASK, RESULT)
+    assert KeptResults(path).find(TASK) == RESULT
+
+
+def test_a_result_counts_only_for_what_it_is_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same fault, looked for in the same way, in the same package."""
+    KeptResults(path).keep(TASK, RESULT)
+    kept = KeptResults(path)
+    assert kept.find(HuntTask(replace(FAULT, laws=("R2",)), TASK.plan)) is None
+    assert kept.find(HuntTask(FAULT, HuntPlan((1,)))) is None
+    monkeypatch.setattr("pymllm.conformance.kept_results._digest_of_source", lambda: "another")
+    assert kept.find(TASK) is None
+
+
+@pytest.mark.parametrize("broken", ['{"key": "half', "[]", '{"key": "x"}'])
+def test_a_line_that_was_not_finished_is_passed_over(path: Path, broken: str) -> None:
+    """Whoever died while it was written has it to do again; what is written next is a line of its own."""
+    path.write_text(broken, encoding="utf-8")
+    kept = KeptResults(path)
+    assert kept.find(TASK) is None
+    kept.keep(TASK, RESULT)
+    assert KeptResults(path).find(TASK) == RESULT
+    assert path.read_text(encoding="utf-8").splitlines()[0] == broken
+
+
+def test_a_file_that_cannot_be_had_is_refused(path: Path) -> None:
+    """X1: before anything is looked for."""
+    path.mkdir()
+    with pytest.raises(UsageError, match="results cannot be kept in"):
+        KeptResults(path)
