@@ -1,4 +1,4 @@
-"""What benchmarks share: stored runs say machine and code; a GPU's results are shown and written at the end."""
+"""What benchmarks share: stored runs say machine and code; GPU results are shown and written at the end."""
 
 from __future__ import annotations
 

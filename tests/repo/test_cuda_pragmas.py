@@ -15,7 +15,7 @@ LISTED: dict[str, int] = {
     "instrument/nvml_device.py": 1,
     "instrument/torch_memory_source.py": 11,
     "mem_cache/fused_rows.py": 2,
-    "mem_cache/host_store.py": 1,
+    "mem_cache/host_pages.py": 1,
     "mem_cache/row_kernels.py": 3,
 }
 
