@@ -10,10 +10,11 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from pymllm.adapters.process.field_notes import with_notes
 from pymllm.adapters.process.wire import operations_schema, read_outcome
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
-from pymllm.oracle.outcomes import Outcome, outcome_schema
+from pymllm.oracle.outcomes import RESULTS, Effect, Outcome, outcome_schema
 from pymllm.oracle.records import decode, decode_tagged, encode_tagged, name_of, tagged_schema_of
 
 __all__ = [
@@ -275,7 +276,7 @@ def protocol_schema() -> dict[str, Any]:
         "properties": {
             "say": {"const": "outcome"},
             "step": {"type": "integer", "minimum": 1},
-            "outcome": outcome_schema(),
+            "outcome": _outcome_schema(),
         },
         "required": ["say", "step", "outcome"],
         "additionalProperties": False,
@@ -290,4 +291,17 @@ def protocol_schema() -> dict[str, Any]:
 
 def _named(speaker: str, kinds: tuple[type, ...]) -> dict[str, Any]:
     described = tagged_schema_of(kinds, "say")["oneOf"]
-    return {f"{speaker}-{name_of(kind)}": schema for kind, schema in zip(kinds, described, strict=True)}
+    return {
+        f"{speaker}-{name_of(kind)}": with_notes(schema, kind)
+        for kind, schema in zip(kinds, described, strict=True)
+    }
+
+
+def _outcome_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = with_notes(outcome_schema(), Outcome)
+    results, effects = schema["properties"]["result"], schema["properties"]["effects"]
+    results["oneOf"] = [
+        with_notes(found, kind) for found, kind in zip(results["oneOf"], RESULTS, strict=True)
+    ]
+    effects["items"] = with_notes(effects["items"], Effect)
+    return schema

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pymllm.adapters.process.field_notes import with_notes
 from pymllm.errors import ProgramError
 from pymllm.oracle.operations import OPERATIONS, Hash, Key, Lock, Operation, Span, Unlock
 from pymllm.oracle.outcomes import RESULTS, Effect, Outcome, outcome_from_plain
@@ -248,13 +249,14 @@ def operations_schema() -> dict[str, Any]:
 def _operation_schema(kind: type) -> dict[str, Any]:
     properties = {name: _field_schema(hint) for name, hint in _hints_of(kind).items()}
     required = [name for name, default, _ in _writers_of(kind) if default is _ABSENT]
-    return {
+    schema = {
         "type": "object",
         "description": (kind.__doc__ or "").partition("\n")[0],
         "properties": {"op": {"const": name_of(kind)}, **properties},
         "required": ["op", *required],
         "additionalProperties": False,
     }
+    return with_notes(schema, kind)
 
 
 def _field_schema(hint: Any) -> dict[str, Any]:
