@@ -20,11 +20,11 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     "history": ("a line of a program's file", "pymllm.oracle.history:history_schema"),
     "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
+    "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol-check": (
         "what verify --check-protocol prints",
         "pymllm.cli.protocol_document:protocol_check_schema",
     ),
-    "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "run": ("a line of a run in a store", "pymllm.report.records:run_schema"),
     "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),

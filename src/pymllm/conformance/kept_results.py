@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pymllm
 from pymllm.conformance.detection import Detection, FaultResult, HuntTask
+from pymllm.conformance.soak.records import build_version
 from pymllm.errors import UsageError
 from pymllm.oracle.records import decode, encode
 
@@ -82,14 +81,4 @@ def _read(text: str) -> _Line | None:
 
 
 def _key_of(task: HuntTask) -> str:
-    return hashlib.sha256(f"{_digest_of_source()} {task!r}".encode()).hexdigest()
-
-
-@functools.cache
-def _digest_of_source() -> str:
-    """Hash every module of the package, by name and text."""
-    folder = Path(pymllm.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(f"{build_version()} {task!r}".encode()).hexdigest()
