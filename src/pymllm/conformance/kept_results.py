@@ -44,6 +44,7 @@ class KeptResults:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._version = build_version()
         self._lines: dict[str, _Line] = {}
         try:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -58,16 +59,19 @@ class KeptResults:
 
     def find(self, task: HuntTask) -> FaultResult | None:
         """Return what became of a fault, if that is known."""
-        line = self._lines.get(_key_of(task))
+        line = self._lines.get(self._key_of(task))
         if line is None:
             return None
         return FaultResult(task.fault, line.detections, line.problems, line.seconds)
 
     def keep(self, task: HuntTask, result: FaultResult) -> None:
         """Write down what became of a fault."""
-        line = _Line(_key_of(task), task.fault.id, result.detections, result.problems, result.seconds)
+        line = _Line(self._key_of(task), task.fault.id, result.detections, result.problems, result.seconds)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(encode(line)) + "\n")
+
+    def _key_of(self, task: HuntTask) -> str:
+        return hashlib.sha256(f"{self._version} {task!r}".encode()).hexdigest()
 
 
 def _read(text: str) -> _Line | None:
@@ -78,7 +82,3 @@ def _read(text: str) -> _Line | None:
         return None
     found: _Line = line
     return found
-
-
-def _key_of(task: HuntTask) -> str:
-    return hashlib.sha256(f"{build_version()} {task!r}".encode()).hexdigest()

@@ -7,7 +7,6 @@ deterministic (X3). What was *measured* (time, memory, walks from inside, files)
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -235,7 +234,6 @@ class RunRecord:
 
 
 @cache
-@functools.cache
 def build_version() -> str:
     """Return this package's version with a digest of its source, so that no change passes unnoticed."""
     folder = Path(__file__).parents[2]
