@@ -7,7 +7,6 @@ addresses that are not aligned) is refused before anything is launched, and torc
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import warnings
 from bisect import bisect_left
@@ -309,10 +308,10 @@ def make_fused(fused: bool | None, device: torch.device, build: Callable[[], T])
 
 def _obstacle(device: torch.device) -> str | None:
     """Say why kernels cannot move rows on a device."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    import triton
-
+    try:
+        import triton
+    except ImportError as error:
+        return f"there is no Triton ({error})"
     interpreted = triton.knobs.runtime.interpret
     if device.type == "cpu" and not interpreted:
         return "on the CPU Triton only interprets kernels, with TRITON_INTERPRET=1 in the environment"
