@@ -7,7 +7,6 @@ addresses that are not aligned) is refused before anything is launched, and torc
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import warnings
 from bisect import bisect_left
@@ -309,10 +308,10 @@ def make_fused(fused: bool | None, device: torch.device, build: Callable[[], T])
 
 def _obstacle(device: torch.device) -> str | None:
     """Say why kernels cannot move rows on a device."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    import triton
-
+    try:
+        import triton
+    except ImportError as error:
+        return f"there is no Triton ({error})"
     interpreted = triton.knobs.runtime.interpret
     if device.type == "cpu" and not interpreted:
         return "on the CPU Triton only interprets kernels, with TRITON_INTERPRET=1 in the environment"
@@ -345,8 +344,8 @@ def _compiled(
 def _loaded(
     device: torch.device, kernel: Any, constants: list[Any], warps: int
 ) -> Launch:  # pragma: needs cuda
-    # Through the compiled kernel itself: Triton's usual way looks it up by the types of all arguments at each
-    # launch. A first launch, of no rows, loads it on the device.
+    # Through the compiled kernel itself: Triton's usual way looks it up by all arguments at each launch, 12.4
+    # us of the host against 2.5 (Triton 3.6, without the driver's part). One of no rows loads it.
     nothing = (1, 0, 1, *NO_INDEX, *NO_INDEX, *(1, *_NO_PLACE, *_NO_PLACE) * 2)
     with torch.cuda.device(device):
         compiled = kernel.warmup(*nothing, *constants, num_warps=warps, grid=(1,))

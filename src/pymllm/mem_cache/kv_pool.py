@@ -221,8 +221,8 @@ class KVPool:
             ``0 <= layer_id < layer_num``.
         indices : torch.Tensor
             Slots, any integer dtype, any shape (n elements in all), any device. Slot 0 may repeat, for
-            padded tokens; its content is then any of theirs. Another slot that repeats is the caller's
-            error.
+            padded tokens; each of its elements is then one of theirs, for a GPU writes them side by side.
+            Another slot that repeats is the caller's error.
         k, v : torch.Tensor
             One row for each index, in the pool's dtype and on its device. Any shape whose trailing
             dimensions multiply to ``head_num * head_dim`` and whose leading ones multiply to n:

@@ -61,21 +61,22 @@ def move_part(  # type: ignore[no-untyped-def]  # pragma: needs cuda
 
     # All of this is 64-bit: rows can be beyond 2^31 elements. The compiler does not know how a pointer that
     # was a number is aligned; told, it moves 16 bytes at a time.
-    to = row_numbers(lanes, is_row, write, write_width, write_step)
-    first = target.to(tl.pointer_type(WORD)) + layer * target_layer
-    targets = tl.multiple_of(first + ((to * target_row)[:, None] + columns[None, :]), (1, UNIT))
     if CLEAR:
-        tl.store(targets, tl.zeros([ROWS, CHUNK], dtype=WORD), mask=mask)
+        tile = tl.zeros([ROWS, CHUNK], dtype=WORD)
     else:
         at = row_numbers(lanes, is_row, read, read_width, read_step)
         first = source.to(tl.pointer_type(WORD)) + layer * source_layer
         sources = tl.multiple_of(first + ((at * source_row)[:, None] + columns[None, :]), (1, UNIT))
         tile = tl.load(sources, mask=mask)
-        if BARRIER:
-            # A row may be read and written by one call. The tile has all rows of its columns, and no other
-            # tile has any of those, so that all are read before one is written.
-            tl.debug_barrier()
-        tl.store(targets, tile, mask=mask)
+    # The content is on its way while it is looked up where it goes.
+    to = row_numbers(lanes, is_row, write, write_width, write_step)
+    first = target.to(tl.pointer_type(WORD)) + layer * target_layer
+    targets = tl.multiple_of(first + ((to * target_row)[:, None] + columns[None, :]), (1, UNIT))
+    if BARRIER:
+        # A row may be read and written by one call. The tile has all rows of its columns, and no other tile
+        # has any of those, so that all are read before one is written.
+        tl.debug_barrier()
+    tl.store(targets, tile, mask=mask)
 
 
 # No number is a constant of the compiled kernel, so that it serves every batch, layer and address.

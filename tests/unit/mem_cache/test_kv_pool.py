@@ -230,7 +230,10 @@ def test_padded_tokens_all_land_in_slot_0(device: torch.device) -> None:
     pool = make_pool(device)
     k, v = make_rows(pool, 4)
     pool.set_kv_buffer(0, torch.tensor([0, 3, 0, 0], device=device), k, v)
-    assert any(torch.equal(pool.k_buffer[0][0], k[row]) for row in (0, 2, 3))
+    if device.type == "cpu":
+        assert any(torch.equal(pool.k_buffer[0][0], k[row]) for row in (0, 2, 3))
+    else:  # written side by side: of a long row, each may have left a part
+        assert (pool.k_buffer[0][0] == k[[0, 2, 3]]).any(0).all()
     pool.k_buffer[0][0] = 0
     pool.v_buffer[0][0] = 0
     assert_only_rows(pool, 0, [3], k[1:2], v[1:2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -101,3 +102,31 @@ def test_zeros_come_from_nowhere(cold_cache: Path) -> None:
     ptx = compile_for_a_gpu(cold_cache, 1, 4096, 16, clears=True, ordered=False)
     assert "st.global.v2.b64" in ptx
     assert "ld.global.v2" not in ptx
+
+
+def test_a_prepared_kernel_is_launched_without_being_looked_up(cold_cache: Path) -> None:
+    """Issue 10: compiled once, for 32 and 64 bits whatever the numbers are, on the device that it is for."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.unit.mem_cache.fake_driver"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    (types,) = found["types"]
+    wide = {"read", "write", "read_step", "write_step"}
+    for part in ("a", "b"):
+        wide |= {f"{part}_{end}{step}" for end in ("source", "target") for step in ("", "_layer", "_row")}
+    assert {name for name, kind in types.items() if kind == "i64"} == wide
+    assert sum(kind == "i32" for kind in types.values()) == 23 - len(wide)
+    nothing = [1, 0, 1, *[0] * 6, *[1, *[0] * 6] * 2]
+    assert [launch[3] for launch in found["launches"]] == [nothing, found["numbers"], [1, 0, 1, *[0] * 20]]
+    assert [launch[:3] for launch in found["launches"]] == [
+        [programs, 7, "function"] for programs in (1, 8, 2**20)
+    ]
+    assert {launch[4] for launch in found["launches"]} == {33}
+    assert found["devices"] == ["cuda:0", "cuda:0"], (
+        "entered to prepare it, and where another is the current one"
+    )
