@@ -36,7 +36,7 @@ def test_a_result_counts_only_for_what_it_is_of(path: Path, monkeypatch: pytest.
     assert kept.find(HuntTask(replace(FAULT, laws=("R2",)), TASK.plan)) is None
     assert kept.find(HuntTask(FAULT, HuntPlan((1,)))) is None
     monkeypatch.setattr("pymllm.conformance.kept_results.build_version", lambda: "another")
-    assert kept.find(TASK) is None
+    assert KeptResults(path).find(TASK) is None
 
 
 @pytest.mark.parametrize("broken", ['{"key": "half', "[]", '{"key": "x"}'])
