@@ -156,18 +156,18 @@ class HostSlotStore(SlotStore):
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
+        pages = self.check_held(indices)
+        return pages if self.page_size == 1 or not pages.size else self._distinct(pages)
+
+    def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
+        """Return the page of each slot, repeats and all, checked where ownership is."""
         slots = self._read(indices)
-        if self.page_size == 1:
-            if self.check_ownership and slots.size:
-                self._check_held(slots, slots)
-                self._check_distinct(slots)
-            return slots
-        if not slots.size:
-            return _NOTHING
-        pages = self._pages_of(slots)
-        if self.check_ownership:
+        pages = slots if self.page_size == 1 else self._pages_of(slots)
+        if self.check_ownership and slots.size:
             self._check_held(slots, pages)
-        return self._distinct(pages)
+            if self.page_size == 1:
+                self._check_distinct(slots)
+        return pages
 
     def give(self, pages: NDArray[np.int64]) -> None:
         """Label pages as young, or as pending inside a group."""
@@ -226,7 +226,7 @@ class HostSlotStore(SlotStore):
         return numbers if len(shape) == 1 else numbers.view(shape)
 
     def new_table(self) -> NDArray[np.int32]:
-        """Return an int32 zero for each page, page 0 included."""
+        """Return a zero for each page, page 0 included."""
         return np.zeros(self.pages + 1, np.int32)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
