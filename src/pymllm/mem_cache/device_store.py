@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import torch
 
+from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.slot_store import SlotStore
 
 __all__ = ["DeviceSlotStore"]
@@ -162,7 +163,7 @@ class DeviceSlotStore(SlotStore):
         if check_range and not torch.equal(slots, slots.clamp(0, self.last_slot)):
             raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
         if self.page_size == 1:
-            return slots, torch.zeros_like(slots)
+            return slots, self._offsets  # a zero, for all of them
         pages = self._pages_of(slots)
         return pages, torch.sub(slots, pages, alpha=self.page_size)
 
@@ -201,9 +202,8 @@ class DeviceSlotStore(SlotStore):
         """Return ``indices`` as one dimension of int64 on the device, without a copy where they are that."""
         if not isinstance(indices, torch.Tensor):
             raise TypeError(f"indices must be a tensor of integers, got {type(indices).__name__}")
-        dtype = indices.dtype
-        if (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool) and indices.numel():
-            raise TypeError(f"indices must be integers, got a tensor of {dtype}")
+        if indices.dtype not in INTEGER_DTYPES and indices.numel():
+            raise TypeError(f"indices must be integers, got a tensor of {indices.dtype}")
         slots = indices if indices.dim() == 1 else indices.reshape(-1)
         return slots.to(device=self.device, dtype=torch.int64)
 

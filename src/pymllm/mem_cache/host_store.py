@@ -214,6 +214,8 @@ class HostSlotStore(SlotStore):
         # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
         if check_range and slots.size and slots.view(np.uint64).max() > self.last_slot:
             raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
+        if self.page_size == 1:
+            return slots, self._offsets  # a zero, for all of them
         pages = self._pages_of(slots)
         return pages, slots - pages * self.page_size
 

@@ -150,7 +150,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def locate(self, indices: torch.Tensor, *, check_range: bool = False) -> tuple[Pages, Pages]:
-        """Return page and offset in the page for each slot, repeats and all.
+        """Return page and offset in the page for each slot, repeats and all; one offset where all are 0.
 
         Parameters
         ----------

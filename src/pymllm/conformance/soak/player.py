@@ -145,11 +145,12 @@ class _Run:
         swarm = Swarm(machine, place.machine, self.source, reach_of(place.kind, place.config))
         self.off = tuple(sorted(acts_of(type(machine)).keys() - set(swarm.acts)))
         next_walk = task.audit if task.audit > 1 else math.inf
-        while self.operations < task.limit and self.acts < _IDLE_MOST * task.limit:
+        steps = machine.examiner.history.steps
+        while len(steps) < task.limit and self.acts < _IDLE_MOST * task.limit:
             self.acts += 1
-            swarm.play(self.operations)
-            if self.operations >= next_walk:
-                next_walk = self.operations + task.audit
+            swarm.play(len(steps))
+            if len(steps) >= next_walk:
+                next_walk = len(steps) + task.audit
                 with self._clocks.part("walks"):
                     machine.look_inside()
 
