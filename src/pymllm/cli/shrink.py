@@ -147,7 +147,10 @@ def _shrink(
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
     best = replace(best, history=History(header, best.history.steps))
     output = str(target) if _write(best.history, target) else None
-    shrunk = Shrunk(file, output, before, best, shrinker.budget.plays, shrinker.budget.seconds)
+    budget = shrinker.budget
+    shrunk = Shrunk(
+        file, output, before, best, budget.plays, budget.seconds, dict(sorted(budget.misfits.items()))
+    )
     say(json.dumps(make_document(shrunk), indent=2) if as_json else make_text(shrunk))
     if interruption is not None:
         raise interruption

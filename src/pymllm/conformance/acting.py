@@ -97,12 +97,15 @@ class FoundViolation:
     scenario : Scenario or None
         The acts that led to it, where a machine played them: what an engine of theirs does wrong, its calls
         alone do not show.
+    mistakes : tuple of str
+        What this package did wrong itself while a smaller program was looked for, a line each.
     """
 
     history: History
     violation: InvariantViolation
     is_unfinished: bool = False
     scenario: Scenario | None = None
+    mistakes: tuple[str, ...] = ()
 
 
 class ActingMachine(RuleBasedStateMachine):

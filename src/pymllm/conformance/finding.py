@@ -30,6 +30,8 @@ class Finding:
         Whether its outcomes alone show it, without the implementation.
     is_unfinished : bool
         Whether the search for a smaller program was cut short.
+    mistakes : tuple of str
+        As of `pymllm.conformance.acting.FoundViolation`.
     """
 
     violation: InvariantViolation
@@ -37,6 +39,7 @@ class Finding:
     is_rerun: bool
     is_judged: bool
     is_unfinished: bool = False
+    mistakes: tuple[str, ...] = ()
 
     @property
     def law(self) -> str:
@@ -69,6 +72,7 @@ def make_finding(found: FoundViolation) -> Finding:
         _is_rerun(found.history, law),
         _is_judged(found.history, law),
         found.is_unfinished,
+        found.mistakes,
     )
 
 

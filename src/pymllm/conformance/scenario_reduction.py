@@ -161,8 +161,8 @@ class ScenarioReduction:
             raise
         except HungError:
             self._budget.hangs += 1
-        except Exception:
-            return None  # an engine in a pool that is too small may meet anything
+        except Exception as error:  # an engine in a pool that is too small may meet anything
+            self._budget.note_failure(error)
         return None
 
     def _machine_of(self, config: Config) -> type[ActingMachine]:

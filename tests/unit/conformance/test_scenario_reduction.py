@@ -86,6 +86,17 @@ def test_a_hang_is_counted(tiny: str) -> None:
     assert budget.hangs == 1
 
 
+def test_a_mistake_of_a_machine_is_told(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario that it stopped is no smaller one, and its reader knows."""
+    found = found_by_rows(f"{tiny}:KeepsEntries")
+    budget = ShrinkBudget()
+    monkeypatch.delattr(RowMachine, "admit")
+    assert not ScenarioReduction(found, {"P2"}, budget).begin()
+    assert not budget.misfits
+    assert budget.mistakes.total() == 1
+    assert budget.tell_mistakes()[0].startswith("1 candidate could not be run: KeyError: 'admit'")
+
+
 def test_it_ends_in_the_middle_of_a_scenario(tiny: str) -> None:
     """Time is looked at before each operation."""
     found = found_by_rows(f"{tiny}:KeepsEntries")
