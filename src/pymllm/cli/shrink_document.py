@@ -116,7 +116,7 @@ class ProgramRow:
 class Document:
     """What ``pymllm shrink --json`` prints; ``again`` is null where a rerun does not show the violation.
 
-    ``misfits`` counts programs that could not be run, by error; ``mistakes`` are those of this package itself.
+    ``misfits`` counts programs that could not be run, by error; ``mistakes`` are this package's own.
     """
 
     schema: str

@@ -40,8 +40,8 @@ class ShrinkBudget:
     plays, hangs : int
         So far.
     misfits : Counter of str
-        Candidates that could not be run, by the class of the error that stopped them: an engine in a pool that
-        is too small, a call that no adapter can carry out.
+        Candidates that could not be run, by the class of the error that stopped them: an engine in a pool
+        that is too small, a call that no adapter can carry out.
     mistakes : Counter of str
         Those that this package stopped itself by a mistake of its own, by what it was and where: a law may be
         broken by a smaller program that nobody could look at.

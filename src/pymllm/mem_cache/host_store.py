@@ -208,7 +208,7 @@ class HostSlotStore(SlotStore):
 
     def locate(
         self, indices: torch.Tensor, *, check_range: bool = False
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
         """Return page and offset in the page for each slot, repeats and all."""
         slots = self._read(indices)
         # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
@@ -220,7 +220,7 @@ class HostSlotStore(SlotStore):
         return pages, slots - pages * self.page_size
 
     def slots_at(
-        self, pages: NDArray[np.integer], offsets: NDArray[np.int64], shape: torch.Size
+        self, pages: NDArray[np.integer], offsets: NDArray[np.integer], shape: torch.Size
     ) -> torch.Tensor:
         """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
         slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)

@@ -86,7 +86,7 @@ def test_what_stops_a_candidate_is_counted_by_class() -> None:
 
 
 def test_a_mistake_of_ours_is_told_with_its_place() -> None:
-    """What a driver or a judge did not mean to raise hides smaller programs: it must not pass for a misfit."""
+    """What a driver or a judge did not mean to raise hides smaller programs: it is no misfit."""
     budget = ShrinkBudget()
     for _ in range(2):
         budget.note_failure(_caught("pymllm.oracle.judge", AttributeError("no such thing")))
