@@ -52,10 +52,14 @@ class Shrunk:
 
     @property
     def again(self) -> str | None:
-        """What to type to see the violation again; ``None`` where that does not show it."""
-        if self.output is None or not make_finding(self.after).is_rerun:
+        """What to type to see the violation again; ``None`` where nothing shows it."""
+        if self.output is None:
             return None
-        return f"pymllm rerun {quote(self.output)} --adapter {quote(self.after.history.header.adapter)}"
+        finding = make_finding(self.after)
+        if not finding.is_rerun and finding.history.header.scenario is None:
+            return None
+        command = "rerun" if finding.is_rerun else "shrink"
+        return f"pymllm {command} {quote(self.output)} --adapter {quote(self.after.history.header.adapter)}"
 
 
 # -- as text -----------------------------------------------------------------------------------------------
@@ -114,7 +118,7 @@ class ProgramRow:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What ``pymllm shrink --json`` prints; ``again`` is null where a rerun does not show the violation.
+    """What ``pymllm shrink --json`` prints; ``again`` is null where nothing shows the violation again.
 
     ``misfits`` counts programs that could not be run, by error; ``mistakes`` are this package's own.
     """

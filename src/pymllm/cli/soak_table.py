@@ -186,7 +186,9 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     for word, file in (("again", record.short), ("as played", record.file)):
         if file is not None:
             path = str(report.folder / file) if report.folder is not None else file
-            yield f"    {word:11}pymllm rerun {quote(path)} --adapter {quote(adapter.name)}"
+            # What an engine does wrong, its operations do not show, run again: the acts in the file do.
+            command = "rerun" if finding is None or finding.is_rerun else "shrink"
+            yield f"    {word:11}pymllm {command} {quote(path)} --adapter {quote(adapter.name)}"
     if finding is not None:
         lines = write_program(finding.history).splitlines()
         yield "    program"

@@ -61,6 +61,8 @@ def again_lines(finding: Finding, adapter: str, path: str | None, seed: int) -> 
     if not finding.is_rerun:
         search = f"pymllm verify --adapter {quote(adapter)} --law {finding.law} --seed {seed}"
         commands.append(f"{search}  (its operations alone, run again, do not break the law)")
+        if path is not None and finding.history.header.scenario is not None:
+            commands.append(f"pymllm shrink {quote(path)} --adapter {quote(adapter)}  (plays its acts)")
     again = [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]
     return mistake_lines(finding.mistakes) + again
 

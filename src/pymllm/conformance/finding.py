@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.scenario import with_scenario
 from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.oracle.history import History
 from pymllm.oracle.judge import judge_steps
@@ -63,13 +64,15 @@ def make_finding(found: FoundViolation) -> Finding:
     Notes
     -----
     An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
-    show; a cache that does not do the same twice may show nothing the second time.
+    show; a cache that does not do the same twice may show nothing the second time. Where the operations do
+    not show it, the history has the acts, where a machine played any.
     """
     law = found.violation.law
+    is_rerun = _is_rerun(found.history, law)
     return Finding(
         found.violation,
-        found.history,
-        _is_rerun(found.history, law),
+        with_scenario(found.history, None if is_rerun else found.scenario),
+        is_rerun,
         _is_judged(found.history, law),
         found.is_unfinished,
         found.mistakes,

@@ -11,7 +11,7 @@ from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.conformance.acting import FoundViolation, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.scenario_reduction import ScenarioReduction
+from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation
@@ -73,6 +73,17 @@ def test_another_law_is_no_success(tiny: str) -> None:
     header = dataclasses.replace(found.history.header, adapter="rows")
     sound = dataclasses.replace(found, history=dataclasses.replace(found.history, header=header))
     assert not ScenarioReduction(sound, {"P2"}, ShrinkBudget()).begin()
+
+
+def test_a_scenario_can_be_played_once(tiny: str) -> None:
+    """It breaks the law again, and none where the adapter has no fault."""
+    found = found_by_rows(f"{tiny}:KeepsEntries")
+    assert found.scenario is not None
+    again = play_scenario(found.scenario, found.history.header)
+    assert again is not None
+    assert (again.violation.law, len(again.history)) == ("P2", len(found.history))
+    sound = dataclasses.replace(found.history.header, adapter="rows")
+    assert play_scenario(found.scenario, sound) is None
 
 
 def test_a_hang_is_counted(tiny: str) -> None:

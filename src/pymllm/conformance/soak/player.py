@@ -18,6 +18,7 @@ from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES, load_machine
+from pymllm.conformance.scenario import with_scenario
 from pymllm.conformance.soak.clocks import Clocks
 from pymllm.conformance.soak.failures import make_short
 from pymllm.conformance.soak.memory import look_at_memory
@@ -216,6 +217,8 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
     )
     found, run.machine_class.found = run.machine_class.found, None  # it holds the whole program
     history = examiner.history if examiner is not None and failure is not None else None
+    if history is not None and found is not None:
+        history = with_scenario(history, found.scenario)
     return PlayedRun(record, history), found
 
 
