@@ -15,6 +15,7 @@ from pymllm.oracle.operations import (
     FindSlots,
     NameStates,
     ReleaseBlocks,
+    Reset,
     RestoreLive,
     SaveLive,
     SetClock,
@@ -129,6 +130,14 @@ class BlockMachine(BlockActs):
             self.do(EvictSlots(len(self.slots.victims())))
         self.do(AllocSlots(self.names(cached[:1])))
         self.observe()
+
+    @act("has_states", often=(0, 1))
+    def reset_with_slots_in_hand(self, often: int) -> None:
+        """Reset where slots are in use, after one of them was taken into hand (C9)."""
+        if not often and len(self.slots.slot_of) > 1 and self.slots.victims():
+            self.do(EvictSlots(1))
+            self.do(Reset())
+            self.observe()
 
     @act("has_slots", start=PICK, count=(1, 5), beyond=(0, 5))
     def find_slots(self, start: int, count: int, beyond: int) -> None:
