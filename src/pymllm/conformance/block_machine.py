@@ -113,8 +113,10 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", count=(0, 2), extra=(0, 8))
     def evict_slots(self, count: int, extra: int) -> None:
-        """Take the slots of some blocks into hand, now and then of more than may lose theirs."""
+        """Take the slots of some blocks into hand, now and then of more than may lose theirs, or before a reset."""
         self.do(EvictSlots(count if extra else len(self.slots.victims()) + 1))
+        if extra == 8 and self.slots.in_hand and self.slots.slot_of:
+            self.do(Reset())  # takes slots in use and in hand (C9)
         self.observe()
 
     @act("has_slots", often=(0, 5))
@@ -130,14 +132,6 @@ class BlockMachine(BlockActs):
             self.do(EvictSlots(len(self.slots.victims())))
         self.do(AllocSlots(self.names(cached[:1])))
         self.observe()
-
-    @act("has_states", often=(0, 1))
-    def reset_with_slots_in_hand(self, often: int) -> None:
-        """Reset where slots are in use, after one of them was taken into hand (C9)."""
-        if not often and len(self.slots.slot_of) > 1 and self.slots.victims():
-            self.do(EvictSlots(1))
-            self.do(Reset())
-            self.observe()
 
     @act("has_slots", start=PICK, count=(1, 5), beyond=(0, 5))
     def find_slots(self, start: int, count: int, beyond: int) -> None:

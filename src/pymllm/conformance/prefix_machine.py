@@ -6,18 +6,7 @@ from typing import NamedTuple
 
 from pymllm.adapters.malformed_prefix import MALFORMED_CALLS
 from pymllm.conformance.acting import act
-from pymllm.conformance.prefix_acts import (
-    EVERYTHING,
-    NTH,
-    PAGES,
-    PICK,
-    RARE,
-    STYLE,
-    TOKENS,
-    amount,
-    looked_at,
-    picked,
-)
+from pymllm.conformance.prefix_acts import NTH, PAGES, PICK, RARE, STYLE, TOKENS, amount, looked_at, picked
 from pymllm.conformance.state_acts import StateActs
 from pymllm.oracle.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
 from pymllm.oracle.prefix_model import Path, path_of_key
@@ -146,11 +135,8 @@ class PrefixMachine(StateActs):
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
         """Let the pool refuse one of an eviction's calls, and try again: nothing is out of order (X2)."""
         self.arm(("free", "free_swa")[call])
-        # A small first phase leaves windows to the second: the call for these comes before the other. Asked
-        # for all of them, that one finds windows above leaves, and only those make a call of their own.
-        first = tokens if call else min(tokens, self.page_size)
-        is_both = not call and self.has_halves and window_tokens % 2
-        self.do(Evict(self.page_size, EVERYTHING) if is_both else Evict(amount(first), amount(window_tokens)))
+        # A small first phase leaves windows to the second: the call for these comes before the other.
+        self._evict(tokens if call else min(tokens, self.page_size), window_tokens)
         self._evict(tokens, window_tokens)
 
     @looked_at(
