@@ -113,7 +113,7 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", count=(0, 2), extra=(0, 8))
     def evict_slots(self, count: int, extra: int) -> None:
-        """Take the slots of some blocks into hand, now and then of more than may lose theirs, or before a reset."""
+        """Take the slots of some blocks into hand, seldom of more than may lose theirs, or before a reset."""
         self.do(EvictSlots(count if extra else len(self.slots.victims()) + 1))
         if extra == 8 and self.slots.in_hand and self.slots.slot_of:
             self.do(Reset())  # takes slots in use and in hand (C9)
