@@ -34,7 +34,7 @@ from pymllm.oracle.outcomes import Done, NoRoom, Slots
 
 __all__ = ["SWASlots", "TokenSlots"]
 
-_ONE = torch.tensor([1])
+_ONE, _INT32 = torch.tensor([1]), torch.int32
 _WRONG_SIZES = {"negative size": -1, "float size": 1.0, "bool size": True}
 _WRONG_INDICES = {
     "float indices": torch.tensor([1.0]),
@@ -195,7 +195,7 @@ class TokenSlots(OwnPool):
 
     def _plain(self, law: str, slots: torch.Tensor) -> tuple[int, ...]:
         """Return slots that the allocator made as numbers, if they are what it promises to make."""
-        if slots.dtype != torch.int32 or slots.dim() != 1 or slots.device != self.pool.device:
+        if slots.dtype is not _INT32 or slots.dim() != 1 or slots.device != self.pool.device:
             raise InvariantViolation(
                 law,
                 "form of the slots returned",

@@ -13,13 +13,15 @@ import click
 
 from pymllm.cli.judgement import Judgement, make_text, read_program
 from pymllm.cli.options import json_option, progress_option, timeout_option
-from pymllm.cli.program import complain, say
+from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
 from pymllm.oracle.history import History, write_history
 
 if TYPE_CHECKING:
+    from pymllm.conformance.acting import FoundViolation
     from pymllm.conformance.rerun import RerunResult
+    from pymllm.conformance.scenario import Scenario
     from pymllm.conformance.shrinker import ShrinkProgress
 
 __all__ = ["shrink_command"]
@@ -79,6 +81,9 @@ def shrink_command(
 
     Ends with 1 where a law is broken, which is what to expect; with 0 and nothing written where the program
     breaks none any more, with 2 for bad input, and with 3 where nothing can be said.
+
+    What an engine does wrong, its operations alone do not show. A file of such a failure has the acts of the
+    machine that drove the engine, too, and they are played and left out instead.
     """
     history = read_program(file)
     name = find_adapter_or_refuse(adapter or history.header.adapter).name
@@ -92,20 +97,50 @@ def shrink_command(
     from pymllm.conformance.time_limit import time_limit
 
     with time_limit(timeout):
-        result = _rerun(history, name, file)
-        if result.violation is None:
-            say(make_text(_judgement(file, name, result)))
-            return _judgement(file, name, result).verdict.exit_status
-        return _shrink(file, result, wanted, seconds, target, as_json, progress)
+        scenario = _find_scenario(history, file)
+        result = _rerun(history, name, file, has_acts=scenario is not None)
+        found = _see_again(history, name, result, scenario)
+        if found is not None:
+            return _shrink(file, found, wanted, seconds, target, as_json, progress)
+        if scenario is not None:
+            say(f"{escaped(file)}: its acts, played again on {escaped(name)}, break no law")
+        if result is None:
+            return 0
+        say(make_text(_judgement(file, name, result)))
+        return _judgement(file, name, result).verdict.exit_status
 
 
-def _rerun(history: History, name: str, file: str) -> RerunResult:
+def _find_scenario(history: History, file: str) -> Scenario | None:
+    from pymllm.conformance.scenario import find_scenario
+
+    try:
+        return find_scenario(history.header)
+    except UsageError as error:
+        raise click.UsageError(f"{file}: {error}.") from error
+
+
+def _rerun(history: History, name: str, file: str, *, has_acts: bool) -> RerunResult | None:
+    """Run the operations again; ``None`` where they make no sense, and acts may show why."""
     from pymllm.conformance.rerun import rerun_history
 
     try:
         return rerun_history(history, name)
     except UsageError as error:
+        if has_acts:  # no caller may do what an engine did wrong
+            return None
         raise click.UsageError(f"{file}: {error}.") from error
+
+
+def _see_again(
+    history: History, name: str, result: RerunResult | None, scenario: Scenario | None
+) -> FoundViolation | None:
+    """Take the violation of the operations, or else that of the acts."""
+    from pymllm.conformance.acting import FoundViolation
+    from pymllm.conformance.scenario_reduction import play_scenario
+
+    if result is not None and result.violation is not None:
+        return FoundViolation(result.history, result.violation, scenario=scenario)
+    return None if scenario is None else play_scenario(scenario, replace(history.header, adapter=name))
 
 
 def _judgement(file: str, name: str, result: RerunResult) -> Judgement:
@@ -116,7 +151,7 @@ def _judgement(file: str, name: str, result: RerunResult) -> Judgement:
 
 def _shrink(
     file: str,
-    result: RerunResult,
+    before: FoundViolation,
     laws: tuple[str, ...],
     seconds: float,
     target: Path,
@@ -125,12 +160,10 @@ def _shrink(
 ) -> int:
     from pymllm.cli.progress import progress_bar
     from pymllm.cli.shrink_document import Shrunk, make_document, make_text
-    from pymllm.conformance.acting import FoundViolation
     from pymllm.conformance.runner import versions
+    from pymllm.conformance.scenario import with_scenario
     from pymllm.conformance.shrinker import Shrinker
 
-    assert result.violation is not None  # or there would be nothing to make smaller
-    before = FoundViolation(result.history, result.violation)
     interruption: KeyboardInterrupt | None = None
     with progress_bar(progress, "shrinking", len(before.history), "operations left out") as show:
         tell = None if show is None else _telling(show, len(before.history))
@@ -145,9 +178,12 @@ def _shrink(
             f"{file}: breaks {best.violation.law}, and not {' or '.join(laws)}; name it with --law."
         )
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
-    best = replace(best, history=History(header, best.history.steps))
+    best = replace(best, history=with_scenario(History(header, best.history.steps), best.scenario))
     output = str(target) if _write(best.history, target) else None
-    shrunk = Shrunk(file, output, before, best, shrinker.budget.plays, shrinker.budget.seconds)
+    budget = shrinker.budget
+    shrunk = Shrunk(
+        file, output, before, best, budget.plays, budget.seconds, dict(sorted(budget.misfits.items()))
+    )
     say(json.dumps(make_document(shrunk), indent=2) if as_json else make_text(shrunk))
     if interruption is not None:
         raise interruption

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
 
-from pymllm.cli.violation_text import explain
+from pymllm.cli.violation_text import explain, mistake_lines
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.finding import make_finding
 from pymllm.conformance.program_text import write_program
@@ -38,6 +38,8 @@ class Shrunk:
         Programs that were run for it.
     seconds : float
         That it took.
+    misfits : dict of str to int
+        Those of them that could not be run, by the class of the error that stopped them.
     """
 
     file: str
@@ -46,13 +48,18 @@ class Shrunk:
     after: FoundViolation
     plays: int
     seconds: float
+    misfits: dict[str, int] = field(default_factory=dict)
 
     @property
     def again(self) -> str | None:
-        """What to type to see the violation again; ``None`` where that does not show it."""
-        if self.output is None or not make_finding(self.after).is_rerun:
+        """What to type to see the violation again; ``None`` where nothing shows it."""
+        if self.output is None:
             return None
-        return f"pymllm rerun {quote(self.output)} --adapter {quote(self.after.history.header.adapter)}"
+        finding = make_finding(self.after)
+        if not finding.is_rerun and finding.history.header.scenario is None:
+            return None
+        command = "rerun" if finding.is_rerun else "shrink"
+        return f"pymllm {command} {quote(self.output)} --adapter {quote(self.after.history.header.adapter)}"
 
 
 # -- as text -----------------------------------------------------------------------------------------------
@@ -66,6 +73,7 @@ def make_text(shrunk: Shrunk) -> str:
     lines += explain(after.violation, after.history)
     lines += _sizes(shrunk.before.history, after.history)
     lines.append(_how(shrunk))
+    lines += mistake_lines(after.mistakes)
     if len(after.history) <= _MOST_PRINTED:  # nobody reads more, and the file has it
         lines += [f"        {line}".rstrip() for line in write_program(after.history).splitlines()]
     if shrunk.output is not None:
@@ -91,7 +99,9 @@ def _sizes(before: History, after: History) -> list[str]:
 
 def _how(shrunk: Shrunk) -> str:
     end = "more --seconds may find a smaller one" if shrunk.after.is_unfinished else "no part of it can go"
-    return f"    programs   {shrunk.plays:,} were run in {shrunk.seconds:.1f} s; {end}"
+    misfits = ", ".join(f"{name} {count:,}" for name, count in shrunk.misfits.items())
+    left = f"; {sum(shrunk.misfits.values()):,} could not be run ({misfits})" if misfits else ""
+    return f"    programs   {shrunk.plays:,} were run in {shrunk.seconds:.1f} s{left}; {end}"
 
 
 # -- as a document -----------------------------------------------------------------------------------------
@@ -108,7 +118,10 @@ class ProgramRow:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What ``pymllm shrink --json`` prints; ``again`` is null where a rerun does not show the violation."""
+    """What ``pymllm shrink --json`` prints; ``again`` is null where nothing shows the violation again.
+
+    ``misfits`` counts programs that could not be run, by error; ``mistakes`` are this package's own.
+    """
 
     schema: str
     version: int
@@ -127,6 +140,8 @@ class Document:
     seconds: float
     program: str
     again: str | None
+    misfits: dict[str, int]
+    mistakes: tuple[str, ...]
 
 
 def make_document(shrunk: Shrunk) -> dict[str, Any]:
@@ -150,6 +165,8 @@ def make_document(shrunk: Shrunk) -> dict[str, Any]:
         round(shrunk.seconds, 3),
         write_program(history),
         shrunk.again,
+        shrunk.misfits,
+        shrunk.after.mistakes,
     )
     plain: dict[str, Any] = encode(document)
     return plain

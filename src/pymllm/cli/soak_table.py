@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pymllm.cli.program import escaped
-from pymllm.cli.violation_text import explain
+from pymllm.cli.violation_text import explain, mistake_lines
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.drift import Drift
@@ -175,6 +175,7 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     finding = (report.findings or {}).get((adapter.name, law))
     if finding is not None:
         yield from explain(finding.violation, finding.history)
+        yield from mistake_lines(finding.mistakes)
     else:
         yield f"    looked at  {escaped(record.failure.message)}"
     config = json.dumps(record.config)
@@ -185,7 +186,9 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     for word, file in (("again", record.short), ("as played", record.file)):
         if file is not None:
             path = str(report.folder / file) if report.folder is not None else file
-            yield f"    {word:11}pymllm rerun {quote(path)} --adapter {quote(adapter.name)}"
+            # What an engine does wrong, its operations do not show, run again: the acts in the file do.
+            command = "rerun" if finding is None or finding.is_rerun else "shrink"
+            yield f"    {word:11}pymllm {command} {quote(path)} --adapter {quote(adapter.name)}"
     if finding is not None:
         lines = write_program(finding.history).splitlines()
         yield "    program"

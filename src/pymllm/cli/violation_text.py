@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pymllm.oracle.history import History
 if TYPE_CHECKING:
     from pymllm.conformance.finding import Finding
 
-__all__ = ["again_lines", "explain"]
+__all__ = ["again_lines", "explain", "mistake_lines"]
 
 
 def explain(violation: InvariantViolation, history: History) -> list[str]:
@@ -58,6 +59,20 @@ def again_lines(finding: Finding, adapter: str, path: str | None, seed: int) -> 
     if path is not None and finding.is_judged:
         commands.append(f"pymllm judge {quote(path)}")
     if not finding.is_rerun:
-        again = f"pymllm verify --adapter {quote(adapter)} --law {finding.law} --seed {seed}"
-        commands.append(f"{again}  (its operations alone, run again, do not break the law)")
-    return [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]
+        search = f"pymllm verify --adapter {quote(adapter)} --law {finding.law} --seed {seed}"
+        commands.append(f"{search}  (its operations alone, run again, do not break the law)")
+        if path is not None and finding.history.header.scenario is not None:
+            commands.append(f"pymllm shrink {quote(path)} --adapter {quote(adapter)}  (plays its acts)")
+    again = [f"    {'again' if not place else '':11}{command}" for place, command in enumerate(commands)]
+    return mistake_lines(finding.mistakes) + again
+
+
+def mistake_lines(mistakes: Sequence[str]) -> list[str]:
+    """Return lines that say what this package did wrong itself while a smaller program was looked for.
+
+    Parameters
+    ----------
+    mistakes : sequence of str
+        As of `pymllm.conformance.acting.FoundViolation`.
+    """
+    return [f"    mistake    of pymllm: {escaped(mistake)}" for mistake in mistakes]

@@ -63,15 +63,16 @@ def act(
 
 def _noted(method: Callable[..., None]) -> Callable[..., None]:
     """Have the machine note the act, unless another act makes it."""
-    names = list(inspect.signature(method).parameters)[1:]
+    name, *names = method.__name__, *list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
     def noted(machine: ActingMachine, *values: int, **arguments: int) -> None:
-        arguments |= zip(names, values, strict=False)
+        if values:
+            arguments |= zip(names, values, strict=False)
         if machine.is_acting:
             method(machine, **arguments)
             return
-        machine.acts_played.append(PlayedAct(method.__name__, tuple(arguments.items())))
+        machine._noted.append((name, arguments))
         machine.is_acting = True
         try:
             method(machine, **arguments)
@@ -96,12 +97,15 @@ class FoundViolation:
     scenario : Scenario or None
         The acts that led to it, where a machine played them: what an engine of theirs does wrong, its calls
         alone do not show.
+    mistakes : tuple of str
+        What this package did wrong itself while a smaller program was looked for, a line each.
     """
 
     history: History
     violation: InvariantViolation
     is_unfinished: bool = False
     scenario: Scenario | None = None
+    mistakes: tuple[str, ...] = ()
 
 
 class ActingMachine(RuleBasedStateMachine):
@@ -121,8 +125,6 @@ class ActingMachine(RuleBasedStateMachine):
         The adapter beside its judge.
     found : FoundViolation or None
         Of the class: the last violation that any run met; after Hypothesis has shrunk, the smallest.
-    acts_played : list of PlayedAct
-        So far.
     is_acting : bool
         Whether an act is under way.
     steps_run, runs
@@ -144,7 +146,7 @@ class ActingMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.acts_played: list[PlayedAct] = []
+        self._noted: list[tuple[str, dict[str, int]]] = []
         self.is_acting = False
         self.examiner = Examiner(self.make_adapter(), seed=self.SEED, audit=self.AUDIT)
         self.begin()
@@ -153,6 +155,11 @@ class ActingMachine(RuleBasedStateMachine):
     def make_adapter(cls) -> Adapter:
         """Build the adapter that the class is about."""
         return build_adapter(cls.ADAPTER, dict(cls.CONFIG))
+
+    @property
+    def acts_played(self) -> list[PlayedAct]:
+        """The acts so far; made when asked for, as every act is noted and few notes are ever read."""
+        return [PlayedAct(name, tuple(arguments.items())) for name, arguments in self._noted]
 
     def begin(self) -> None:
         """Set up what a subclass keeps."""
@@ -165,7 +172,11 @@ class ActingMachine(RuleBasedStateMachine):
         before_step = type(self).before_step
         if before_step is not None:
             before_step()
-        return self._watched(lambda: self.examiner.do(operation))
+        try:
+            return self.examiner.do(operation)
+        except InvariantViolation as violation:
+            self._remember(violation)
+            raise
 
     def look_inside(self) -> None:
         """Walk the implementation from inside now, whatever `AUDIT` says."""
@@ -175,9 +186,12 @@ class ActingMachine(RuleBasedStateMachine):
         try:
             return call()
         except InvariantViolation as violation:
-            scenario = Scenario(_bare(type(self)), self.AUDIT, tuple(self.acts_played))
-            type(self).found = FoundViolation(self.examiner.history, violation, scenario=scenario)
+            self._remember(violation)
             raise
+
+    def _remember(self, violation: InvariantViolation) -> None:
+        scenario = Scenario(_bare(type(self)), self.AUDIT, tuple(self.acts_played))
+        type(self).found = FoundViolation(self.examiner.history, violation, scenario=scenario)
 
     def teardown(self) -> None:
         """Return everything, judge the end, now and then run the whole program again (X3)."""

@@ -5,9 +5,6 @@ What is no answer is the adapter's fault, however late it comes, and never booke
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import cast
-
 from pymllm.conformance.smoke_program import LEGAL_RESULTS
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import RESULTS, Effect, Failed, NoRoom, Outcome, Unsupported
@@ -17,7 +14,7 @@ __all__ = ["find_wrong_answer"]
 
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
-_RESULTS = frozenset(RESULTS)
+_FITS = {kind: fits(kind) for kind in RESULTS}
 _fits_effects = fits(tuple[Effect, ...])
 _fits_sizes = fits(dict[str, int])
 
@@ -40,11 +37,12 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     if type(outcome) is not Outcome:
         return f"answered {outcome!r}, which is no Outcome"
     result = outcome.result
-    if type(result) not in _RESULTS:
+    fit = _FITS.get(type(result))
+    if fit is None:
         return f"answered {result!r}, which is no result"
-    if not fits(cast(Hashable, type(result)))(result):
+    if not fit(result):
         return f"answered {result!r}; {name_of(type(result))} has a field of another type than documented"
-    if type(result) not in _LEGAL.get(type(operation), _RESULTS):
+    if type(result) not in _LEGAL.get(type(operation), _FITS):
         legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
     if not _fits_effects(outcome.effects):

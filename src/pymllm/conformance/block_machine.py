@@ -15,6 +15,7 @@ from pymllm.oracle.operations import (
     FindSlots,
     NameStates,
     ReleaseBlocks,
+    Reset,
     RestoreLive,
     SaveLive,
     SetClock,
@@ -120,8 +121,10 @@ class BlockMachine(BlockActs):
 
     @act("has_slots", count=(0, 2), extra=(0, 8))
     def evict_slots(self, count: int, extra: int) -> None:
-        """Take the slots of some blocks into hand, now and then of more than may lose theirs."""
+        """Take the slots of some blocks into hand, seldom of more than may lose theirs, or before a reset."""
         self.do(EvictSlots(count if extra else len(self.slots.victims()) + 1))
+        if extra == 8 and self.slots.in_hand and self.slots.slot_of:
+            self.do(Reset())  # takes slots in use and in hand (C9)
         self.observe()
 
     @act("has_slots", often=(0, 5))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.rerun import rerun_history
+from pymllm.conformance.scenario import with_scenario
 from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.oracle.history import History
 from pymllm.oracle.judge import judge_steps
@@ -30,6 +31,8 @@ class Finding:
         Whether its outcomes alone show it, without the implementation.
     is_unfinished : bool
         Whether the search for a smaller program was cut short.
+    mistakes : tuple of str
+        As of `pymllm.conformance.acting.FoundViolation`.
     """
 
     violation: InvariantViolation
@@ -37,6 +40,7 @@ class Finding:
     is_rerun: bool
     is_judged: bool
     is_unfinished: bool = False
+    mistakes: tuple[str, ...] = ()
 
     @property
     def law(self) -> str:
@@ -60,15 +64,18 @@ def make_finding(found: FoundViolation) -> Finding:
     Notes
     -----
     An engine that drives a cache and an adapter that looks inside both see what outcomes alone do not
-    show; a cache that does not do the same twice may show nothing the second time.
+    show; a cache that does not do the same twice may show nothing the second time. Where the operations do
+    not show it, the history has the acts, where a machine played any.
     """
     law = found.violation.law
+    is_rerun = _is_rerun(found.history, law)
     return Finding(
         found.violation,
-        found.history,
-        _is_rerun(found.history, law),
+        with_scenario(found.history, None if is_rerun else found.scenario),
+        is_rerun,
         _is_judged(found.history, law),
         found.is_unfinished,
+        found.mistakes,
     )
 
 

@@ -13,9 +13,9 @@ from pymllm.conformance.scenario import PlayedAct, Scenario
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config
+from pymllm.oracle.history import Config, Header
 
-__all__ = ["ScenarioReduction"]
+__all__ = ["ScenarioReduction", "play_scenario"]
 
 Acts = tuple[PlayedAct, ...]
 
@@ -161,8 +161,8 @@ class ScenarioReduction:
             raise
         except HungError:
             self._budget.hangs += 1
-        except Exception:
-            return None  # an engine in a pool that is too small may meet anything
+        except Exception as error:  # an engine in a pool that is too small may meet anything
+            self._budget.note_failure(error)
         return None
 
     def _machine_of(self, config: Config) -> type[ActingMachine]:
@@ -173,6 +173,37 @@ class ScenarioReduction:
         made.runs = 1
         made.REPLAY_EVERY = 1 if "X3" in self._laws else sys.maxsize  # only that takes a second run to see
         return made
+
+
+def play_scenario(scenario: Scenario, header: Header) -> FoundViolation | None:
+    """Play acts on the adapter and configuration of a header, and judge the end as closely as possible.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Who plays, and what.
+    header : Header
+        Of a history.
+
+    Returns
+    -------
+    FoundViolation or None
+        ``None`` where no law is broken.
+
+    Raises
+    ------
+    AdapterError
+        The adapter cannot be built or asked.
+    """
+    made = make_machine(
+        scenario.machine, header.adapter, dict(header.config), seed=header.seed, audit=scenario.audit
+    )
+    made.REPLAY_EVERY = 1
+    try:
+        _play(made, scenario.acts)
+    except InvariantViolation:
+        return made.found
+    return None
 
 
 def _draw_act(source: random.Random, name: str, ranges: dict[str, tuple[int, int]]) -> PlayedAct:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from pymllm.conformance.adapter_calls import describe_error
+from pymllm.errors import PymllmError
 
 __all__ = ["OutOfBudgetError", "ShrinkBudget"]
 
 _HANGS = 3
 """An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
+
+_OWN_ROOMS = ("pymllm.conformance.", "pymllm.oracle.")
 
 
 class OutOfBudgetError(Exception):
@@ -32,6 +39,12 @@ class ShrinkBudget:
     ----------
     plays, hangs : int
         So far.
+    misfits : Counter of str
+        Candidates that could not be run, by the class of the error that stopped them: an engine in a pool
+        that is too small, a call that no adapter can carry out.
+    mistakes : Counter of str
+        Those that this package stopped itself by a mistake of its own, by what it was and where: a law may be
+        broken by a smaller program that nobody could look at.
     """
 
     def __init__(
@@ -42,6 +55,8 @@ class ShrinkBudget:
     ) -> None:
         self.plays = 0
         self.hangs = 0
+        self.misfits: Counter[str] = Counter()
+        self.mistakes: Counter[str] = Counter()
         self._plays_max = plays
         self._since = time.monotonic()
         self._seconds = seconds
@@ -80,3 +95,25 @@ class ShrinkBudget:
         """Raise `OutOfBudgetError` once it is late."""
         if self._seconds is not None and self.seconds >= self._seconds:
             raise OutOfBudgetError
+
+    def note_failure(self, error: Exception) -> None:
+        """Count a candidate that could not be run, among the misfits or the mistakes."""
+        if _is_mistake(error):
+            self.mistakes[describe_error(error)] += 1
+        else:
+            self.misfits[type(error).__name__] += 1
+
+    def tell_mistakes(self) -> tuple[str, ...]:
+        """Return a line for each mistake, the most frequent first."""
+        return tuple(
+            f"{count} candidate{'s' * (count > 1)} could not be run: {mistake}"
+            for mistake, count in self.mistakes.most_common()
+        )
+
+
+def _is_mistake(error: Exception) -> bool:
+    """Tell whether the one who raised an error is a driver or a judge, and did not mean to."""
+    if isinstance(error, PymllmError):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).startswith(_OWN_ROOMS)

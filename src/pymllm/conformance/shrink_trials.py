@@ -137,8 +137,8 @@ class Trials:
             return _Run(number, {*skipped, number})
         except HungError:
             self._budget.hangs += 1
-        except Exception:
-            pass  # whatever a program without some of its steps meets, it is not shorter
+        except Exception as error:  # whatever a program without some of its steps meets, it is not shorter
+            self._budget.note_failure(error)
         else:
             # What is judged at the end was left out above.
             return _Run(number, skipped if self.look is not Look.OUTCOMES else set())
@@ -151,8 +151,9 @@ class Trials:
         except HungError:
             self._budget.hangs += 1
             return None
-        except PymllmError:
-            return None  # no adapter can be built so
+        except PymllmError as error:  # no adapter can be built so
+            self._budget.note_failure(error)
+            return None
         try:
             return Examiner(adapter, seed=self._header.seed, audit=self.look is Look.INSIDE)
         except ProgramError:  # nor judged

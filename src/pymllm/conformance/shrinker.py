@@ -140,7 +140,10 @@ class Shrinker:
         """The smallest so far."""
         found = self._found if self._reduction is None else self._reduction.found
         is_unfinished = self._found.is_unfinished or not self._is_finished
-        return found if found.is_unfinished == is_unfinished else replace(found, is_unfinished=is_unfinished)
+        mistakes = self.budget.tell_mistakes()
+        if (found.is_unfinished, found.mistakes) == (is_unfinished, mistakes):
+            return found
+        return replace(found, is_unfinished=is_unfinished, mistakes=mistakes)
 
     def run(self) -> None:
         """Try smaller programs until there are none, or no more may be tried."""

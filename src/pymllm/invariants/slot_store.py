@@ -152,9 +152,10 @@ def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
 
 def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDArray[np.int32]) -> None:
     """Compare what ownership checks look at with the lists."""
-    labels = np.full(store.pages + 1, device_store._FREE, np.uint8)
-    labels[held] = device_store._HELD
+    labels = np.full(store.pages + 2, device_store._FREE, np.uint8)
+    labels[:-1][held] = device_store._HELD
     labels[pending] = device_store._PENDING
+    labels[:: store.pages + 1] = device_store._RESERVED
     wrong = np.flatnonzero(labels != store._state.cpu().numpy())
     if wrong.size:
         raise InvariantViolation("A5", f"pages {wrong[:8]} carry another label than the lists give them")

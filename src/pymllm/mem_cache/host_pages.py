@@ -46,17 +46,19 @@ class HostPages(SlotStore):
 
     def locate(
         self, indices: torch.Tensor, *, check_range: bool = False
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
         """Return page and offset in the page for each slot, repeats and all."""
         slots = self._read(indices)
         # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
         if check_range and slots.size and slots.view(np.uint64).max() > self.last_slot:
             raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
+        if self.page_size == 1:
+            return slots, self._offsets  # a zero, for all of them
         pages = self._pages_of(slots)
         return pages, slots - pages * self.page_size
 
     def slots_at(
-        self, pages: NDArray[np.integer], offsets: NDArray[np.int64], shape: torch.Size
+        self, pages: NDArray[np.integer], offsets: NDArray[np.integer], shape: torch.Size
     ) -> torch.Tensor:
         """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
         slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)
@@ -64,7 +66,7 @@ class HostPages(SlotStore):
         return numbers if len(shape) == 1 else numbers.view(shape)
 
     def new_table(self) -> NDArray[np.int32]:
-        """Return an int32 zero for each page, page 0 included."""
+        """Return a zero for each page, page 0 included."""
         return np.zeros(self.pages + 1, np.int32)
 
     def _read(self, indices: torch.Tensor) -> NDArray[np.int64]:

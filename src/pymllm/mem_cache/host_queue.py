@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
-from pymllm.mem_cache.host_pages import NOTHING, HostPages
+from pymllm.mem_cache.host_pages import HostPages
 
 __all__ = ["HostQueueStore"]
 
@@ -76,16 +76,20 @@ class HostQueueStore(HostPages):
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the distinct pages that ``indices`` names; more than are handed out is an error."""
-        slots = self._read(indices)
-        pages = slots
-        if self.page_size > 1:
-            pages = self._distinct(self._pages_of(slots), self._marks) if slots.size else NOTHING
+        pages = self.check_held(indices)
+        if self.page_size > 1 and pages.size:
+            pages = self._distinct(pages, self._marks)
         if pages.size > self.held_pages:
             raise OwnershipError(
                 f"{pages.size} pages are given back and {self.held_pages} are handed out: "
                 "give each one back once, after alloc returned it"
             )
         return pages
+
+    def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
+        """Return the page of each slot, repeats and all; who has it is not known here."""
+        slots = self._read(indices)
+        return slots if self.page_size == 1 else self._pages_of(slots)
 
     def give(self, pages: NDArray[np.int64]) -> None:
         """Put pages behind all others, or among the pending ones inside a group."""

@@ -148,20 +148,22 @@ class HostSlotStore(HostPages):
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
-        slots = self._read(indices)
-        if self.page_size == 1:
-            if self.check_ownership and slots.size:
-                self._check_held(slots, slots)
-                self._check_distinct(slots)
-            return slots
-        if not slots.size:
-            return NOTHING
-        pages = self._pages_of(slots)
-        if self.check_ownership:
-            self._check_held(slots, pages)
+        pages = self.check_held(indices)
+        if self.page_size == 1 or not pages.size:
+            return pages
         distinct = self._distinct(pages, self._state)
         self._state[distinct] = _HELD  # where they were told apart
         return distinct
+
+    def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
+        """Return the page of each slot, repeats and all, checked where ownership is."""
+        slots = self._read(indices)
+        pages = slots if self.page_size == 1 else self._pages_of(slots)
+        if self.check_ownership and slots.size:
+            self._check_held(slots, pages)
+            if self.page_size == 1:
+                self._check_distinct(slots)
+        return pages
 
     def give(self, pages: NDArray[np.int64]) -> None:
         """Label pages as young, or as pending inside a group."""

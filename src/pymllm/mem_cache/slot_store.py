@@ -92,6 +92,13 @@ class SlotStore(ABC):
     def claim(self, indices: torch.Tensor) -> Pages:
         """Return the distinct pages that a caller names by their slots; change nothing.
 
+        Raises as `check_held`.
+        """
+
+    @abstractmethod
+    def check_held(self, indices: torch.Tensor) -> Pages:
+        """Return the page of each slot that a caller names, repeats and all; change nothing.
+
         Raises
         ------
         TypeError
@@ -167,7 +174,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def locate(self, indices: torch.Tensor, *, check_range: bool = False) -> tuple[Pages, Pages]:
-        """Return page and offset in the page for each slot, repeats and all.
+        """Return page and offset in the page for each slot, repeats and all; one offset where all are 0.
 
         Parameters
         ----------
@@ -190,7 +197,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def new_table(self) -> Pages:
-        """Return an int32 zero for each page, page 0 included."""
+        """Return a zero for each page, page 0 included."""
 
     @abstractmethod
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:

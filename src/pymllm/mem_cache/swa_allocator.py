@@ -6,6 +6,8 @@ slot in the full pool is its name; its slot in the window pool, its *SWA half*, 
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 
 from pymllm.errors import OwnershipError
@@ -194,8 +196,8 @@ class SWATokenToKVPoolAllocator:
         """
         pages = self._full.claim(indices)
         halves = self._half_of[pages]
-        if self.check_ownership:
-            self._refuse_where(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
+        if self.check_ownership and not halves.all():
+            self._refuse(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
         self._half_of[pages] = 0
         self._swa.give(halves)
 
@@ -255,21 +257,23 @@ class SWATokenToKVPoolAllocator:
         target, target_offsets = self._full.locate(dst)
         if len(source) != len(target):
             raise ValueError(f"move_swa pairs slots one to one, got {len(source)} src and {len(target)} dst")
-        if self.check_ownership and len(source):
-            self._full.claim(src)
-            self._full.claim(dst)
-            self._refuse_where(self._half_of[source] == 0, source, "has no SWA half to move")
-            self._refuse_where(self._half_of[target] != 0, target, "has an SWA half: free_swa it before")
-            self._refuse_unpaired(source, target, source_offsets == target_offsets)
+        if self.check_ownership:
+            self._full.check_held(src)
+            self._full.check_held(dst)
         halves = self._half_of[source]
+        if self.check_ownership:
+            if not halves.all():
+                self._refuse(halves == 0, source, "has no SWA half to move")
+            if (taken := self._half_of[target]).any():
+                self._refuse(taken != 0, target, "has an SWA half: free_swa it before")
+            self._refuse_unpaired(source, target, source_offsets == target_offsets)
         self._half_of[source] = 0
         self._half_of[target] = halves
 
-    def _refuse_where(self, wrong: Pages, pages: Pages, why: str) -> None:
+    def _refuse(self, wrong: Pages, pages: Pages, why: str) -> NoReturn:
         """Raise for the first page that ``wrong`` marks."""
-        if wrong.any():
-            unit = "slot" if self.page_size == 1 else "page"
-            raise OwnershipError(f"{unit} {int(pages[wrong][0])} {why}")
+        unit = "slot" if self.page_size == 1 else "page"
+        raise OwnershipError(f"{unit} {int(pages[wrong][0])} {why}")
 
     def _refuse_unpaired(self, source: Pages, target: Pages, same_place: Pages) -> None:
         """Raise unless the pages pair one to one and every slot keeps its place in the page."""

@@ -20,7 +20,9 @@ class GivenNumbers:
     def record(self, step: int, numbers: tuple[int, ...]) -> None:
         """Remember what a step gave, in order."""
         self._by_step[step] = numbers
-        self._last.update((number, (step, place)) for place, number in enumerate(numbers))
+        last = self._last
+        for place, number in enumerate(numbers):
+            last[number] = step, place
 
     def resolve(self, spans: Iterable[Span]) -> list[int]:
         """Return the numbers that spans name.

@@ -29,6 +29,8 @@ __all__ = [
     "Config",
     "Header",
     "History",
+    "PlayedAct",
+    "PlayedActs",
     "Step",
     "dump_header",
     "dump_history",
@@ -46,6 +48,41 @@ SCHEMA = 1
 
 Config = dict[str, int | str | bool | None]
 """What an implementation was built with, such as ``{"page_size": 4, "window": None}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedAct:
+    """One act of a machine.
+
+    Parameters
+    ----------
+    name : str
+        Of the method.
+    arguments : tuple of (str, int)
+        By name.
+    """
+
+    name: str
+    arguments: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedActs:
+    """What a machine was told to do, where its operations came of that.
+
+    Parameters
+    ----------
+    machine : str
+        Name of its class, of the history's kind.
+    audit : bool
+        Whether the implementation was walked from inside after every step.
+    acts : tuple of PlayedAct
+        In order.
+    """
+
+    machine: str
+    audit: bool
+    acts: tuple[PlayedAct, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +105,9 @@ class Header:
         Of the packages involved.
     note : str
         Why it was kept, such as the violated law.
+    scenario : PlayedActs or None
+        The acts that led to the operations: what an engine does wrong, its calls alone do not show, and
+        whoever plays these sees it again.
     """
 
     adapter: str
@@ -77,6 +117,7 @@ class Header:
     seed: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    scenario: PlayedActs | None = None
 
 
 @dataclass(frozen=True, slots=True)

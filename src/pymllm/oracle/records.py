@@ -13,7 +13,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -251,8 +251,8 @@ def _checks_of(kind: Any) -> dict[type, Fit | None]:
     if origin is tuple:
         return {tuple: _items_fit(arguments[0]) if arguments[-1] is Ellipsis else _each_fits(arguments)}
     if origin is dict:
-        fit_values = _items_fit(arguments[1])
-        return {dict: lambda value: {*map(type, value)} <= {str} and fit_values(value.values())}
+        fit_values, names = _items_fit(arguments[1]), {str}
+        return {dict: lambda value: {*map(type, value)} <= names and fit_values(value.values())}
     return dict.fromkeys((int, float), None) if kind is float else {kind: None}
 
 
@@ -274,10 +274,10 @@ def _record_fits(kind: Any) -> Fit:
     return fit
 
 
-def _items_fit(kind: Any) -> Callable[[Iterable[Any]], bool]:
+def _items_fit(kind: Any) -> Callable[[Collection[Any]], bool]:
     checks, fit = _checks_of(kind), fits(kind)
     plain = {made for made, check in checks.items() if check is None}
-    return lambda items: {*map(type, items)} <= plain or all(map(fit, items))
+    return lambda items: not items or {*map(type, items)} <= plain or all(map(fit, items))
 
 
 def _each_fits(kinds: Sequence[Any]) -> Fit:

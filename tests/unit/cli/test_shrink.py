@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from pymllm.adapters.cabinet.planting import planted
+from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.cli import main
+from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import run_program
+from pymllm.conformance.scenario import with_scenario
 from pymllm.conformance.shrinker import Shrinker
-from pymllm.oracle.history import load_history, write_history
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import History, PlayedActs, load_history, write_history
 from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
 
+RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
+(ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
 PROGRAM = [
     AllocRows(0),
     ReadRows(),
@@ -139,3 +148,47 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     """X1: as of a rerun."""
     result = shrink(str(tmp_path / "none.jsonl"))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def engine_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A program whose operations break no law: the engine that made them did."""
+    machine = make_machine(LifecycleMachine, "radix", RADIX, seed=0, audit=False)
+    with planted(ENGINES_FAULT.edits):
+        for seed in range(100):
+            try:
+                drive(machine, seed, 40)
+            except InvariantViolation:
+                break
+    assert machine.found is not None
+    path = tmp_path_factory.mktemp("engine") / "engine.jsonl"
+    write_history(with_scenario(machine.found.history, machine.found.scenario), path)
+    return str(path)
+
+
+def test_what_an_engine_did_wrong_is_made_small_by_its_acts(engine_file: str, tmp_path: Path) -> None:
+    """E2: the file has them, and so has the small one, which can be made smaller again."""
+    short = tmp_path / "short.jsonl"
+    with planted(ENGINES_FAULT.edits):
+        result = shrink(engine_file, "-o", str(short), "--seconds", "3")
+        assert result.exit_code == 1
+        history = load_history(short)
+        assert len(history) < len(load_history(Path(engine_file)))
+        assert history.header.scenario is not None
+        again = result.stdout.splitlines()[-1]
+        assert again == f"    again      pymllm shrink {short} --adapter radix"
+        assert shrink(*again.split()[3:], "--seconds", "0.5").exit_code == 1
+    sound = shrink(engine_file)
+    assert (sound.exit_code, sound.stderr) == (0, "")
+    assert sound.stdout.startswith(f"{engine_file}: its acts, played again on radix, break no law")
+
+
+def test_acts_of_a_machine_that_is_not_there_are_refused(engine_file: str, tmp_path: Path) -> None:
+    """In one line, with the file's name."""
+    history = load_history(Path(engine_file))
+    header = replace(history.header, scenario=PlayedActs("OtherMachine", False, ()))
+    path = tmp_path / "other.jsonl"
+    write_history(History(header, history.steps), path)
+    result = shrink(str(path))
+    assert result.exit_code == 2
+    assert "other.jsonl: its acts are of OtherMachine; the machines of prefix are" in result.stderr

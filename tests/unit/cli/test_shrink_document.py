@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -34,6 +36,21 @@ def test_the_text_sets_what_is_beside_what_was(shrunk: Shrunk) -> None:
     assert "    max_reqs   2 -> 1" in lines
     assert "    programs   1,234 were run in 5.7 s; no part of it can go" in lines
     assert lines[-1].startswith("    again      pymllm rerun 'a b.short.jsonl' --adapter ")
+
+
+def test_what_could_not_be_run_is_counted(shrunk: Shrunk) -> None:
+    """By error; what this package did wrong itself stands for itself."""
+    mistake = "2 candidates could not be run: KeyError: 3 (line 7 of judge.py)"
+    after = dataclasses.replace(shrunk.after, mistakes=(mistake,))
+    told = dataclasses.replace(shrunk, after=after, misfits={"AdapterError": 3, "UsageError": 1})
+    lines = make_text(told).splitlines()
+    assert (
+        "    programs   1,234 were run in 5.7 s; 4 could not be run (AdapterError 3, UsageError 1); "
+        "no part of it can go"
+    ) in lines
+    assert f"    mistake    of pymllm: {mistake}" in lines
+    document = make_document(told)
+    assert (document["misfits"], document["mistakes"]) == ({"AdapterError": 3, "UsageError": 1}, [mistake])
 
 
 def test_a_program_that_stayed_long_is_not_printed(shrunk: Shrunk) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pytest
 
 from pymllm.conformance.acting import FoundViolation, drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.scenario import PlayedAct, Scenario
-from pymllm.errors import InvariantViolation
+from pymllm.conformance.scenario import PlayedAct, Scenario, find_scenario, with_scenario
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.history import PlayedActs, dump_history, read_history
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 
@@ -63,3 +65,31 @@ def test_scenarios_are_plain_values() -> None:
     assert Scenario(RowMachine, True, acts) == Scenario(RowMachine, True, acts)
     with pytest.raises(AttributeError):
         acts[0].name = "other"  # type: ignore[misc]
+
+
+def test_a_file_has_the_acts(tiny: str) -> None:
+    """Who reads it can play them; without acts there is nothing to play."""
+    found = failing(tiny)
+    written = list(dump_history(with_scenario(found.history, found.scenario)))
+    again = read_history(written, "a file")
+    assert find_scenario(again.header) == found.scenario
+    assert again.steps == found.history.steps
+    assert find_scenario(with_scenario(again, None).header) is None
+
+
+@pytest.mark.parametrize(
+    ("played", "message"),
+    [
+        (
+            PlayedActs("SlotMachine", False, ()),
+            "of SlotMachine; the machines of rows are RowMachine",
+        ),
+        (PlayedActs("RowMachine", False, (PlayedAct("fly"),)), "name='fly'.* is no act of RowMachine"),
+        (PlayedActs("RowMachine", False, (PlayedAct("clear", (("far", 1),)),)), "is no act of RowMachine"),
+    ],
+)
+def test_acts_that_nobody_can_play_are_refused(tiny: str, played: PlayedActs, message: str) -> None:
+    """A file of another version, or one that somebody wrote."""
+    header = dataclasses.replace(failing(tiny).history.header, scenario=played)
+    with pytest.raises(ProgramError, match=message):
+        find_scenario(header)

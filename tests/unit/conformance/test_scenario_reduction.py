@@ -11,7 +11,7 @@ from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.conformance.acting import FoundViolation, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.scenario_reduction import ScenarioReduction
+from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation
@@ -75,6 +75,17 @@ def test_another_law_is_no_success(tiny: str) -> None:
     assert not ScenarioReduction(sound, {"P2"}, ShrinkBudget()).begin()
 
 
+def test_a_scenario_can_be_played_once(tiny: str) -> None:
+    """It breaks the law again, and none where the adapter has no fault."""
+    found = found_by_rows(f"{tiny}:KeepsEntries")
+    assert found.scenario is not None
+    again = play_scenario(found.scenario, found.history.header)
+    assert again is not None
+    assert (again.violation.law, len(again.history)) == ("P2", len(found.history))
+    sound = dataclasses.replace(found.history.header, adapter="rows")
+    assert play_scenario(found.scenario, sound) is None
+
+
 def test_a_hang_is_counted(tiny: str) -> None:
     """And the scenario is no smaller one."""
     found = found_by_rows(f"{tiny}:KeepsEntries")
@@ -84,6 +95,17 @@ def test_a_hang_is_counted(tiny: str) -> None:
     with time_limit(0.2):
         assert not ScenarioReduction(hanging, {"P2"}, budget).begin()
     assert budget.hangs == 1
+
+
+def test_a_mistake_of_a_machine_is_told(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario that it stopped is no smaller one, and its reader knows."""
+    found = found_by_rows(f"{tiny}:KeepsEntries")
+    budget = ShrinkBudget()
+    monkeypatch.delattr(RowMachine, "admit")
+    assert not ScenarioReduction(found, {"P2"}, budget).begin()
+    assert not budget.misfits
+    assert budget.mistakes.total() == 1
+    assert budget.tell_mistakes()[0].startswith("1 candidate could not be run: KeyError: 'admit'")
 
 
 def test_it_ends_in_the_middle_of_a_scenario(tiny: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
+from pymllm.errors import AdapterError, UsageError
 
 
 def test_programs_are_counted_up_to_a_number() -> None:
@@ -60,3 +61,38 @@ def test_a_part_without_bounds_has_none() -> None:
         for _ in range(100):
             budget.spend()
     assert budget.plays == 100
+
+
+def _caught(module: str, error: Exception) -> Exception:
+    """An error that a function of some module raises."""
+    space: dict[str, object] = {"__name__": module, "error": error}
+    exec("def fail():\n    raise error\n", space)
+    try:
+        space["fail"]()  # type: ignore[operator]
+    except Exception as caught:
+        return caught
+    raise AssertionError("it raises")
+
+
+def test_what_stops_a_candidate_is_counted_by_class() -> None:
+    """A pool that is too small for an engine, an adapter that cannot do what is asked."""
+    budget = ShrinkBudget()
+    for error in (AdapterError("odd", "hung"), AdapterError("odd", "broke"), UsageError("no")):
+        budget.note_failure(_caught("pymllm.conformance.examiner", error))
+    budget.note_failure(_caught("pymllm.workloads.engine", TypeError("not in here")))
+    budget.note_failure(_caught("pymllm.conformances", TypeError("nor here")))
+    assert budget.misfits == {"AdapterError": 2, "UsageError": 1, "TypeError": 2}
+    assert budget.tell_mistakes() == ()
+
+
+def test_a_mistake_of_ours_is_told_with_its_place() -> None:
+    """What a driver or a judge did not mean to raise hides smaller programs: it is no misfit."""
+    budget = ShrinkBudget()
+    for _ in range(2):
+        budget.note_failure(_caught("pymllm.oracle.judge", AttributeError("no such thing")))
+    budget.note_failure(_caught("pymllm.conformance.slot_machine", KeyError(3)))
+    assert not budget.misfits
+    assert budget.tell_mistakes() == (
+        "2 candidates could not be run: AttributeError: no such thing (line 2 of <string>)",
+        "1 candidate could not be run: KeyError: 3 (line 2 of <string>)",
+    )

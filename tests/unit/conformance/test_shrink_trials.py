@@ -22,6 +22,7 @@ from pymllm.oracle.operations import (
     Span,
     WriteRow,
 )
+from pymllm.oracle.row_judge import RowJudge
 
 ROWS = {"max_reqs": 3, "max_context_len": 4}
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
@@ -118,10 +119,22 @@ def test_a_crash_and_a_hang_break_nothing(tiny: str) -> None:
     """A hang is counted."""
     budget = ShrinkBudget()
     assert trials_of(f"{tiny}:KeepsEntriesAndBreaks", "P2", budget).play(Program(ROWS, BREAKING)) is None
+    assert budget.misfits == {"AdapterError": 1}
     trials = trials_of(f"{tiny}:KeepsEntriesAndHangs", "P2", budget)
     with time_limit(0.2):
         assert trials.play(Program(ROWS, BREAKING)) is None
     assert budget.hangs == 1
+
+
+def test_a_mistake_of_a_judge_is_not_taken_for_a_misfit(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidate breaks nothing, and what was wrong is told."""
+    budget = ShrinkBudget()
+    trials = trials_of(f"{tiny}:KeepsEntries", "P2", budget)
+    monkeypatch.delattr(RowJudge, "_judge_read_rows")
+    assert trials.play(Program(ROWS, BREAKING)) is None
+    (told,) = budget.tell_mistakes()
+    assert told.startswith("1 candidate could not be run: AttributeError: 'RowJudge' object has no attribute")
+    assert not budget.misfits
 
 
 def test_no_program_is_begun_without_budget(tiny: str) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.slot_store import check_slot_store, some_repeated
-from pymllm.mem_cache import host_store
+from pymllm.mem_cache import device_store, host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
@@ -201,11 +201,19 @@ def swap_main_pages(store: DeviceSlotStore) -> None:
 
 
 def label_a_held_page_free(store: DeviceSlotStore) -> None:
-    store._state[5] = 0
+    store._state[5] = device_store._FREE
 
 
 def label_a_pending_page_held(store: DeviceSlotStore) -> None:
-    store._state[1] = 1
+    store._state[1] = device_store._HELD
+
+
+def label_padding_held(store: DeviceSlotStore) -> None:
+    store._state[0] = device_store._HELD
+
+
+def label_what_is_behind_the_pool_free(store: DeviceSlotStore) -> None:
+    store._state[13] = device_store._FREE
 
 
 @pytest.mark.parametrize(
@@ -221,6 +229,8 @@ def label_a_pending_page_held(store: DeviceSlotStore) -> None:
         (swap_main_pages, "A4", "not in ascending order"),
         (label_a_held_page_free, "A5", r"pages \[5\] carry another label"),
         (label_a_pending_page_held, "A5", r"pages \[1\] carry another label"),
+        (label_padding_held, "A5", r"pages \[0\] carry another label"),
+        (label_what_is_behind_the_pool_free, "A5", r"pages \[13\] carry another label"),
     ],
 )
 def test_a_broken_device_store_is_found(

@@ -18,6 +18,7 @@ from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES, load_machine
+from pymllm.conformance.scenario import with_scenario
 from pymllm.conformance.soak.clocks import Clocks
 from pymllm.conformance.soak.failures import make_short
 from pymllm.conformance.soak.memory import look_at_memory
@@ -145,11 +146,12 @@ class _Run:
         swarm = Swarm(machine, place.machine, self.source, reach_of(place.kind, place.config))
         self.off = tuple(sorted(acts_of(type(machine)).keys() - set(swarm.acts)))
         next_walk = task.audit if task.audit > 1 else math.inf
-        while self.operations < task.limit and self.acts < _IDLE_MOST * task.limit:
+        steps = machine.examiner.history.steps
+        while len(steps) < task.limit and self.acts < _IDLE_MOST * task.limit:
             self.acts += 1
-            swarm.play(self.operations)
-            if self.operations >= next_walk:
-                next_walk = self.operations + task.audit
+            swarm.play(len(steps))
+            if len(steps) >= next_walk:
+                next_walk = len(steps) + task.audit
                 with self._clocks.part("walks"):
                     machine.look_inside()
 
@@ -215,6 +217,8 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
     )
     found, run.machine_class.found = run.machine_class.found, None  # it holds the whole program
     history = examiner.history if examiner is not None and failure is not None else None
+    if history is not None and found is not None:
+        history = with_scenario(history, found.scenario)
     return PlayedRun(record, history), found
 
 

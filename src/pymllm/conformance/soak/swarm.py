@@ -146,7 +146,7 @@ def _make_act(name: str, method: Any, roles: Roles, source: random.Random) -> _A
     lengths = roles.lengths.get(name, ())
     return _Act(
         name,
-        method,
+        method.act_itself,
         method.act_needs,
         method.act_weight * 2.0 ** source.uniform(-_WEIGHT_SPREAD, _WEIGHT_SPREAD),
         role,
