@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from pymllm.conformance.reduction import Reduction
@@ -63,6 +63,8 @@ def _with_pages_of_one(operations: Sequence[Operation], size: int) -> tuple[Oper
             return record if is_one else Span(record.step, record.start // size, -(-record.stop // size))
         if isinstance(record, tuple):
             return tuple(change(item) for item in record)
+        if not is_dataclass(record):
+            return record  # a number or a word, in a tuple
         if isinstance(record, Alloc | Evict):
             record = replace(record, tokens=-(-record.tokens // size))
         if isinstance(record, Evict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pymllm.conformance.pool_reduction import shrink_pages, shrink_pools
 from pymllm.conformance.shrink_trials import Program
+from pymllm.oracle.buffer_operations import WriteKV
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import Alloc, AllocTrack, Evict, Free, Insert, Key, Span
 from tests.unit.tiny_player import reduction_in, reduction_of
@@ -53,6 +54,15 @@ def test_a_page_becomes_a_token() -> None:
         Evict(2, 2),
         Free((Span(1, 1, 2),)),
     )
+
+
+def test_numbers_in_a_row_stay() -> None:
+    """They are no spans of slots: rows of a buffer, hashes."""
+    operations = [WriteKV(0, (4, 5), ((1,), (2,)), ((3,), (4,)))]
+    reduction = reduction_of(operations, lambda them: len(them) == 1, {"page_size": 4, "size": 8})
+    shrink_pages(reduction)
+    assert reduction.operations == tuple(operations)
+    assert reduction.program.config["page_size"] == 1
 
 
 def test_pages_of_one_stay() -> None:
