@@ -262,13 +262,16 @@ class UnboundedPauses(_FaultyContext):
 
 class _KeepsHashes(DynamicInferenceContext):
     def reset(self) -> None:
+        blocks = self.kv_block_allocator
+        observer, blocks.on_blocks_deregistered = blocks.on_blocks_deregistered, None
         for req in list(self.requests):
             self.release(req)
+        blocks.on_blocks_deregistered = observer
 
 
 class DurableHashes(_FaultyContext):
     """Resets by releasing every request, so that what was cached is found again."""
 
     BREAKS = "C9"
-    ALSO = ("X7", "C1")  # X7: what it releases is told to the observer
+    ALSO = ("X7", "C1")  # X7: what comes after it goes another way than on a new one
     CONTEXT = _KeepsHashes
