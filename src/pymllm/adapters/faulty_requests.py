@@ -206,7 +206,7 @@ class LeakyAdmissions(_FaultyContext):
     """Keeps the shared blocks of a request that it could not take up."""
 
     BREAKS = "C1"
-    ALSO = ("X2",)
+    ALSO = ("X2", "E3")  # E3: a failed admission does not give everything back
     CONTEXT = _ForgetsToUndo
 
 
