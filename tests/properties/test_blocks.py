@@ -15,7 +15,7 @@ from pymllm.oracle.situations import expected_situations
 MACHINES = [make_machine(BlockMachine, "blocks", dict(config)) for config in Blocks.CONFIGURATIONS]
 each_machine = pytest.mark.parametrize("machine_class", MACHINES, ids=lambda machine: machine.__name__)
 
-SEEDS = (4, 4, 3, 3, 2, 1, 2, 1)
+SEEDS = (3, 2, 6, 1, 2, 1, 1, 1)
 """For each configuration one from which a short run reaches everything."""
 
 

@@ -206,7 +206,7 @@ class LeakyAdmissions(_FaultyContext):
     """Keeps the shared blocks of a request that it could not take up."""
 
     BREAKS = "C1"
-    ALSO = ("X2",)
+    ALSO = ("X2", "E3")  # E3: a failed admission does not give everything back
     CONTEXT = _ForgetsToUndo
 
 
@@ -262,13 +262,16 @@ class UnboundedPauses(_FaultyContext):
 
 class _KeepsHashes(DynamicInferenceContext):
     def reset(self) -> None:
+        blocks = self.kv_block_allocator
+        observer, blocks.on_blocks_deregistered = blocks.on_blocks_deregistered, None
         for req in list(self.requests):
             self.release(req)
+        blocks.on_blocks_deregistered = observer
 
 
 class DurableHashes(_FaultyContext):
     """Resets by releasing every request, so that what was cached is found again."""
 
     BREAKS = "C9"
-    ALSO = ("X7", "C1")  # X7: what it releases is told to the observer
+    ALSO = ("X7", "C1")  # X7: what comes after it goes another way than on a new one
     CONTEXT = _KeepsHashes

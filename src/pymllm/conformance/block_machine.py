@@ -111,7 +111,7 @@ class BlockMachine(BlockActs):
         self.do(AllocSlots(self.names(self._new_blocks(parent, len(self.slots.free) + 1))))
         self.observe()
 
-    @act("has_slots", start=PICK, often=(0, 1), weight=3)
+    @act("has_slots", start=PICK, often=(0, 1), weight=2)
     def alloc_slots_for_the_oldest(self, start: int, often: int) -> None:
         """Let the batch name the block whose slot would go first, beside others that have none."""
         if often and (victims := self.slots.victims()):

@@ -149,7 +149,7 @@ class PrefixMachine(StateActs):
         self.arm("reenter", nth)
         self._evict(tokens, window_tokens)
 
-    @looked_at(needs="can_fail_eviction", weight=2, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
+    @looked_at(needs="can_fail_eviction", weight=3, tokens=TOKENS, window_tokens=TOKENS, call=(0, 1))
     def evict_refused_by_pool(self, tokens: int, window_tokens: int, call: int) -> None:
         """Let the pool refuse one of an eviction's calls, and try again: nothing is out of order (X2)."""
         self.arm(("free", "free_swa")[call])

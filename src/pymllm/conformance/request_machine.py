@@ -214,7 +214,7 @@ class RequestMachine(ActingMachine):
             self.do(Pause(awake[pick % len(awake)].step))
             self.observe()
 
-    @act(weight=2, needs="has_requests", but=(0, 1))
+    @act(needs="has_requests", but=(0, 1))
     def pause_all(self, but: int) -> None:
         """Set all aside, the youngest first, until they would keep too many blocks, or all but the oldest."""
         for request in [each for each in self.model.served.values() if each.region != PAUSED][but:][::-1]:
@@ -310,17 +310,15 @@ class RequestMachine(ActingMachine):
     @act(needs="can_refuse", pick=_PICK, what=(0, 3))
     def misuse(self, pick: int, what: int) -> None:
         """Ask of a request what it cannot do where it stands, or of one that is gone."""
-        gone = sorted(self.model.gone)
-        if what == 0 and gone:
-            self.do(Release(gone[pick % len(gone)]))
-        elif self.has_requests:
-            request = next(iter(self.model.of(PAUSED) if what > 1 else ()), self._picked(pick))
-            if request.region == PAUSED:
-                self.do(Pause(request.step))
-            elif what == 1 and request.region != WAITING:
-                self.do(ScheduleChunk(request.step))
-            else:
-                self.do(Resume(request.step))
+        served = self.model.served.values()
+        kind, steps = (
+            (Release, sorted(self.model.gone)),
+            (ScheduleChunk, [each.step for each in served if each.region != WAITING]),
+            (Pause, [each.step for each in self.model.of(PAUSED)]),
+            (Resume, [each.step for each in served if each.region != PAUSED]),
+        )[what]
+        if steps:
+            self.do(kind(steps[pick % len(steps)]))
         self.observe()
 
     # -- the end -------------------------------------------------------------------------------------------

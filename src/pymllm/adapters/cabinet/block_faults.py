@@ -101,7 +101,7 @@ _REFERENCES = (
     Fault(
         "B121-blocks",
         "Pin not rolled back when the allocation fails",
-        ("X4", "C1", "X2"),
+        ("X4", "C1", "X2", "E3"),
         ("requests",),
         (
             Edit(

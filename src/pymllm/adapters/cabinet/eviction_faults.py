@@ -210,15 +210,15 @@ _EVICTION = (
     Fault(
         "B61",
         "Victim has descendants in the other tier",
-        # What hangs below goes too, out of turn, or stays behind; or what walks the broken tree next fails.
-        ("R9", "S4", "R5", "R2", "X2"),
+        # What hangs below goes too, out of turn or held, or stays; or what walks the broken tree next fails.
+        ("R9", "R6", "S4", "R5", "R2", "X2"),
         ("radix-window",),
         (
             Edit(
                 f"{_WINDOW_PLAN}.take_windows",
                 "if self.leaves.is_leaf(node):",
                 "below = node.children.values()\n"
-                "if below and not node.lock_ref and all(child.swa_tombstone for child in below):\n"
+                "if below and all(child.swa_tombstone for child in below):\n"
                 "    self.leaves._choose(node)\n"
                 "    continue\n"
                 "if self.leaves.is_leaf(node):",

@@ -116,7 +116,7 @@ _IN_THE_ENGINE = (
     Fault(
         "B89",
         "Tree state and forked state compared as if equal",
-        ("E2", "M1"),
+        ("E2", "M1", "E3"),  # E3: the duplicates that it takes for the tree's nobody gives back
         ("mamba",),
         (
             Edit(
