@@ -42,7 +42,8 @@ def _section(command: click.Command, parent: click.Context, level: int = 2) -> s
     context = click.Context(command, info_name=command.name, parent=parent, max_content_width=100)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     page = ROOT / "docs" / f"{command.name}.md"
-    more = f"[More about it]({page.name}).\n" if page.exists() and level == 2 else ""
+    is_named = f"docs/{page.name}" in (command.help or "")
+    more = f"[More about it]({page.name}).\n" if page.exists() and level == 2 and not is_named else ""
     parts = [
         f"{'#' * level} pymllm {context.command_path.removeprefix('pymllm ')}\n",
         f"```console\n$ {usage}\n```\n",
@@ -81,13 +82,14 @@ def _limits(extra: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Keep Markdown from reading more into a help text than its backticks."""
+    """Keep Markdown from reading more into a help text than its backticks; pages that it names are links."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _escaped(part) for part in parts)
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([*_\[\]])", r"\\\1", html.escape(text, quote=False))
+    plain = re.sub(r"([*_\[\]])", r"\\\1", html.escape(text, quote=False))
+    return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", plain)
 
 
 def _statuses() -> str:

@@ -56,7 +56,7 @@ def _path_of(name: str, scope: Object) -> str:
 def _all_objects(one: Object) -> Iterator[Object]:
     yield one
     for member in one.members.values():
-        if not member.is_alias:
+        if isinstance(member, Object):  # and not something imported, which is at home elsewhere
             yield from _all_objects(member)
 
 
@@ -65,5 +65,5 @@ def _public_objects(one: Object) -> Iterator[Object]:
     if one.docstring is not None:
         yield one
     for member in one.members.values():
-        if not member.is_alias and (member.is_public if not member.is_module else not member.is_private):
+        if isinstance(member, Object) and (not member.is_private if member.is_module else member.is_public):
             yield from _public_objects(member)

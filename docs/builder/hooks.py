@@ -28,6 +28,7 @@ _SECTIONS = {"examples": "Examples", "findings": "Findings", "tutorials": "Tutor
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List pages that the navigation does not name: where they belong, or else as guides."""
+    assert config.nav is not None
     listed = set(_pages_of(config.nav))
     places = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     for place in [*places, *make_repository_pages()]:
@@ -45,18 +46,22 @@ def _pages_of(nav: Any) -> Iterator[str]:
         yield from _pages_of(one)
 
 
-def _section(nav: Any, title: str) -> list[Any]:
+def _section(nav: list[Any], title: str) -> list[Any]:
     """Return the entries below a title; those of a new section where there is none by this title."""
+    for name, entries in _sections_of(nav):
+        if name == title:
+            return entries
+    new: list[Any] = []
+    nav.append({title: new})
+    return new
+
+
+def _sections_of(nav: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     for one in nav:
         for name, entries in one.items() if isinstance(one, dict) else ():
-            if name == title:
-                return entries
-            if isinstance(entries, list) and any(
-                title in inner for inner in entries if isinstance(inner, dict)
-            ):
-                return _section(entries, title)
-    nav.append({title: []})
-    return nav[-1][title]
+            if isinstance(entries, list):
+                yield name, entries
+                yield from _sections_of(entries)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

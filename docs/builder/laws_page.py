@@ -99,7 +99,7 @@ def _claims(law: Law) -> str:
 
 
 def _named(fault: Fault) -> str:
-    first, second = fault.title[:2]
+    first, second = fault.title[0], fault.title[1]
     return f"{fault.id} ({first.lower() if second.islower() else first}{fault.title[1:]})"
 
 
