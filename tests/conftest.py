@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -77,3 +79,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 def device(kv_device: torch.device) -> torch.device:
     """Each device that the test is to run on, under the name that most tests know it by."""
     return kv_device
+
+
+@pytest.fixture
+def _few_objects() -> Iterator[None]:
+    """Let the garbage collector pass over what was there before: it is asked for often, and takes long."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

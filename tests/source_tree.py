@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Generator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-BEYOND = ("click", "rich", "msgspec", "jsonschema", "prometheus_client", "jinja2", "plotly")
+BEYOND = ("click", "rich", "msgspec", "jsonschema", "prometheus_client", "jinja2", "plotly", "playwright")
 """Packages that no test which needs a GPU may need."""
 
 
@@ -22,11 +23,17 @@ def is_installed() -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Skip a file of tests that cannot be imported for want of such a package."""
     report = yield
     missing = re.search(r"ModuleNotFoundError: No module named '(\w+)'", report.longreprtext)
     if report.failed and missing and missing[1] in BEYOND and not is_installed():
         reason = f"Skipped: needs {missing[1]}, which is not installed; pip install pymllm brings it"
         report.outcome, report.longrepr = "skipped", (report.nodeid, 0, reason)
+        # pytest leaves what was imported of it. Whoever imports from that file is to miss the package, too.
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) == str(collector.path):
+                del sys.modules[name]
     return report

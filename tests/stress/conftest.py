@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
 
@@ -18,15 +17,6 @@ from tests.stress.card import Card, Rounds
 def watched(gpu_memory: GpuMemory) -> GpuMemory:
     """Every test here runs under NVML and torch's counters; ``--gpu-memory-log`` keeps what they saw."""
     return gpu_memory
-
-
-@pytest.fixture
-def _few_objects() -> Iterator[None]:
-    """Let the garbage collector pass over what was there before: it is asked for often, and takes long."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ __all__ = [
     "SCHEMA",
     "VERSION",
     "Judgement",
+    "OperationRow",
     "judgement_schema",
     "make_document",
     "make_text",
@@ -32,6 +33,20 @@ __all__ = [
 
 SCHEMA = "pymllm.judgement"
 VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """How long an operation took, in microseconds; refusals are kept apart."""
+
+    operation: str
+    is_refused: bool
+    count: int
+    mean_us: float
+    p50_us: float
+    p95_us: float
+    p99_us: float
+    max_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,8 @@ class Judgement:
         Why it could not be carried on.
     differences : tuple of int
         Steps whose outcome is not the recorded one.
+    times : tuple of OperationRow, optional
+        Of the adapter's operations, where they were timed.
     """
 
     command: str
@@ -67,6 +84,7 @@ class Judgement:
     violation: InvariantViolation | None = None
     misfit: str | None = None
     differences: tuple[int, ...] = ()
+    times: tuple[OperationRow, ...] | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -97,7 +115,8 @@ def read_program(file: str) -> History:
 
 def make_text(judgement: Judgement) -> str:
     """Return the lines that people read; the first one is the verdict."""
-    return "\n".join([_verdict_line(judgement), *_details(judgement), *_differences(judgement)])
+    parts = (_details(judgement), _differences(judgement), _times(judgement))
+    return "\n".join([_verdict_line(judgement), *(line for lines in parts for line in lines)])
 
 
 def _verdict_line(judgement: Judgement) -> str:
@@ -133,6 +152,17 @@ def _differences(judgement: Judgement) -> list[str]:
     return [f"    outcomes   differ from the recorded ones at step {steps}{more}"]
 
 
+def _times(judgement: Judgement) -> list[str]:
+    if not judgement.times:
+        return []
+    lines = [f"    times      {'':24}{'count':>9}{'p50 us':>10}{'p95 us':>10}{'p99 us':>10}{'max us':>10}"]
+    for row in judgement.times:
+        label = f"{row.operation} (refused)" if row.is_refused else row.operation
+        figures = "".join(f"{value:>10.1f}" for value in (row.p50_us, row.p95_us, row.p99_us, row.max_us))
+        lines.append(f"               {label:24}{row.count:>9,}{figures}")
+    return lines
+
+
 # -- as a document -----------------------------------------------------------------------------------------
 
 
@@ -166,6 +196,7 @@ class _Document:
     violation: _ViolationRow | None
     misfit: str | None
     differences: tuple[int, ...]
+    times: tuple[OperationRow, ...] | None = None
 
 
 def make_document(judgement: Judgement) -> dict[str, Any]:
@@ -191,6 +222,7 @@ def make_document(judgement: Judgement) -> dict[str, Any]:
         row,
         judgement.misfit,
         judgement.differences,
+        judgement.times,
     )
     plain: dict[str, Any] = encode(document)
     return plain

@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import astuple
+from pathlib import Path
 
 import click
 
+from pymllm.adapters.base import Adapter
 from pymllm.cli.command_option import command_option, names_of
-from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
+from pymllm.cli.judgement import Judgement, OperationRow, make_document, make_text, read_program
 from pymllm.cli.options import json_option, timeout_option
 from pymllm.cli.program import say
 from pymllm.cli.values import CONFIG
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
+from pymllm.instrument.recorder import Recorder
+from pymllm.instrument.timing import Timing
 from pymllm.oracle.history import Config
 
 __all__ = ["rerun_command"]
+
+
+class _Instruments:
+    """What is put around an adapter, on request: a recorder, and a timer outside of nothing else."""
+
+    def __init__(self, record: Path | None, is_timed: bool) -> None:
+        self._record, self._is_timed = record, is_timed
+        self._timing: Timing | None = None
+
+    def wrap(self, adapter: Adapter) -> Adapter:
+        """Time the adapter alone, and record what comes of it."""
+        if self._is_timed:
+            adapter = self._timing = Timing(adapter)
+        return adapter if self._record is None else Recorder(adapter, self._record)
+
+    def times(self) -> tuple[OperationRow, ...] | None:
+        """Return what was timed; ``None`` without a timer."""
+        if self._timing is None:
+            return None
+        return tuple(
+            OperationRow(name, not is_done, *astuple(histogram.summary()))
+            for (name, is_done), histogram in sorted(self._timing.histograms.items())
+        )
 
 
 @click.command("rerun", short_help="Run a recorded program again, on any implementation.")
@@ -35,6 +63,13 @@ __all__ = ["rerun_command"]
     show_default="the file's",
     help="What to build, such as '{\"page_size\": 4}'.",
 )
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
+)
+@click.option("--timing", is_flag=True, help="Show how long each operation took.")
 @timeout_option
 @json_option
 def rerun_command(
@@ -42,6 +77,8 @@ def rerun_command(
     adapter: str | None,
     command: str | None,
     config: Config | None,
+    record: Path | None,
+    timing: bool,
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -57,6 +94,8 @@ def rerun_command(
         raise click.UsageError("--adapter and --command name one each; give one of them.")
     if command is not None:
         (adapter,) = names_of((), (command,))
+    if record is not None and record.resolve() == Path(file).resolve():
+        raise click.UsageError(f"--record {record}: this is the file that is run again; name another one.")
     history = read_program(file)
     name = find_adapter_or_refuse(adapter or history.header.adapter).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -64,12 +103,17 @@ def rerun_command(
     from pymllm.conformance.rerun import rerun_history
     from pymllm.conformance.time_limit import time_limit
 
+    instruments = _Instruments(record, timing)
     try:
         with time_limit(timeout):
             load_or_refuse(name)
-            result = rerun_history(history, name, config)
+            result = rerun_history(history, name, config, instruments.wrap)
     except UsageError as error:
         raise click.UsageError(f"{file}: {error}.") from error
+    except OSError as error:
+        if record is None or error.filename not in (str(record), record):
+            raise
+        raise click.UsageError(f"--record {record}: {error.strerror or error}.") from error
     judgement = Judgement(
         "rerun",
         file,
@@ -80,6 +124,7 @@ def rerun_command(
         result.violation,
         result.misfit,
         tuple(now.number for _, now in result.differences),
+        instruments.times(),
     )
     say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
     return judgement.verdict.exit_status

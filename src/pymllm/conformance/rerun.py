@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing
 from pymllm.conformance.examiner import Examiner
@@ -43,7 +44,12 @@ class RerunResult:
     differences: tuple[tuple[Step, Step], ...]
 
 
-def rerun_history(history: History, adapter: str, config: Config | None = None) -> RerunResult:
+def rerun_history(
+    history: History,
+    adapter: str,
+    config: Config | None = None,
+    wrap: Callable[[Adapter], Adapter] | None = None,
+) -> RerunResult:
     """Run the operations of a history, whatever outcomes it has.
 
     Parameters
@@ -54,6 +60,8 @@ def rerun_history(history: History, adapter: str, config: Config | None = None) 
         Registry name or ``module:Class``, of the history's kind.
     config : dict, optional
         By default the history's.
+    wrap : callable, optional
+        Puts instruments around the adapter, such as `pymllm.instrument.recorder.Recorder`; closed with it.
 
     Raises
     ------
@@ -67,6 +75,8 @@ def rerun_history(history: History, adapter: str, config: Config | None = None) 
         raise ProgramError(f"is a program for {history.header.kind}; {adapter} is of kind {kind}")
     made = build_adapter(adapter, dict(history.header.config if config is None else config))
     try:
+        if wrap is not None:
+            made = wrap(made)
         examiner = Examiner(made, seed=history.header.seed)
     except BaseException:
         close_adapter(made)

@@ -119,9 +119,12 @@ class NodeBook:
 
     def _compare_pages(self, seen: Mapping[Path, SeenPage]) -> None:
         pages = self.model.pages
-        for path in pages.keys() - seen.keys():
+        # Of several, always the same one is named: the order of a set is not that of the next process.
+        if lost := pages.keys() - seen.keys():
+            path = next(path for path in pages if path in lost)
             self.evidence.refuse("R3", f"page {path.tokens}", "in the tree", "lost")
-        for path in seen.keys() - pages.keys():
+        if extra := seen.keys() - pages.keys():
+            path = next(path for path in seen if path in extra)
             self.evidence.refuse("R9", f"page {path.tokens}", "not in the tree", f"slots {seen[path].slots}")
         for path, shown in seen.items():
             page, node = pages[path], shown.node

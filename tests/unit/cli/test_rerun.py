@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 from pymllm.cli import main
+from pymllm.cli.judgement import judgement_schema
 from pymllm.conformance.program import run_program
 from pymllm.oracle.history import Header, History, Step, load_history, write_history
 from pymllm.oracle.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
@@ -52,6 +54,33 @@ def test_another_configuration_can_be_given(file: str) -> None:
     assert document["config"] == {"max_reqs": 2, "max_context_len": 3}
     assert document["differences"] == [4]
     assert document["walks"]["P1"] == 4
+
+
+def test_what_happens_is_recorded_and_timed(file: str, tmp_path: Path) -> None:
+    """The recording can be run again; a time is that of the adapter, in a row for each operation."""
+    record = tmp_path / "again.jsonl"
+    result = rerun(file, "--record", str(record), "--timing")
+    assert result.exit_code == 0
+    assert "    times  " in result.stdout
+    assert load_history(record).steps == load_history(Path(file)).steps
+    document = json.loads(rerun(str(record), "--timing", "--json").stdout)
+    assert document["differences"] == []
+    names = [(row["operation"], row["is_refused"], row["count"]) for row in document["times"]]
+    assert names == [(name, False, 1) for name in ("alloc_rows", "free_row", "read_rows", "write_row")]
+    assert all(0 < row["p50_us"] <= row["max_us"] * 1.01 for row in document["times"])
+    Draft202012Validator(judgement_schema()).validate(document)
+    assert "times" not in json.loads(rerun(file, "--json").stdout)
+
+
+def test_a_recording_that_cannot_be_written_is_told_in_a_line(file: str, tmp_path: Path) -> None:
+    """Before anything runs, and the file that is read stays as it was."""
+    before = Path(file).read_bytes()
+    result = rerun(file, "--record", str(tmp_path / "missing" / "a.jsonl"))
+    assert result.exit_code == 2
+    assert "No such file or directory" in result.stderr
+    result = rerun(file, "--record", file)
+    assert (result.exit_code, Path(file).read_bytes()) == (2, before)
+    assert "name another one" in result.stderr
 
 
 def test_a_program_that_does_not_fit_ends_with_3(file: str) -> None:
