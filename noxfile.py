@@ -20,6 +20,7 @@ WORDS = (
     "soak",
     "peers",
     "peers-older",
+    "report",
     "bench",
 )
 LABELS = ("matrix", "nightly")

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymllm.report.blocks import BAD, QUIET, Block, Cell, Choice, Column, Plot, Section, Table, Text, Tile
+from pymllm.report.blocks import (
+    BAD,
+    PALETTE,
+    QUIET,
+    Block,
+    Cell,
+    Choice,
+    Column,
+    Plot,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
 from pymllm.report.documents import EngineRun, ReplayDocument
 from pymllm.report.loading import Run
 from pymllm.report.quantities import log_ticks, show, show_count, show_share, show_time
@@ -94,15 +107,24 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
     for it in replays:
         by_cache.setdefault(it.cache, []).append(it)
     traces: list[dict[str, object]] = []
-    for cache, its in by_cache.items():
+    for number, (cache, its) in enumerate(by_cache.items()):
+        color = PALETTE[number % len(PALETTE)]
         capacities = [it.engine.config.capacity for it in its]
         measured = [it.engine.token_hit_rate * 100 for it in its]
         ceiling = [it.engine.ceiling_hit_rate * 100 for it in its]
         hover = "%{x:,} slots: %{y:.1f} %<extra>%{fullData.name}</extra>"
-        line = {"type": "scatter", "x": capacities, "legendgroup": cache, "hovertemplate": hover}
+        line = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": capacities,
+            "legendgroup": cache,
+            "hovertemplate": hover,
+        }
         traces.append({**line, "mode": "lines+markers", "name": cache, "y": measured})
-        dashed = {"line": {"dash": "dash"}, "marker": {"symbol": "line-ew-open", "size": 12}}
-        traces.append({**line, **dashed, "mode": "lines+markers", "name": f"{cache}: ceiling", "y": ceiling})
+        marks = {"symbol": "line-ew-open", "size": 12, "color": color}
+        solid = {"name": cache, "y": measured, "line": {"color": color}, "marker": {"color": color}}
+        dashed = {"name": f"{cache}: ceiling", "y": ceiling, "line": {"color": color, "dash": "dash"}}
+        traces += [{**line, **solid}, {**line, **dashed, "marker": marks}]
     sizes = [it.engine.config.capacity for it in replays]
     layout = {
         "xaxis": {"type": "log", "title": {"text": "capacity, KV slots (tokens)"}, **log_ticks(sizes, "")},

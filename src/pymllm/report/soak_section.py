@@ -61,6 +61,7 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
         for adapter in it.document.adapters
         for failure in adapter.failures
     ]
+    found = f"{len(cards)} failures" if len(cards) != 1 else "1 failure"
     operations = sum(it.document.operations for it in campaigns)
     return Section(
         _ID,
@@ -69,7 +70,7 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
         "memory looked at between runs. A campaign is a line of the first table; below it, the newest one "
         "by implementation.",
         [*blocks, *cards],
-        (Tile(show_count(operations), "operations soaked", BAD if cards else GOOD, f"#{_ID}"),),
+        (Tile(show_count(operations), f"operations soaked, {found}", BAD if cards else GOOD, f"#{_ID}"),),
     )
 
 

@@ -3,8 +3,7 @@
   const plots = JSON.parse(document.getElementById("plots").textContent);
   const root = document.documentElement;
   const switcher = document.getElementById("theme");
-  // Told apart without colours of the red and green kind (Okabe and Ito), on light and on dark.
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a6ff0", "#8a8f98"];
+  const palette = document.getElementById("main").dataset.palette.split(" ");
   const drawn = new Set();
 
   function colour(name) {
@@ -20,7 +19,7 @@
     const ink = colour("--ink");
     const legend = { font: { color: ink }, bgcolor: "rgba(0,0,0,0)", ...(given.legend || {}) };
     return {
-      colorway: COLOURS,
+      colorway: palette,
       ...given,
       autosize: true,
       width: width,
