@@ -50,6 +50,14 @@ class Replayed:
         window = "" if it.sliding_window_size is None else f", window {show_count(it.sliding_window_size)}"
         return f"{it.cache}, page {it.page_size}{window}"
 
+    @property
+    def best(self) -> float | None:
+        """What the best choice would hit, which knows the future; ``None`` where nobody computed it."""
+        size = self.engine.config.page_size, self.engine.config.capacity
+        return next(
+            (it.belady_hit_rate for it in self.document.ceilings if (it.page_size, it.capacity) == size), None
+        )
+
 
 def find_replays(runs: Sequence[Run]) -> list[Replayed]:
     """Return the newest replay of each workload through each cache of each capacity, smallest first."""
@@ -82,7 +90,8 @@ def make_hit_rate_section(runs: Sequence[Run]) -> Section | None:
         "Hit rate over capacity",
         "How many of the prompts' tokens were served from the cache, for each capacity that was replayed. A "
         "ceiling is what an unlimited cache with the same pages would serve: no cache of any capacity hits "
-        "more.",
+        "more. The best choice evicts what is needed last, which takes a look into the future; where it was "
+        "computed, it is the most that a cache of this capacity could hit.",
         blocks,
         (Tile(show_count(len(replays)), "caches replayed", None, f"#{_ID}"),),
     )
@@ -125,6 +134,7 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
         solid = {"name": cache, "y": measured, "line": {"color": color}, "marker": {"color": color}}
         dashed = {"name": f"{cache}: ceiling", "y": ceiling, "line": {"color": color, "dash": "dash"}}
         traces += [{**line, **solid}, {**line, **dashed, "marker": marks}]
+    traces += _best_choices(replays)
     sizes = [it.engine.config.capacity for it in replays]
     layout = {
         "xaxis": {"type": "log", "title": {"text": "capacity, KV slots (tokens)"}, **log_ticks(sizes, "")},
@@ -136,6 +146,27 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
     return Choice(name, tuple(traces), layout)
 
 
+def _best_choices(replays: Sequence[Replayed]) -> list[dict[str, object]]:
+    """Draw what the best choice would hit, which knows the future, where somebody computed it."""
+    known = {(it.engine.config.page_size, it.engine.config.capacity): it.best for it in replays}
+    by_page: dict[int, list[tuple[int, float]]] = {}
+    for (page, capacity), best in sorted(known.items()):
+        if best is not None:
+            by_page.setdefault(page, []).append((capacity, best * 100))
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": f"best choice (Belady), page {page}",
+            "x": [capacity for capacity, _ in points],
+            "y": [best for _, best in points],
+            "line": {"dash": "dot"},
+            "hovertemplate": "%{x:,} slots: %{y:.1f} %<extra>%{fullData.name}</extra>",
+        }
+        for page, points in by_page.items()
+    ]
+
+
 def _table(replays: Sequence[Replayed]) -> Table:
     columns = (
         Column("workload"),
@@ -143,6 +174,7 @@ def _table(replays: Sequence[Replayed]) -> Table:
         Column("capacity, slots", True),
         Column("hit rate", True),
         Column("ceiling", True),
+        Column("best choice (Belady)", True),
         Column("evicted, tokens", True),
         Column("most stored, tokens", True),
         Column("retractions", True),
@@ -160,8 +192,13 @@ def _row(it: Replayed) -> tuple[Cell, ...]:
         Cell(show_count(engine.config.capacity)),
         Cell(show_share(engine.token_hit_rate)),
         Cell(show_share(engine.ceiling_hit_rate)),
+        _best_cell(it.best),
         Cell(show_count(engine.evicted_tokens)),
         Cell(show_count(engine.peak_tokens_stored)),
         Cell("no engine", QUIET) if retractions is None else Cell(show_count(retractions)),
         Cell(show(engine.peak_rss_bytes, "bytes")),
     )
+
+
+def _best_cell(best: float | None) -> Cell:
+    return Cell("not computed", QUIET) if best is None else Cell(show_share(best))

@@ -22,6 +22,7 @@ BRINGS = {
     "soak": ("soak", "pymllm soak --store FOLDER"),
     "trends": ("trends", "any of the others, or tox -e bench"),
     "peers": ("ours against peers", "tox -e bench-peers"),
+    "gpu": ("GPU benchmarks", "pytest benchmarks -m gpu --benchmark-enable --gpu-results=FOLDER"),
     "hit-rate": ("hit rate over capacity", "pymllm replay TRACE --store FOLDER"),
     "latency": ("latency", "pytest benchmarks --benchmark-enable --benchmark-json=FILE, or pymllm replay"),
     "memory": ("memory", "pytest --gpu-memory-log=FILE, or pymllm soak --store FOLDER"),
@@ -85,7 +86,7 @@ def _row(machine: Machine, runs: int) -> tuple[Cell, ...]:
     return (
         Cell(f"{machine.name} ({machine.fingerprint})" if machine.name else machine.fingerprint),
         Cell(machine.processor),
-        Cell(show_count(machine.cores)),
+        Cell(show_count(machine.cores) if machine.cores else "not recorded"),
         Cell(show(machine.memory, "bytes")),
         Cell(machine.system),
         shown,

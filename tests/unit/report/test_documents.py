@@ -41,6 +41,7 @@ EACH: dict[str, Callable[[], dict[str, Any]]] = {
     "pymllm.doctor": samples.doctor,
     "pymllm.gpu-memory": samples.gpu_memory,
     "pymllm.peers": samples.peers,
+    "pymllm.gpu-benchmarks": samples.gpu_benchmarks,
 }
 WHOLE = ("verify", "compare", "faults", "soak", "situations")
 """Documents whose samples are whole, so that they can be held against their schemas."""
