@@ -82,7 +82,7 @@ def _row(machine: Machine, runs: int) -> tuple[Cell, ...]:
     if gpus:
         shown = Cell(gpus)
     else:
-        shown = Cell("none seen" if machine.gpu_reason else "none", QUIET, hint=machine.gpu_reason)
+        shown = Cell(f"none seen: {machine.gpu_reason}" if machine.gpu_reason else "none", QUIET)
     return (
         Cell(f"{machine.name} ({machine.fingerprint})" if machine.name else machine.fingerprint),
         Cell(machine.processor),
@@ -103,7 +103,7 @@ def _doctors(doctors: Sequence[DoctorDocument]) -> Table:
             Cell(f"{it.torch.version or 'none'}, CUDA {it.torch.cuda or 'none'}"),
             Cell(f"{len(it.nvml_devices)} devices")
             if it.nvml_reason is None
-            else Cell("unknown", UNKNOWN, hint=it.nvml_reason),
+            else Cell(f"unknown: {it.nvml_reason}", UNKNOWN),
             Cell(", ".join(f"{name} {version}" for name, version in it.packages.items() if version)),
         )
         for it in doctors
