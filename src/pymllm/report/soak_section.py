@@ -56,8 +56,8 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
     if newest.adapters:
         blocks += [_plot(newest), _adapters(newest)]
     cards = [
-        _card(it, adapter, failure)
-        for it in campaigns
+        _card(number, it, adapter, failure)
+        for number, it in enumerate(campaigns, 1)
         for adapter in it.document.adapters
         for failure in adapter.failures
     ]
@@ -202,7 +202,7 @@ def _adapter_row(it: SoakedAdapter) -> tuple[Cell, ...]:
     )
 
 
-def _card(it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
+def _card(number: int, it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
     failure = row.failure
     file = row.short or row.file
     lines = it.run.programs.get(file or "", ())
@@ -219,7 +219,7 @@ def _card(it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
         )
     what = f"{failure.law} violated" if failure.law else "problem with"
     return Card(
-        anchor_of("soak", adapter.name, failure.law or "problem", str(row.seed)),
+        anchor_of("soak", str(number), adapter.name, failure.law or "problem", str(row.seed)),
         f"{what} {'by ' if failure.law else ''}{adapter.name} in a soak",
         BAD if failure.law else UNKNOWN,
         tuple(facts),
