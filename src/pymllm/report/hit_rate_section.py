@@ -129,7 +129,6 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
             "legendgroup": cache,
             "hovertemplate": hover,
         }
-        traces.append({**line, "mode": "lines+markers", "name": cache, "y": measured})
         marks = {"symbol": "line-ew-open", "size": 12, "color": color}
         solid = {"name": cache, "y": measured, "line": {"color": color}, "marker": {"color": color}}
         dashed = {"name": f"{cache}: ceiling", "y": ceiling, "line": {"color": color, "dash": "dash"}}

@@ -20,6 +20,7 @@ def test_capacities_of_one_cache_are_a_line_below_its_ceiling() -> None:
     lines = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
     assert lines["radix, page 16"] == ([8192, 16384], [60.0, 70.0])
     assert lines["radix, page 16: ceiling"] == ([8192, 16384], [80.0, 80.0])
+    assert len(figure.data) == len(lines)
     assert set(lines) == {
         "radix, page 16",
         "radix, page 16: ceiling",

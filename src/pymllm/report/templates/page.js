@@ -10,9 +10,19 @@
     return getComputedStyle(root).getPropertyValue(name).trim();
   }
 
-  function axis(given) {
+  // Where there is little room, only the powers of ten of a logarithmic axis.
+  function ticks(given, narrow) {
+    const places = (given && given.tickvals) || [];
+    const kept = places.filter((it) => Number.isInteger(Number(Math.log10(it).toFixed(6))));
+    if (!narrow || kept.length < 2) {
+      return {};
+    }
+    return { tickvals: kept, ticktext: kept.map((it) => given.ticktext[places.indexOf(it)]) };
+  }
+
+  function axis(given, narrow) {
     const line = colour("--line");
-    return { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...given };
+    return { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...given, ...ticks(given, narrow) };
   }
 
   function layoutOf(given, width) {
@@ -27,8 +37,8 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: width < 500 ? 11 : 13, color: ink },
       margin: { l: width < 500 ? 45 : 60, r: 15, t: 30, b: 50 },
-      xaxis: axis(given.xaxis),
-      yaxis: axis(given.yaxis),
+      xaxis: axis(given.xaxis, width < 500),
+      yaxis: axis(given.yaxis, false),
       legend: legend,
       shapes: (given.shapes || []).map((it) => ({ ...it, line: { color: colour("--soft"), ...it.line } })),
       hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: ink } },
