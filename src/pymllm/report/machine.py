@@ -14,7 +14,7 @@ from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from pymllm.report.records import Gpu, Machine, make_machine
 
-__all__ = ["find_commit", "hash_of_code", "look_at_this_machine"]
+__all__ = ["find_commit", "find_processor", "hash_of_code", "look_at_this_machine"]
 
 
 def look_at_this_machine() -> Machine:
