@@ -23,6 +23,7 @@ WORDS = (
     "soak",
     "peers",
     "peers-older",
+    "report",
     "bench",
     "bench-peers",
 )

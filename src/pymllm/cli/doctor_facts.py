@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -23,6 +22,7 @@ from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading, Unreadable
 from pymllm.instrument.torch_memory import TorchMemory, read_torch_memory
 from pymllm.instrument.torch_memory_source import TorchAllocator
+from pymllm.report.machine import find_processor
 
 __all__ = ["LOOKS", "look_at_machine", "look_at_nvml", "look_at_torch"]
 
@@ -71,7 +71,7 @@ def look_at_machine(done: Callable[[int], None] | None = None) -> Document:
         pymllm=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         platform=platform.platform(),
-        processor=_processor(),
+        processor=find_processor(),
         cores=os.cpu_count() or 1,
         usable_cores=len(os.sched_getaffinity(0)),
         memory=memory.total,
@@ -85,15 +85,6 @@ def look_at_machine(done: Callable[[int], None] | None = None) -> Document:
     )
     tell(3)
     return document
-
-
-def _processor() -> str:
-    """Return the processor's model, which Linux tells in a file and others by name."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _version_of(package: str) -> str | None:

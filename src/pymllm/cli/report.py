@@ -73,7 +73,8 @@ def report_command(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}.") from None
-    say(f"{output}: {len(loaded.runs)} runs, {len(text.encode()):,} bytes")
+    count = "1 run" if len(loaded.runs) == 1 else f"{len(loaded.runs)} runs"
+    say(f"{output}: {count}, {len(text.encode()):,} bytes")
 
 
 def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:

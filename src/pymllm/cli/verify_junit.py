@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from xml.etree import ElementTree
 
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.results import AdapterResult, LawResult, SituationResult, VerifyReport
 from pymllm.oracle.verdicts import Verdict
+from pymllm.report.junit_xml import add_suite, make_case, make_text
 
 __all__ = ["make_junit"]
-
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def make_junit(report: VerifyReport) -> str:
@@ -30,59 +28,35 @@ def make_junit(report: VerifyReport) -> str:
     """
     root = ElementTree.Element("testsuites", name="pymllm verify", time=f"{report.seconds:.3f}")
     for adapter in report.adapters:
-        root.append(_suite(adapter))
+        cases = [_case(adapter, result) for result in adapter.laws] or [_unexamined(adapter)]
+        add_suite(root, adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
     if report.is_strict and report.situations:
-        root.append(_with_counts("situations", 0.0, [_situation(row) for row in report.situations]))
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _suite(adapter: AdapterResult) -> ElementTree.Element:
-    cases = [_case(adapter, result) for result in adapter.laws] or [_unexamined(adapter)]
-    return _with_counts(adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
-
-
-def _with_counts(name: str, seconds: float, cases: list[ElementTree.Element]) -> ElementTree.Element:
-    counts = {
-        plural: str(sum(case.find(singular) is not None for case in cases))
-        for plural, singular in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    }
-    suite = ElementTree.Element("testsuite", name=_clean(name), tests=str(len(cases)))
-    suite.attrib |= {"time": f"{seconds:.3f}", **counts}
-    suite.extend(cases)
-    return suite
+        add_suite(root, "situations", 0.0, [_situation(row) for row in report.situations])
+    return make_text(root)
 
 
 def _case(adapter: AdapterResult, result: LawResult) -> ElementTree.Element:
-    law = result.law
-    case = ElementTree.Element("testcase", classname=_clean(adapter.name), name=f"{law.id} {law.sentence}")
+    name = f"{result.law.id} {result.law.sentence}"
     if result.verdict is Verdict.VIOLATED:
-        finding = next(found for found in adapter.findings if found.law == law.id)
-        failure = ElementTree.SubElement(case, "failure", message=_clean(str(finding.violation)))
-        failure.text = _clean(f"{finding.violation}\n\n{write_program(finding.history)}")
-    elif result.verdict is Verdict.UNKNOWN:
-        ElementTree.SubElement(case, "error", message=_clean(_why_unknown(adapter)))
-    elif result.verdict is Verdict.NOT_CLAIMED:
-        ElementTree.SubElement(case, "skipped", message="not claimed")
-    return case
+        finding = next(found for found in adapter.findings if found.law == result.law.id)
+        text = f"{finding.violation}\n\n{write_program(finding.history)}"
+        return make_case(adapter.name, name, "failure", str(finding.violation), text)
+    if result.verdict is Verdict.UNKNOWN:
+        return make_case(adapter.name, name, "error", _why_unknown(adapter))
+    if result.verdict is Verdict.NOT_CLAIMED:
+        return make_case(adapter.name, name, "skipped", "not claimed")
+    return make_case(adapter.name, name)
 
 
 def _situation(row: SituationResult) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname=row.machine, name=row.name)
-    if row.unmet:
-        ElementTree.SubElement(case, "failure", message=_clean(f"never reached with {', '.join(row.unmet)}"))
-    return case
+    if not row.unmet:
+        return make_case(row.machine, row.name)
+    return make_case(row.machine, row.name, "failure", f"never reached with {', '.join(row.unmet)}")
 
 
 def _unexamined(adapter: AdapterResult) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname=_clean(adapter.name), name="smoke test")
-    ElementTree.SubElement(case, "error", message=_clean(_why_unknown(adapter)))
-    return case
+    return make_case(adapter.name, "smoke test", "error", _why_unknown(adapter))
 
 
 def _why_unknown(adapter: AdapterResult) -> str:
     return adapter.problems[0].message if adapter.problems else "no program tested it"
-
-
-def _clean(text: str) -> str:
-    return _NOT_IN_XML.sub("?", text)

@@ -109,6 +109,10 @@ class Histogram:
                 break
         return min(_upper_end(bucket), self.max_ns)
 
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """Return upper ends in nanoseconds with their counts, rising; those without a sample are left out."""
+        return tuple((_upper_end(bucket), self._counts[bucket]) for bucket in sorted(self._counts))
+
     def at_most(self, exponent: int) -> int:
         """Return how many samples were at most 2 to this power nanoseconds; exact."""
         limit = 1 << exponent

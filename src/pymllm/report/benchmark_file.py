@@ -8,9 +8,18 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pymllm.report.documents import GpuMachine
 from pymllm.report.records import Figure, Gpu, Histogram, Machine, RunHeader, make_machine
 
-__all__ = ["better_of", "is_benchmark_file", "machine_of", "read_benchmark_file", "unit_of"]
+__all__ = [
+    "better_of",
+    "is_benchmark_file",
+    "machine_of",
+    "machine_of_gpu",
+    "read_benchmark_file",
+    "time_of",
+    "unit_of",
+]
 
 _TIMES = {"ns": "ns", "us": "us", "ms": "ms", "s": "s", "seconds": "s"}
 _BUCKETS_PER_DOUBLING = 8
@@ -48,7 +57,7 @@ def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figu
         commit = plain.get("commit_info") or {}
         header = RunHeader(
             kind="benchmark",
-            time=_time(str(plain["datetime"])),
+            time=time_of(str(plain["datetime"])),
             machine=machine_of(plain["machine_info"]),
             pymllm=str(plain["machine_info"].get("pymllm", "not recorded")),
             commit=commit.get("id"),
@@ -61,8 +70,8 @@ def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figu
     return header, records
 
 
-def _time(text: str) -> str:
-    """Return UTC; pytest-benchmark's own time has an offset."""
+def time_of(text: str) -> str:
+    """Return a time with an offset, such as pytest-benchmark's, as that of a run, in UTC."""
     at = datetime.fromisoformat(text).astimezone(UTC)
     return at.isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
@@ -88,6 +97,12 @@ def machine_of(info: Mapping[str, Any]) -> Machine:
         gpu_reason=None if gpus else str(info.get("nvml", "the file does not tell")),
         name=info.get("machine_name"),
     )
+
+
+def machine_of_gpu(told: GpuMachine) -> Machine:
+    """Return what the results of a GPU's benchmarks tell of their machine: the GPU."""
+    gpu = Gpu(told.device, told.memory_bytes, told.driver)
+    return make_machine("not recorded", 0, None, "not recorded", (gpu,))
 
 
 def _gpu(told: str) -> Gpu:

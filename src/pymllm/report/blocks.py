@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "BAD",
+    "GOOD",
+    "PALETTE",
+    "QUIET",
+    "UNKNOWN",
     "Block",
     "Card",
     "Cell",
@@ -20,6 +25,9 @@ __all__ = [
     "Tile",
     "anchor_of",
 ]
+
+PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
+"""Of lines and bars: told apart on light and on dark, and without red against green (after Okabe and Ito)."""
 
 GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
 """Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""

@@ -19,6 +19,7 @@ __all__ = [
     "DOCUMENTS",
     "AnyDocument",
     "CacheTime",
+    "CeilingRow",
     "Contender",
     "DetectionRow",
     "DoctorDocument",
@@ -26,6 +27,8 @@ __all__ = [
     "EngineRun",
     "FaultRow",
     "FaultsDocument",
+    "GpuBenchmarksDocument",
+    "GpuCase",
     "GpuMemoryDocument",
     "LawRow",
     "MachineRow",
@@ -316,6 +319,16 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class CeilingRow:
+    """What caches of one size could hit at most; the best choice is null for an engine."""
+
+    page_size: int
+    capacity: int
+    unlimited_hit_rate: float
+    belady_hit_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayViolation:
     """A law that a replay found broken."""
 
@@ -333,6 +346,7 @@ class ReplayDocument:
     mode: str
     runs: tuple[EngineRun, ...]
     violation: ReplayViolation | None = None
+    ceilings: tuple[CeilingRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,6 +517,62 @@ class PeersDocument:
     scenarios: tuple[ScenarioRow, ...] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """Microseconds of one contender: median and quartiles."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoalRow:
+    """What a ratio of two times is to be."""
+
+    what: str
+    value: float
+    bound: float
+    is_least: bool
+    is_met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCase:
+    """One case of a GPU benchmark; the first contender is ours."""
+
+    name: str
+    case: dict[str, int | str]
+    mode: str
+    times: dict[str, SampledRow]
+    gigabytes_per_second: float
+    goals: tuple[GoalRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMachine:
+    """Where GPU benchmarks ran."""
+
+    device: str
+    driver: str | None
+    torch: str
+    python: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBenchmarksDocument:
+    """Of ``benchmarks/bench_gpu_*.py``; ``benchmarks`` is the hash of their code."""
+
+    date: str
+    commit: str | None
+    pymllm: str
+    benchmarks: str
+    machine: GpuMachine
+    results: tuple[GpuCase, ...]
+
+
 AnyDocument = (
     VerifyDocument
     | FaultsDocument
@@ -512,6 +582,7 @@ AnyDocument = (
     | DoctorDocument
     | GpuMemoryDocument
     | PeersDocument
+    | GpuBenchmarksDocument
 )
 
 DOCUMENTS: dict[str, tuple[int, type]] = {
@@ -524,6 +595,7 @@ DOCUMENTS: dict[str, tuple[int, type]] = {
     "pymllm.doctor": (1, DoctorDocument),
     "pymllm.gpu-memory": (1, GpuMemoryDocument),
     "pymllm.peers": (1, PeersDocument),
+    "pymllm.gpu-benchmarks": (1, GpuBenchmarksDocument),
 }
 """By name: the version that is read, and what is read of it."""
 
@@ -563,6 +635,8 @@ def _pruned(kind: Any, plain: Any) -> Any:
         return {name: _pruned(hints[name], value) for name, value in plain.items() if name in names}
     if origin is tuple and isinstance(plain, list):
         return [_pruned(arguments[0], item) for item in plain]
+    if origin is dict and isinstance(plain, Mapping):
+        return {name: _pruned(arguments[1], value) for name, value in plain.items()}
     if origin is types.UnionType and plain is not None:
         records = [option for option in arguments if is_dataclass(option)]
         return _pruned(records[0], plain) if records else plain

@@ -128,12 +128,9 @@ def _table(faults: Sequence[FaultRow]) -> Table:
 
 
 def _row(fault: FaultRow) -> tuple[Cell, ...]:
-    caught = (
-        Cell("✓ caught", GOOD)
-        if fault.caught
-        else Cell("✗ missed", BAD, hint="; ".join(fault.problems) or None)
-    )
-    by = ", ".join(dict.fromkeys(f"{it.searcher}, {it.law}" for it in fault.detections))
+    why = "".join(f": {problem}" for problem in fault.problems)
+    caught = Cell("✓ caught", GOOD) if fault.caught else Cell(f"✗ missed{why}", BAD)
+    by = ", ".join(dict.fromkeys(f"{it.searcher} ({it.law})" for it in fault.detections))
     return (
         Cell(fault.id),
         Cell(fault.title),

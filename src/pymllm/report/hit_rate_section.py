@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymllm.report.blocks import BAD, QUIET, Block, Cell, Choice, Column, Plot, Section, Table, Text, Tile
+from pymllm.report.blocks import (
+    BAD,
+    PALETTE,
+    QUIET,
+    Block,
+    Cell,
+    Choice,
+    Column,
+    Plot,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
 from pymllm.report.documents import EngineRun, ReplayDocument
 from pymllm.report.loading import Run
 from pymllm.report.quantities import log_ticks, show, show_count, show_share, show_time
@@ -36,6 +49,14 @@ class Replayed:
         it = self.engine.config
         window = "" if it.sliding_window_size is None else f", window {show_count(it.sliding_window_size)}"
         return f"{it.cache}, page {it.page_size}{window}"
+
+    @property
+    def best(self) -> float | None:
+        """What the best choice would hit, which knows the future; ``None`` where nobody computed it."""
+        size = self.engine.config.page_size, self.engine.config.capacity
+        return next(
+            (it.belady_hit_rate for it in self.document.ceilings if (it.page_size, it.capacity) == size), None
+        )
 
 
 def find_replays(runs: Sequence[Run]) -> list[Replayed]:
@@ -69,7 +90,8 @@ def make_hit_rate_section(runs: Sequence[Run]) -> Section | None:
         "Hit rate over capacity",
         "How many of the prompts' tokens were served from the cache, for each capacity that was replayed. A "
         "ceiling is what an unlimited cache with the same pages would serve: no cache of any capacity hits "
-        "more.",
+        "more. The best choice evicts what is needed last, which takes a look into the future; where it was "
+        "computed, it is the most that a cache of this capacity could hit.",
         blocks,
         (Tile(show_count(len(replays)), "caches replayed", None, f"#{_ID}"),),
     )
@@ -94,15 +116,24 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
     for it in replays:
         by_cache.setdefault(it.cache, []).append(it)
     traces: list[dict[str, object]] = []
-    for cache, its in by_cache.items():
+    for number, (cache, its) in enumerate(by_cache.items()):
+        color = PALETTE[number % len(PALETTE)]
         capacities = [it.engine.config.capacity for it in its]
         measured = [it.engine.token_hit_rate * 100 for it in its]
         ceiling = [it.engine.ceiling_hit_rate * 100 for it in its]
         hover = "%{x:,} slots: %{y:.1f} %<extra>%{fullData.name}</extra>"
-        line = {"type": "scatter", "x": capacities, "legendgroup": cache, "hovertemplate": hover}
-        traces.append({**line, "mode": "lines+markers", "name": cache, "y": measured})
-        dashed = {"line": {"dash": "dash"}, "marker": {"symbol": "line-ew-open", "size": 12}}
-        traces.append({**line, **dashed, "mode": "lines+markers", "name": f"{cache}: ceiling", "y": ceiling})
+        line = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": capacities,
+            "legendgroup": cache,
+            "hovertemplate": hover,
+        }
+        marks = {"symbol": "line-ew-open", "size": 12, "color": color}
+        solid = {"name": cache, "y": measured, "line": {"color": color}, "marker": {"color": color}}
+        dashed = {"name": f"{cache}: ceiling", "y": ceiling, "line": {"color": color, "dash": "dash"}}
+        traces += [{**line, **solid}, {**line, **dashed, "marker": marks}]
+    traces += _best_choices(replays)
     sizes = [it.engine.config.capacity for it in replays]
     layout = {
         "xaxis": {"type": "log", "title": {"text": "capacity, KV slots (tokens)"}, **log_ticks(sizes, "")},
@@ -114,6 +145,27 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
     return Choice(name, tuple(traces), layout)
 
 
+def _best_choices(replays: Sequence[Replayed]) -> list[dict[str, object]]:
+    """Draw what the best choice would hit, which knows the future, where somebody computed it."""
+    known = {(it.engine.config.page_size, it.engine.config.capacity): it.best for it in replays}
+    by_page: dict[int, list[tuple[int, float]]] = {}
+    for (page, capacity), best in sorted(known.items()):
+        if best is not None:
+            by_page.setdefault(page, []).append((capacity, best * 100))
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": f"best choice (Belady), page {page}",
+            "x": [capacity for capacity, _ in points],
+            "y": [best for _, best in points],
+            "line": {"dash": "dot"},
+            "hovertemplate": "%{x:,} slots: %{y:.1f} %<extra>%{fullData.name}</extra>",
+        }
+        for page, points in by_page.items()
+    ]
+
+
 def _table(replays: Sequence[Replayed]) -> Table:
     columns = (
         Column("workload"),
@@ -121,6 +173,7 @@ def _table(replays: Sequence[Replayed]) -> Table:
         Column("capacity, slots", True),
         Column("hit rate", True),
         Column("ceiling", True),
+        Column("best choice (Belady)", True),
         Column("evicted, tokens", True),
         Column("most stored, tokens", True),
         Column("retractions", True),
@@ -138,8 +191,13 @@ def _row(it: Replayed) -> tuple[Cell, ...]:
         Cell(show_count(engine.config.capacity)),
         Cell(show_share(engine.token_hit_rate)),
         Cell(show_share(engine.ceiling_hit_rate)),
+        _best_cell(it.best),
         Cell(show_count(engine.evicted_tokens)),
         Cell(show_count(engine.peak_tokens_stored)),
         Cell("no engine", QUIET) if retractions is None else Cell(show_count(retractions)),
         Cell(show(engine.peak_rss_bytes, "bytes")),
     )
+
+
+def _best_cell(best: float | None) -> Cell:
+    return Cell("not computed", QUIET) if best is None else Cell(show_share(best))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,6 +20,8 @@ _ID = "latency"
 _OPERATIONS = ("match", "insert", "evict", "lock")
 _QUANTILES = (0.5, 0.95, 0.99, 1.0)
 _FOLDED = 40
+_BARS_PER_DOUBLING = 8
+_LOWEST = -160  # where what took no time at all stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,9 @@ def make_latency_section(runs: Sequence[Run]) -> Section | None:
     return Section(
         _ID,
         "Latency",
-        "How long things take, as histograms: each bar counts the samples that took at most so long and "
-        "longer than the bar before. Quantiles are the ends of their bars, so they are never below the "
-        "sample they stand for. Of a replay, the time that one request spends in the cache over its whole "
-        "life.",
+        "How long things take, as histograms: a bar is a tenth of its duration wide. Quantiles are the ends "
+        "of buckets, so they are never below the sample they stand for. Of a replay, the time that one "
+        "request spends in the cache over its whole life.",
         blocks,
     )
 
@@ -83,19 +85,7 @@ def _plot(measured: Sequence[_Measured]) -> Plot:
 
 
 def _choice(name: str, measured: Sequence[_Measured]) -> Choice:
-    traces = tuple(
-        {
-            "type": "bar",
-            "name": f"{it.histogram.name}, {machine_name(it.machine)}",
-            "x": list(it.histogram.ends),
-            "y": list(it.histogram.counts),
-            "opacity": 0.75 if len(measured) > 1 else 1.0,
-            "hovertemplate": "at most %{x:.4g} "
-            + it.histogram.unit
-            + ": %{y:,} samples<extra>%{fullData.name}</extra>",
-        }
-        for it in measured
-    )
+    traces = tuple(_bars(it, is_alone=len(measured) == 1) for it in measured)
     unit = measured[0].histogram.unit
     ends = [end for it in measured for end in it.histogram.ends]
     layout = {
@@ -108,6 +98,28 @@ def _choice(name: str, measured: Sequence[_Measured]) -> Choice:
         "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
     }
     return Choice(name, traces, layout)
+
+
+def _bars(it: _Measured, *, is_alone: bool) -> dict[str, object]:
+    """Draw a histogram in bars that are as wide on a logarithmic axis, whatever its own buckets are."""
+    counts: dict[int, int] = {}
+    for end, count in zip(it.histogram.ends, it.histogram.counts, strict=True):
+        if count:
+            place = math.ceil(math.log2(end) * _BARS_PER_DOUBLING - 1e-9) if end > 0 else _LOWEST
+            counts[place] = counts.get(place, 0) + count
+    edges = [(2 ** ((at - 1) / _BARS_PER_DOUBLING), 2 ** (at / _BARS_PER_DOUBLING)) for at in sorted(counts)]
+    unit = it.histogram.unit
+    return {
+        "type": "bar",
+        "name": f"{it.histogram.name}, {machine_name(it.machine)}",
+        "x": [(low + high) / 2 for low, high in edges],
+        "width": [high - low for low, high in edges],
+        "y": [counts[at] for at in sorted(counts)],
+        "text": [f"{show(low, unit)} to {show(high, unit)}" for low, high in edges],
+        "textposition": "none",
+        "opacity": 1.0 if is_alone else 0.75,
+        "hovertemplate": "%{text}: %{y:,} samples<extra>%{fullData.name}</extra>",
+    }
 
 
 def _table(measured: Sequence[_Measured]) -> Table:

@@ -107,9 +107,8 @@ def _table(kind: str, searches: Sequence[Searched]) -> Table:
     for law, sentence in sorted(sentences.items(), key=lambda item: _law_order(item[0])):
         cells = [_cell(it, next((row for row in it.adapter.laws if row.id == law), None)) for it in searches]
         rows.append((Cell(law), Cell(sentence), *cells))
-    return Table(
-        f"{kind}: {len(sentences)} laws, {len(searches)} implementations", tuple(columns), tuple(rows)
-    )
+    count = "1 implementation" if len(searches) == 1 else f"{len(searches)} implementations"
+    return Table(f"{kind}: {len(sentences)} laws, {count}", tuple(columns), tuple(rows))
 
 
 def _law_order(law: str) -> tuple[str, int]:

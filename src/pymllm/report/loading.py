@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pymllm.errors import TraceError
-from pymllm.report.benchmark_file import is_benchmark_file, machine_of, read_benchmark_file
-from pymllm.report.documents import AnyDocument, PeersDocument, read_document
+from pymllm.report.benchmark_file import (
+    is_benchmark_file,
+    machine_of,
+    machine_of_gpu,
+    read_benchmark_file,
+    time_of,
+)
+from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument, PeersDocument, read_document
 from pymllm.report.ledger_file import read_ledger_file
 from pymllm.report.program_files import files_of, read_programs
 from pymllm.report.records import (
@@ -267,19 +273,38 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
     versions = plains[0].get("versions")
     versions = versions if isinstance(versions, dict) else {}
     files = {name for document in documents for name in files_of(document)}
-    peers = next((it for it in documents if isinstance(it, PeersDocument)), None)
-    return Run(
+    time = _time_of_file(path)
+    run = Run(
         str(path),
         _digest(text),
         kind,
-        _time_of_file(path),
-        None if peers is None else machine_of(peers.machine),
+        time,
         pymllm=versions.get("pymllm"),
         versions=versions,
         time_is_of_file=True,
         documents=documents,
         programs=read_programs(files, path.parent),
     )
+    return _or_trace_error(path, lambda: _told_by(documents[0], run))
+
+
+def _told_by(document: AnyDocument, run: Run) -> Run:
+    """Add what a few documents tell of when and where they were made."""
+    if isinstance(document, PeersDocument):
+        return replace(run, machine=machine_of(document.machine))
+    if isinstance(document, GpuBenchmarksDocument):
+        commit, _, modified = (document.commit or "").partition("-")
+        return replace(
+            run,
+            time=time_of(document.date),
+            time_is_of_file=False,
+            machine=machine_of_gpu(document.machine),
+            pymllm=document.pymllm,
+            commit=commit or None,
+            modified=bool(modified),
+            versions={"python": document.machine.python, "torch": document.machine.torch},
+        )
+    return run
 
 
 def _or_trace_error(path: Path, make: Callable[[], _Made]) -> _Made:

@@ -14,7 +14,7 @@ from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from pymllm.report.records import Gpu, Machine, make_machine
 
-__all__ = ["find_commit", "hash_of_code", "look_at_this_machine"]
+__all__ = ["find_commit", "find_processor", "hash_of_code", "look_at_this_machine"]
 
 
 def look_at_this_machine() -> Machine:
@@ -88,13 +88,14 @@ def find_commit(folder: Path | None = None) -> tuple[str | None, bool]:
     Returns
     -------
     commit : str or None
-        In full; ``None`` where there is no repository, no commit, or no git.
+        In full; ``None`` where there is no repository, no commit, or no git, and ``PYMLLM_COMMIT`` in the
+        environment does not name one for a tree that came without its history.
     modified : bool
         False without a commit.
     """
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if commit is None:
-        return None, False
+        return os.environ.get("PYMLLM_COMMIT") or None, False
     return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
 
 

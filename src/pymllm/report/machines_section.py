@@ -22,6 +22,7 @@ BRINGS = {
     "soak": ("soak", "pymllm soak --store FOLDER"),
     "trends": ("trends", "any of the others, or tox -e bench"),
     "peers": ("ours against peers", "tox -e bench-peers"),
+    "gpu": ("GPU benchmarks", "pytest benchmarks -m gpu --benchmark-enable --gpu-results=FOLDER"),
     "hit-rate": ("hit rate over capacity", "pymllm replay TRACE --store FOLDER"),
     "latency": ("latency", "pytest benchmarks --benchmark-enable --benchmark-json=FILE, or pymllm replay"),
     "memory": ("memory", "pytest --gpu-memory-log=FILE, or pymllm soak --store FOLDER"),
@@ -81,11 +82,11 @@ def _row(machine: Machine, runs: int) -> tuple[Cell, ...]:
     if gpus:
         shown = Cell(gpus)
     else:
-        shown = Cell("none seen" if machine.gpu_reason else "none", QUIET, hint=machine.gpu_reason)
+        shown = Cell(f"none seen: {machine.gpu_reason}" if machine.gpu_reason else "none", QUIET)
     return (
         Cell(f"{machine.name} ({machine.fingerprint})" if machine.name else machine.fingerprint),
         Cell(machine.processor),
-        Cell(show_count(machine.cores)),
+        Cell(show_count(machine.cores) if machine.cores else "not recorded"),
         Cell(show(machine.memory, "bytes")),
         Cell(machine.system),
         shown,
@@ -102,7 +103,7 @@ def _doctors(doctors: Sequence[DoctorDocument]) -> Table:
             Cell(f"{it.torch.version or 'none'}, CUDA {it.torch.cuda or 'none'}"),
             Cell(f"{len(it.nvml_devices)} devices")
             if it.nvml_reason is None
-            else Cell("unknown", UNKNOWN, hint=it.nvml_reason),
+            else Cell(f"unknown: {it.nvml_reason}", UNKNOWN),
             Cell(", ".join(f"{name} {version}" for name, version in it.packages.items() if version)),
         )
         for it in doctors

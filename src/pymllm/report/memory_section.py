@@ -171,4 +171,6 @@ def _test_row(it: GpuMemoryDocument) -> tuple[Cell, ...]:
 
 
 def _reading(it: Reading) -> Cell:
-    return Cell("unknown", UNKNOWN, hint=it.reason) if it.value is None else Cell(show(it.value, "bytes"))
+    if it.value is None:
+        return Cell(f"unknown: {it.reason}", UNKNOWN)
+    return Cell(show(it.value, "bytes"))

@@ -10,8 +10,9 @@ from typing import Any
 
 from pymllm import __version__
 from pymllm.errors import UsageError
-from pymllm.report.blocks import Plot, Section
+from pymllm.report.blocks import PALETTE, Plot, Section
 from pymllm.report.faults_section import make_faults_section
+from pymllm.report.gpu_section import make_gpu_section
 from pymllm.report.hit_rate_section import make_hit_rate_section
 from pymllm.report.latency_section import make_latency_section
 from pymllm.report.laws_section import make_laws_section
@@ -35,6 +36,7 @@ SECTIONS: tuple[Callable[[Sequence[Run]], Section | None], ...] = (
     make_soak_section,
     make_trends_section,
     make_peers_section,
+    make_gpu_section,
     make_hit_rate_section,
     make_latency_section,
     make_memory_section,
@@ -87,6 +89,7 @@ def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = 
         machines={run.machine.fingerprint for run in loaded.runs if run.machine is not None},
         plots=_script_safe(json.dumps(plots, allow_nan=False)),
         plotly=plotly,
+        palette=PALETTE,
         style=_asset("page.css"),
         script=_asset("page.js"),
     )

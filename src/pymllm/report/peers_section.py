@@ -111,7 +111,7 @@ def _choice(it: _Compared) -> Choice:
     layout = {
         "xaxis": {
             "type": "log",
-            "title": {"text": "times ours; left of 1 is quicker than ours"},
+            "title": {"text": "times ours"},
             **log_ticks(ratios, ""),
         },
         "yaxis": {"automargin": True, "autorange": "reversed"},
@@ -130,7 +130,8 @@ def _choice(it: _Compared) -> Choice:
             }
         ],
     }
-    return Choice(f"{show_time(it.run.time)} UTC, {it.run.source}", traces, layout)
+    note = "What lies to the left of 1 is quicker than ours."
+    return Choice(f"{show_time(it.run.time)} UTC, {it.run.source}", traces, layout, note)
 
 
 def _symbol(who: str) -> str:

@@ -19,6 +19,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import Any, get_args
 
 from pymllm.oracle.records import (
@@ -185,6 +186,7 @@ class RunHeader:
             raise ValueError(f"kind must be a word in lower case such as 'gpu-memory', got {self.kind!r}")
         if not _TIME.fullmatch(self.time):
             raise ValueError(f"time must be in UTC, such as 2026-11-21T15:03:11Z, got {self.time!r}")
+        datetime.fromisoformat(self.time)  # there is no 30 February
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,12 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
     if newest.adapters:
         blocks += [_plot(newest), _adapters(newest)]
     cards = [
-        _card(it, adapter, failure)
-        for it in campaigns
+        _card(number, it, adapter, failure)
+        for number, it in enumerate(campaigns, 1)
         for adapter in it.document.adapters
         for failure in adapter.failures
     ]
+    found = f"{len(cards)} failures" if len(cards) != 1 else "1 failure"
     operations = sum(it.document.operations for it in campaigns)
     return Section(
         _ID,
@@ -69,7 +70,7 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
         "memory looked at between runs. A campaign is a line of the first table; below it, the newest one "
         "by implementation.",
         [*blocks, *cards],
-        (Tile(show_count(operations), "operations soaked", BAD if cards else GOOD, f"#{_ID}"),),
+        (Tile(show_count(operations), f"operations soaked, {found}", BAD if cards else GOOD, f"#{_ID}"),),
     )
 
 
@@ -201,7 +202,7 @@ def _adapter_row(it: SoakedAdapter) -> tuple[Cell, ...]:
     )
 
 
-def _card(it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
+def _card(number: int, it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
     failure = row.failure
     file = row.short or row.file
     lines = it.run.programs.get(file or "", ())
@@ -218,7 +219,7 @@ def _card(it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
         )
     what = f"{failure.law} violated" if failure.law else "problem with"
     return Card(
-        anchor_of("soak", adapter.name, failure.law or "problem", str(row.seed)),
+        anchor_of("soak", str(number), adapter.name, failure.law or "problem", str(row.seed)),
         f"{what} {'by ' if failure.law else ''}{adapter.name} in a soak",
         BAD if failure.law else UNKNOWN,
         tuple(facts),

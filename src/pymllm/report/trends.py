@@ -9,6 +9,7 @@ from pymllm.report.documents import (
     AnyDocument,
     EngineRun,
     FaultsDocument,
+    GpuBenchmarksDocument,
     PeersDocument,
     ReplayDocument,
     SoakDocument,
@@ -144,6 +145,8 @@ def figures_of(document: AnyDocument) -> Iterator[Figure]:
     elif isinstance(document, ReplayDocument):
         for run in document.runs:
             yield from _replay_figures(replay_name(document, run), run)
+    elif isinstance(document, GpuBenchmarksDocument):
+        yield from _gpu_figures(document)
     elif isinstance(document, PeersDocument):
         yield from _peer_figures(document)
 
@@ -171,6 +174,23 @@ def _replay_figures(name: str, run: EngineRun) -> Iterator[Figure]:
 
 def _times_of(run: EngineRun) -> Iterable[tuple[str, float]]:
     return ((name, getattr(run, name).median_us) for name in ("match", "insert", "evict", "lock"))
+
+
+def _gpu_figures(document: GpuBenchmarksDocument) -> Iterator[Figure]:
+    for it in document.results:
+        case = ", ".join(f"{key} {value}" for key, value in it.case.items())
+        name = f"gpu {it.name} ({case}), {it.mode}"
+        for who, time in it.times.items():
+            yield Figure(
+                f"{name}: {who}, median",
+                time.median_us,
+                "us",
+                "smaller",
+                low=time.low_us,
+                high=time.high_us,
+                code=document.benchmarks,
+                plot=name,
+            )
 
 
 def _peer_figures(document: PeersDocument) -> Iterator[Figure]:

@@ -43,8 +43,8 @@ def _machines(count: int) -> str:
 
 def _plot(trends: Sequence[Trend]) -> Plot:
     by_name = [(name, list(group)) for name, group in groupby(trends, lambda trend: trend.name)]
-    # What has a history comes first: that is what somebody opens a trend for.
-    by_name.sort(key=lambda item: -max(len(trend.points) for trend in item[1]))
+    # What has a history comes first, and of that medians: the longest of many samples tells of the machine.
+    by_name.sort(key=lambda item: (-max(len(it.points) for it in item[1]), not item[0].endswith("median")))
     choices = tuple(_choice(name, its) for name, its in by_name)
     return Plot(
         "plot-trends",

@@ -34,7 +34,7 @@ def test_a_page_is_written_where_it_is_asked_for(store: Path, tmp_path: Path) ->
     output = tmp_path / "page.html"
     result = run(store, "-o", output, "--title", "nightly")
     assert result.exit_code == 0
-    assert result.output.startswith(f"{output}: 1 runs, ")
+    assert result.output.startswith(f"{output}: 1 run, ")
     assert "<h1>nightly</h1>" in output.read_text(encoding="utf-8")
 
 

@@ -80,3 +80,15 @@ def test_what_makes_no_sense_is_refused() -> None:
             histogram.quantile(share)
     with pytest.raises(ValueError, match="nothing was counted"):
         Histogram().quantile(0.5)
+
+
+def test_buckets_have_every_sample_once_and_rise() -> None:
+    """Those that nobody needed are left out."""
+    histogram = Histogram()
+    for duration in (5, 5, 1_000_000, 7):
+        histogram.add(duration)
+    ends = [end for end, _ in histogram.buckets()]
+    assert ends == sorted(set(ends))
+    assert sum(count for _, count in histogram.buckets()) == 4
+    assert histogram.buckets()[0] == (5, 2)
+    assert Histogram().buckets() == ()

@@ -363,6 +363,38 @@ def peers(*scenarios: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def gpu_benchmarks(**changes: Any) -> dict[str, Any]:
+    """What ``pytest benchmarks -m gpu --gpu-results`` writes."""
+    sampled = {"median_us": 12.0, "low_us": 11.5, "high_us": 12.5, "samples": 30, "times": 100}
+    goal = {"what": "of the speed of a copy", "value": 0.9, "bound": 0.85, "is_least": True, "is_met": True}
+    missed = {"what": "of torch's time", "value": 1.2, "bound": 1.0, "is_least": False, "is_met": False}
+    return {
+        "schema": "pymllm.gpu-benchmarks",
+        "version": 1,
+        "date": "2026-11-21T15:03:11+00:00",
+        "commit": f"{'ab' * 20}-dirty",
+        "pymllm": "0.1.0+abc",
+        "benchmarks": "c0de",
+        "machine": {"device": "Some GPU", "driver": "580.1", "torch": "2.13.0", "python": "3.12.1",
+                    "memory_bytes": 80 << 30, "cuda": "13.0"},
+        "clocks": {},
+        "health": {},
+        "results": [
+            {
+                "name": "set_kv_buffer",
+                "case": {"tokens": 64, "dtype": "bfloat16"},
+                "mode": "graph",
+                "moved": 1 << 20,
+                "sets": 4,
+                "times": {"ours": sampled, "copy": sampled | {"median_us": 10.0}},
+                "gigabytes_per_second": 2500.0,
+                "goals": [goal, missed],
+            }
+        ],
+        **changes,
+    }  # fmt: skip
+
+
 def benchmark(median: float = 2e-5, **extra: Any) -> dict[str, Any]:
     noted = {"p50_us": 1.0, "p99_us": 80.0, "nodes": 3, "hit_rate": 0.5, "code": "c0de", "note": "x"}
     stats = {"median": median, "q1": median * 0.9, "q3": median * 1.1, "data": [median, median * 4]}

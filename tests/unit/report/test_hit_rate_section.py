@@ -20,6 +20,7 @@ def test_capacities_of_one_cache_are_a_line_below_its_ceiling() -> None:
     lines = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
     assert lines["radix, page 16"] == ([8192, 16384], [60.0, 70.0])
     assert lines["radix, page 16: ceiling"] == ([8192, 16384], [80.0, 80.0])
+    assert len(figure.data) == len(lines)
     assert set(lines) == {
         "radix, page 16",
         "radix, page 16: ceiling",
@@ -32,7 +33,18 @@ def test_the_table_has_the_numbers_with_units() -> None:
     """Once for each workload, cache and capacity."""
     section = make_hit_rate_section([samples.run(samples.replay())])
     assert tables(section)["Replays"] == [
-        [WORKLOAD, "radix, page 16", "8,192", "64.0 %", "80.0 %", "512", "8,000", "3", "300 MiB"]
+        [
+            WORKLOAD,
+            "radix, page 16",
+            "8,192",
+            "64.0 %",
+            "80.0 %",
+            "not computed",
+            "512",
+            "8,000",
+            "3",
+            "300 MiB",
+        ]
     ]
 
 
@@ -41,6 +53,19 @@ def test_the_newest_replay_of_the_same_counts() -> None:
     old, new = samples.run(samples.replay(samples.engine_run(hit_rate=0.1))), samples.run(samples.replay())
     (it,) = find_replays([old, new])
     assert it.engine.token_hit_rate == 0.64
+
+
+def test_the_best_choice_is_drawn_where_it_is_known() -> None:
+    """Between the cache and the ceiling."""
+    ceiling = {"page_size": 16, "capacity": 8192, "unlimited_hit_rate": 0.8, "prompt_tokens": 9}
+    known = samples.replay(
+        ceilings=[ceiling | {"belady_hit_rate": 0.7}, ceiling | {"page_size": 1, "belady_hit_rate": 0.9}]
+    )
+    section = make_hit_rate_section([samples.run(known)])
+    (figure,) = figures(section)["plot-hit-rate"].values()
+    (best,) = (trace for trace in figure.data if "Belady" in trace.name)
+    assert (best.name, list(best.x), list(best.y)) == ("best choice (Belady), page 16", [8192], [70.0])
+    assert tables(section)["Replays"][0][5] == "70.0 %"
 
 
 def test_a_serial_replay_of_a_trace_has_no_engine_and_no_seed() -> None:

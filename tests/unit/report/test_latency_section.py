@@ -31,6 +31,8 @@ def test_histograms_are_drawn_and_their_quantiles_listed() -> None:
     section = make_latency_section([samples.run(histograms=(HISTOGRAM, other))])
     (figure,) = figures(section)["plot-latency"].values()
     assert [list(trace.y) for trace in figure.data] == [[3], [10, 85, 4, 1]]
+    longest = figure.data[1].x[-1] + figure.data[1].width[-1] / 2
+    assert 800 <= longest < 880
     machine = f"rack 3, Some GPU ({samples.MACHINE.fingerprint})"
     assert tables(section)["Durations"] == [
         ["insert", machine, "3", "1 µs", "1 µs", "1 µs", "1 µs"],
@@ -49,6 +51,17 @@ def test_machines_are_beside_each_other_and_newer_runs_in_the_place_of_older_one
     ]
     rows = tables(make_latency_section(runs))["Durations"]
     assert [row[2] for row in rows] == ["7", "7", "7"]
+
+
+def test_fine_buckets_are_drawn_as_coarse_bars_and_no_sample_is_lost() -> None:
+    """A timer has 128 buckets for each doubling, and some may have taken no time at all."""
+    fine = Histogram("x", "us", (0.0, *(1 + place / 128 for place in range(1, 128))), (5, *(1,) * 127))
+    (figure,) = figures(make_latency_section([samples.run(histograms=(fine,))]))["plot-latency"].values()
+    (trace,) = figure.data
+    assert sum(trace.y) == 132
+    assert len(trace.y) == 9
+    edges = [x + width / 2 for x, width in zip(trace.x, trace.width, strict=True)]
+    assert edges == sorted(edges)
 
 
 def test_a_replay_has_times_per_request() -> None:

@@ -92,6 +92,18 @@ def test_each_form_of_file_is_read(tmp_path: Path) -> None:
     assert by_kind["verify"].pymllm == "0.1.0"
 
 
+def test_a_document_that_tells_when_and_where_is_believed(tmp_path: Path) -> None:
+    """Results of GPU benchmarks have a date, a commit and a device."""
+    (run,) = load_runs([samples.write(tmp_path / "gpu.json", samples.gpu_benchmarks())]).runs
+    assert (run.time, run.time_is_of_file) == ("2026-11-21T15:03:11Z", False)
+    assert (run.commit, run.modified, run.pymllm) == ("ab" * 20, True, "0.1.0+abc")
+    assert run.machine is not None
+    assert [gpu.name for gpu in run.machine.gpus] == ["Some GPU"]
+    bad = samples.write(tmp_path / "bad.json", samples.gpu_benchmarks(date="yesterday"))
+    with pytest.raises(TraceError, match="yesterday"):
+        load_runs([bad])
+
+
 def test_a_document_alone_has_the_time_of_its_file_and_no_machine(tmp_path: Path) -> None:
     """It says neither when nor where it was made, and nobody may guess a machine."""
     path = samples.write(tmp_path / "verify.json", samples.verify())

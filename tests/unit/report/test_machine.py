@@ -110,6 +110,7 @@ def git(folder: Path, *arguments: str) -> str:
 def test_the_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is said where tracked files differ from it; files that git does not know do not count."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("PYMLLM_COMMIT", raising=False)
     assert find_commit(tmp_path) == (None, False)
     git(tmp_path, "init", "-q")
     assert find_commit(tmp_path) == (None, False)  # no commit yet
@@ -125,10 +126,15 @@ def test_the_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert find_commit() == (commit, True)
 
 
-def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no error."""
+def test_without_git_there_is_no_commit_but_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree that was copied to another machine has no history."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYMLLM_COMMIT", raising=False)
     assert find_commit() == (None, False)
+    monkeypatch.setenv("PYMLLM_COMMIT", "ab" * 20)
+    assert find_commit() == ("ab" * 20, False)
 
 
 def test_the_hash_of_code_is_of_names_and_contents(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def everything() -> tuple[Run, ...]:
     program = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
     plains = (
         samples.verify(), samples.faults(), samples.soak(samples.soak_failure("R6")), samples.replay(),
-        samples.doctor(), samples.gpu_memory(), samples.peers(),
+        samples.doctor(), samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
     )  # fmt: skip
     return (samples.run(*plains, curves=(curve("one"),), histograms=(HISTOGRAM,), programs=program),)
 

@@ -91,6 +91,7 @@ def test_what_a_later_version_adds_is_left_out() -> None:
         ({"schema": 2}, "schema 2; this version reads"),
         ({"kind": "Two Words"}, "kind must be a word in lower case"),
         ({"time": "yesterday"}, "time must be in UTC"),
+        ({"time": "2026-02-30T00:00:00Z"}, "day"),
         ({"pymllm": 1}, "pymllm is 1; it must be a string"),
         ({"machine": []}, "machine must be an object"),
         ({"machine": {"gpus": 3}}, "gpus is 3; it must be a list"),

@@ -92,6 +92,12 @@ def test_a_ledger_and_the_document_of_one_campaign_are_one_campaign() -> None:
     ]
 
 
+def test_the_same_failure_of_two_campaigns_is_two_cards() -> None:
+    """Played again from the same seed, each has an anchor of its own."""
+    runs = [samples.run(samples.soak(samples.soak_failure("R6"), runs=runs)) for runs in (9, 10)]
+    assert len({card.id for card in cards(make_soak_section(runs))}) == 2
+
+
 def test_a_campaign_in_which_nothing_ran_says_so() -> None:
     """An interrupted one, before its first run ended."""
     empty = samples.soak(adapters=[], cpu_seconds=0.0, operations=0, interrupted=True, verdict="new")

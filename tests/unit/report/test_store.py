@@ -41,6 +41,7 @@ def test_a_header_says_when_where_and_of_what(tmp_path: Path, monkeypatch: pytes
     """What everybody who writes a run would have to find out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("PYMLLM_COMMIT", raising=False)
     header = make_header("verify", command=["pymllm", "verify"], versions={"torch": "2.13.0"}, code="c0de")
     assert header.machine is not None
     assert header.machine.cores >= 1

@@ -76,7 +76,14 @@ def test_documents_have_figures_too() -> None:
     """What is worth following of each."""
     names = {
         figure.name: (figure.value, figure.unit, figure.better)
-        for plain in (samples.verify(), samples.faults(), samples.soak(), samples.replay(), samples.peers())
+        for plain in (
+            samples.verify(),
+            samples.faults(),
+            samples.soak(),
+            samples.replay(),
+            samples.peers(),
+            samples.gpu_benchmarks(),
+        )
         for figure in figures_of(read_document(plain))
     }
     replayed = "replay chat seed 0, 200 requests, engine: radix, page 16, 8,192 slots"
@@ -91,6 +98,8 @@ def test_documents_have_figures_too() -> None:
         f"{replayed}: evict, median of a request": (0.0, "us", "smaller"),
         f"{replayed}: lock, median of a request": (12.8, "us", "smaller"),
         f"{replayed}: most resident memory": (300 << 20, "bytes", "smaller"),
+        "gpu set_kv_buffer (tokens 64, dtype bfloat16), graph: ours, median": (12.0, "us", "smaller"),
+        "gpu set_kv_buffer (tokens 64, dtype bfloat16), graph: copy, median": (10.0, "us", "smaller"),
         "peers T1a a full hit: pymllm, median": (50.0, "us", "smaller"),
         "peers T1a a full hit: sglang, median": (200.0, "us", "smaller"),
         "peers T1a a full hit: ratio to the best peer": (0.25, "", "smaller"),

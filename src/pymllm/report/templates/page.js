@@ -3,24 +3,33 @@
   const plots = JSON.parse(document.getElementById("plots").textContent);
   const root = document.documentElement;
   const switcher = document.getElementById("theme");
-  // Told apart without colours of the red and green kind (Okabe and Ito), on light and on dark.
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a6ff0", "#8a8f98"];
+  const palette = document.getElementById("main").dataset.palette.split(" ");
   const drawn = new Set();
 
   function colour(name) {
     return getComputedStyle(root).getPropertyValue(name).trim();
   }
 
-  function axis(given) {
+  // Where there is little room, only the powers of ten of a logarithmic axis.
+  function ticks(given, narrow) {
+    const places = (given && given.tickvals) || [];
+    const kept = places.filter((it) => Number.isInteger(Number(Math.log10(it).toFixed(6))));
+    if (!narrow || kept.length < 2) {
+      return {};
+    }
+    return { tickvals: kept, ticktext: kept.map((it) => given.ticktext[places.indexOf(it)]) };
+  }
+
+  function axis(given, narrow) {
     const line = colour("--line");
-    return { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...given };
+    return { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...given, ...ticks(given, narrow) };
   }
 
   function layoutOf(given, width) {
     const ink = colour("--ink");
     const legend = { font: { color: ink }, bgcolor: "rgba(0,0,0,0)", ...(given.legend || {}) };
     return {
-      colorway: COLOURS,
+      colorway: palette,
       ...given,
       autosize: true,
       width: width,
@@ -28,8 +37,8 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: width < 500 ? 11 : 13, color: ink },
       margin: { l: width < 500 ? 45 : 60, r: 15, t: 30, b: 50 },
-      xaxis: axis(given.xaxis),
-      yaxis: axis(given.yaxis),
+      xaxis: axis(given.xaxis, width < 500),
+      yaxis: axis(given.yaxis, false),
       legend: legend,
       shapes: (given.shapes || []).map((it) => ({ ...it, line: { color: colour("--soft"), ...it.line } })),
       hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: ink } },

@@ -1,0 +1,183 @@
+"""The page of ``pymllm report``, made by the commands and opened in a browser, offline."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymllm.report.documents import VerifyDocument
+from pymllm.report.loading import load_runs
+from pymllm.report.records import Curve, Figure, Histogram
+from pymllm.report.store import make_header, write_run
+
+pytestmark = pytest.mark.slow
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_browser() -> str | None:
+    """A browser of this machine; ``PYMLLM_BROWSER`` names another."""
+    return os.environ.get("PYMLLM_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed; tox -e report has it"
+    )
+    executable = find_browser()
+    if executable is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path; PYMLLM_BROWSER may name one")
+    with api.sync_playwright() as play:
+        # Without the sandbox, which root may not use; the page is our own, and the browser is offline.
+        opened = play.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def pymllm(folder: Path, *arguments: str) -> str:
+    """Run a command to an end that is a verdict."""
+    command = [sys.executable, "-m", "pymllm", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of short real runs, and figures of two days and two versions of a benchmark."""
+    folder = tmp_path_factory.mktemp("report")
+    kept = ("--store", "store", "--jobs", "1")
+    pymllm(folder, "verify", "--adapter", "rows", "--adapter", "faulty-dirty-rows", "--examples", "40", *kept)
+    pymllm(folder, "faults", "faulty-slot-zero", "faulty-dirty-rows", *kept)
+    pymllm(folder, "soak", "--adapter", "rows", "--operations", "2000", "--seed", "1", *kept)
+    for capacity in ("2k", "4k"):
+        pymllm(folder, "replay", "chat", "--requests", "20", "--capacity", capacity, "--store", "store")
+    pymllm(folder, "doctor", "--store", "store")
+    for value, code in ((10.0, "one"), (8.0, "one"), (3.0, "two")):
+        write_run(
+            folder / "store",
+            make_header("benchmark"),
+            [
+                Figure("match", value, "us", "smaller", low=value - 1, high=value + 1, code=code),
+                Histogram("match", "us", (1.0, 2.0, 4.0), (3, 5, 2)),
+                Curve(
+                    "device", "bytes", "seconds", (0.0, 1.0), (1 << 20, 3 << 20), verdict="flat", good=True
+                ),
+            ],
+        )
+    pymllm(folder, "report", "store", "-o", "report.html", "--title", "Nightly")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def page(request: pytest.FixtureRequest, browser: Any, folder: Path) -> Iterator[Any]:
+    """The page as a reader has it, with everything that went wrong while it was shown."""
+    context = browser.new_context(
+        color_scheme=request.param, offline=True, viewport={"width": 1280, "height": 800}
+    )
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("requestfailed", lambda request: wrong.append(request.url))
+    page.goto((folder / "report.html").as_uri())
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def cell(page: Any, row: str, column: int) -> str:
+    return str(page.locator(f"tr:has(th:text-is('{row}')) >> td").nth(column).inner_text())
+
+
+def test_the_page_shows_the_numbers_of_its_runs(page: Any, folder: Path) -> None:
+    """Laws, faults, soaks and hit rates, read off the page as a reader sees them."""
+    assert page.locator("h1").inner_text() == "Nightly"
+    (document,) = (
+        it for run in load_runs([folder]).runs for it in run.documents if isinstance(it, VerifyDocument)
+    )
+    tested = {law.id: law.tests for law in document.adapters[0].laws}
+    assert cell(page, "P3", 1) == f"✓ {tested['P3']:,}"
+    assert cell(page, "P2", 2) == "✗ violated"
+    tiles = page.locator(".tile").all_inner_texts()
+    assert any(re.fullmatch(r"2 of 2\s+planted faults caught", tile) for tile in tiles)
+    assert cell(page, "faulty-slot-zero", 2) == "✓ caught"
+    rates = page.locator("#hit-rate tbody tr >> td:nth-of-type(3)").all_inner_texts()
+    assert len(rates) == 2
+    assert all(re.fullmatch(r"\d+\.\d %", rate) for rate in rates)
+
+
+def test_a_violation_leads_to_its_program_and_the_program_can_be_saved(page: Any, folder: Path) -> None:
+    """By the keyboard: focus on the cell, and Enter; then the file is what pymllm rerun takes."""
+    page.locator("td.bad a").first.focus()
+    page.keyboard.press("Enter")
+    card = page.locator(".card:target")
+    assert card.is_visible()
+    assert card.locator("h3").inner_text().startswith("P2 violated by faulty-dirty-rows")
+    with page.expect_download() as saved:
+        card.get_by_text("Save the program").click()
+    file = folder / "saved.jsonl"
+    saved.value.save_as(file)
+    assert "P2" in pymllm(folder, "rerun", str(file), "--adapter", "faulty-dirty-rows")
+
+
+def test_every_picture_is_drawn_as_it_is_reached_and_fits(page: Any) -> None:
+    """None is empty, and none is wider than the page."""
+    for element in page.locator(".picture").all():
+        element.scroll_into_view_if_needed()
+        element.locator(".cartesianlayer path").first.wait_for(state="attached")
+        box = element.bounding_box()
+        assert box["height"] >= 190
+        assert box["x"] + box["width"] <= 1280
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_choice_changes_the_picture(page: Any) -> None:
+    """Figures of two codes are two lines of the one picture."""
+    select = page.get_by_label("Figure", exact=True)
+    select.select_option(label="match")
+    names = page.locator("#plot-trends .legendtext")
+    names.first.wait_for()
+    assert sorted(text.rsplit(" ", 1)[1] for text in names.all_text_contents()) == ["one", "two"]
+    before = page.locator("#plot-trends").inner_html()
+    other = page.evaluate("document.querySelector('#plot-trends-choice').options[1].label")
+    select.select_option(label=other)
+    page.wait_for_function(
+        "before => document.querySelector('#plot-trends').innerHTML !== before", arg=before
+    )
+
+
+def test_the_switch_wins_over_the_system(page: Any) -> None:
+    """And pictures follow."""
+
+    def background() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    switch = page.get_by_label("Colours")
+    switch.select_option("dark")
+    assert background() == "rgb(15, 18, 22)"
+    switch.select_option("light")
+    assert background() == "rgb(255, 255, 255)"
+
+
+def test_a_phone_shows_the_page_without_scrolling_sideways(browser: Any, folder: Path) -> None:
+    """Tables scroll by themselves; and the first stop of the keyboard leads past the head."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, offline=True)
+    page = context.new_page()
+    page.goto((folder / "report.html").as_uri())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    page.locator("#plot-trends").scroll_into_view_if_needed()
+    page.locator("#plot-trends svg.main-svg").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    context.close()
