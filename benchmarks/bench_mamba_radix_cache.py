@@ -18,6 +18,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.notes import note
 from pymllm.mem_cache import GDNPool, MambaRadixCache, MambaTreeNode, RadixKey, TokenToKVPoolAllocator
 
 PATHS, PATH = 10_000, 64
@@ -65,15 +66,6 @@ class Hybrid:
 def distinct_rows(rows: int, length: int) -> np.ndarray[Any, Any]:
     """Keys of which no two begin alike."""
     return np.arange(rows * length, dtype=np.uint32).reshape(rows, length)
-
-
-def note(benchmark: BenchmarkFixture, **facts: float) -> None:
-    """Add what pytest-benchmark lacks: percentiles in microseconds, and counts."""
-    stats = benchmark.stats
-    if stats is not None:  # None while benchmarks run untimed
-        p50, p95, p99 = np.percentile(stats.stats.data, [50, 95, 99]) * 1e6
-        benchmark.extra_info.update(p50_us=float(p50), p95_us=float(p95), p99_us=float(p99))
-    benchmark.extra_info.update(facts)
 
 
 def assert_nothing_is_lost(hybrid: Hybrid) -> None:

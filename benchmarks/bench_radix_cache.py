@@ -17,6 +17,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.notes import note
 from pymllm.mem_cache import RadixCache, RadixKey, TokenToKVPoolAllocator
 
 TOKENS = 131_072
@@ -47,15 +48,6 @@ def alloc(pool: TokenToKVPoolAllocator, tokens: int) -> torch.Tensor:
     slots = pool.alloc(tokens)
     assert slots is not None
     return slots
-
-
-def note(benchmark: BenchmarkFixture, **facts: float) -> None:
-    """Add what pytest-benchmark lacks: percentiles in microseconds, and counts."""
-    stats = benchmark.stats
-    if stats is not None:  # None while benchmarks run untimed
-        p50, p95, p99 = np.percentile(stats.stats.data, [50, 95, 99]) * 1e6
-        benchmark.extra_info.update(p50_us=float(p50), p95_us=float(p95), p99_us=float(p99))
-    benchmark.extra_info.update(facts)
 
 
 @PAGES

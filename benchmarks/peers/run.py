@@ -66,6 +66,8 @@ def play(id: str, options: Options) -> ScenarioRow:
         limit_samples=limits,
         facts={name: contest.facts for name, contest in contests.items()},
         burst=scenario.burst,
+        accepted=scenario.accepted,
+        because=scenario.because,
     )
 
 

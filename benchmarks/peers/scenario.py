@@ -74,6 +74,8 @@ class Scenario:
         Contenders that cannot do this, or cannot in any bearable time.
     burst : int
         Samples that a contender takes in its turn.
+    accepted, because
+        As in `pymllm.instrument.peer_comparison.ScenarioRow`.
     """
 
     id: str
@@ -89,6 +91,8 @@ class Scenario:
     seconds: float = 10.0
     without: tuple[str, ...] = ()
     burst: int = 1
+    accepted: float = 1.0
+    because: str = ""
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-from pymllm.cli.options import json_option, progress_option
+from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
 from pymllm.cli.program import complain, say
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
@@ -86,21 +87,25 @@ _REQUESTS = click.IntRange(1, 1_000_000)
 )
 @click.option(
     "--page-size",
+    "page_sizes",
     type=_PAGE,
     metavar="N",
-    default=1,
-    show_default=True,
-    help="Tokens per KV page, or per block.",
+    multiple=True,
+    default=(1,),
+    show_default="1",
+    help="Tokens per KV page, or per block; give it twice to compare.",
 )
 @click.option(
     "--window", type=_TOKENS, metavar="N", help="Sliding attention window in tokens.  [default: none]"
 )
 @click.option(
     "--capacity",
+    "capacities",
     type=TOKENS,
     metavar="TOKENS",
+    multiple=True,
     show_default="1M for a trace, a named workload's own",
-    help="KV slots, such as 200k or 1M; rounded down to whole pages.",
+    help="KV slots, such as 200k or 1M, rounded down to whole pages; several make a curve.",
 )
 @click.option(
     "--swa-capacity",
@@ -167,25 +172,46 @@ _REQUESTS = click.IntRange(1, 1_000_000)
     show_default=True,
     help="Walk all invariants after every N-th cache operation; 0 never.",
 )
+@jobs_option
 @json_option
 @store_option
 @progress_option
 @click.pass_context
 def replay_command(
-    context: click.Context, /, *, as_json: bool, store: Path | None, progress: str, **options: Any
+    context: click.Context,
+    /,
+    *,
+    page_sizes: tuple[int, ...],
+    capacities: tuple[int, ...],
+    jobs: int | None,
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+    **options: Any,
 ) -> int:
     """Replay requests through a cache and its pools, and say what came of it.
 
     TRACE is a file of JSON lines in the Mooncake format, plain or gzip, or - for standard input; NAME is
     one of chat, agent, shared-prompt and adversarial, which need no file.
 
+    With several page sizes or capacities every cache is replayed with each of them, in parallel processes:
+    a table of hit rates over capacity, beside what an unlimited cache would hit, and, for a serial replay,
+    what no cache of that capacity could exceed.
+
     Ends with 0, with 1 where a law is broken, and with 2 for bad input. The fields of the JSON document
     are explained in docs/replay.md.
     """
-    plan = ReplayPlan(**options)
-    plan.check()
-    _refuse_options_without_meaning(context, plan)
+    plans = [
+        ReplayPlan(page_size=page_size, capacity=capacity, **options)
+        for page_size, capacity in itertools.product(page_sizes, capacities or (None,))
+    ]
+    for plan in plans:
+        plan.check()
+        _refuse_options_without_meaning(context, plan)
     refuse_unwritable_store(store)
+    if len(plans) > 1:
+        return _replay_grid(plans, count_processes(jobs), as_json, store, progress)
+    (plan,) = plans
     # Not at the top: this loads torch, which --help and a mistyped option can do without.
     from pymllm.cli.replay_run import run_plan
 
@@ -200,6 +226,24 @@ def replay_command(
             f"{result.violation.law} is violated by {result.violation.cache}: {result.violation.message}"
         )
     return 0 if result.violation is None else 1
+
+
+def _replay_grid(
+    plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path | None, progress: str
+) -> int:
+    """Replay every plan with every cache, and print all of it together."""
+    from pymllm.cli.replay_curve import make_curves
+    from pymllm.cli.replay_document import make_grid_document
+    from pymllm.cli.replay_grid import run_grid
+
+    grid = run_grid(plans, jobs, progress)
+    document = make_grid_document(grid)
+    keep_run(store, document)
+    say(json.dumps(document, indent=2) if as_json else make_curves(grid))
+    found = grid.violation
+    if found is not None and as_json:
+        complain(f"{found.law} is violated by {found.cache}: {found.message}")
+    return 0 if found is None else 1
 
 
 def _as_json(result: ReplayResult) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from pymllm.cli.replay_result import ReplayResult
+from pymllm.cli.replay_result import ReplayGrid, ReplayResult
 
-__all__ = ["SCHEMA", "VERSION", "make_document"]
+__all__ = ["SCHEMA", "VERSION", "make_document", "make_grid_document"]
 
 SCHEMA = "pymllm.replay"
 VERSION = 1
@@ -51,4 +51,28 @@ def make_document(result: ReplayResult) -> dict[str, Any]:
             "violation": result.violation,
         }
     )
+    return document
+
+
+def make_grid_document(grid: ReplayGrid) -> dict[str, Any]:
+    """Put several results into one document: that of the first, with the runs of all.
+
+    Parameters
+    ----------
+    grid : ReplayGrid
+        At least one result.
+
+    Returns
+    -------
+    dict
+        As `make_document`, and ``asked.capacities``, ``asked.page_sizes`` and ``ceilings``.
+    """
+    first = grid.results[0]
+    document = make_document(first)
+    document["workload"]["requests"] = max(one.requests for one in grid.results)
+    document["asked"]["capacities"] = list(dict.fromkeys(one.plan.capacity for one in grid.results))
+    document["asked"]["page_sizes"] = list(dict.fromkeys(one.plan.page_size for one in grid.results))
+    document["runs"] = [run for one in grid.results for run in make_document(one)["runs"]]
+    document["ceilings"] = msgspec.to_builtins(list(grid.ceilings))
+    document["violation"] = msgspec.to_builtins(grid.violation)
     return document

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pymllm.workloads.engine import EngineReport
     from pymllm.workloads.serial import SerialReport
 
-__all__ = ["ReplayResult", "Violation"]
+__all__ = ["Ceiling", "ReplayGrid", "ReplayResult", "Violation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +56,48 @@ class ReplayResult:
     versions: dict[str, str]
     runs: tuple[EngineReport | SerialReport, ...]
     violation: Violation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What caches of one size could hit at most, over the requests that are replayed with it.
+
+    Parameters
+    ----------
+    page_size, capacity : int
+        As used: the capacity rounded down to whole pages.
+    prompt_tokens : int
+        Of these requests.
+    unlimited_hit_rate : float
+        Of a cache that never forgets.
+    belady_hit_rate : float or None
+        Of the best choice that knows the future; ``None`` for an engine, which does not serve requests in
+        order.
+    """
+
+    page_size: int
+    capacity: int
+    prompt_tokens: int
+    unlimited_hit_rate: float
+    belady_hit_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayGrid:
+    """Every cache with every page size and capacity.
+
+    Parameters
+    ----------
+    results : tuple of ReplayResult
+        One for each cache at each point of the grid, of one run each.
+    ceilings : tuple of Ceiling
+        One for each point.
+    """
+
+    results: tuple[ReplayResult, ...]
+    ceilings: tuple[Ceiling, ...]
+
+    @property
+    def violation(self) -> Violation | None:
+        """The first violation of all, if there is any."""
+        return next((one.violation for one in self.results if one.violation is not None), None)

@@ -27,7 +27,7 @@ from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
 from pymllm.workloads.trace_file import read_trace
 
-__all__ = ["run_plan", "settle"]
+__all__ = ["load_requests", "run_plan", "settle"]
 
 _Progress = Callable[[int], None] | None
 
@@ -68,7 +68,7 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     return settled
 
 
-def run_plan(plan: ReplayPlan, progress: str) -> ReplayResult:
+def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = None) -> ReplayResult:
     """Replay one workload through each cache of a plan, one after another.
 
     Parameters
@@ -77,6 +77,8 @@ def run_plan(plan: ReplayPlan, progress: str) -> ReplayResult:
         Checked.
     progress : str
         ``"auto"``, ``"on"`` or ``"off"``, as in `progress_bar`.
+    requests : list of Request, optional
+        What `load_requests` returned for this workload.
 
     Returns
     -------
@@ -95,7 +97,8 @@ def run_plan(plan: ReplayPlan, progress: str) -> ReplayResult:
     torch gets one thread: the tensors of a replay are too small to gain from more.
     """
     plan = settle(plan)
-    requests = _load_requests(plan)
+    if requests is None:
+        requests = load_requests(plan)
     torch.set_num_threads(1)
     runs: list[EngineReport | SerialReport] = []
     violation = None
@@ -109,7 +112,8 @@ def run_plan(plan: ReplayPlan, progress: str) -> ReplayResult:
     return ReplayResult(plan, len(requests), _versions(), tuple(runs), violation)
 
 
-def _load_requests(plan: ReplayPlan) -> list[Request]:
+def load_requests(plan: ReplayPlan) -> list[Request]:
+    """Return the requests of a settled plan; those of a named workload depend on its capacity."""
     if plan.is_named:
         assert plan.requests is not None
         return make_requests(plan.workload, plan.requests, seed=plan.seed, capacity=plan.capacity)

@@ -72,7 +72,8 @@ class ScenarioRow:
 
     ``limit`` is what the machine itself needs for ``limit_of``. ``target`` is a promise about one machine
     (docs/benchmarks.md); ``ratio`` is ours to the best peer, and holds on others, too.
-    ``code`` tells edited benchmarks apart.
+    ``code`` tells edited benchmarks apart. Up to the ratio ``accepted``, which is 1 nearly everywhere, being
+    behind is no regression, ``because`` of something that is not a matter of speed.
     """
 
     id: str
@@ -88,6 +89,8 @@ class ScenarioRow:
     ratio: Ratio | None
     verdict: str
     reached: bool
+    accepted: float
+    because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ def make_row(
     limit_samples: Sequence[float],
     facts: Mapping[str, Mapping[str, float]],
     burst: int = 1,
+    accepted: float = 1.0,
+    because: str = "",
 ) -> ScenarioRow:
     """Compare ours with the best peer.
 
@@ -155,6 +160,10 @@ def make_row(
         Counts of each contender.
     burst : int, default 1
         Samples of one turn.
+    accepted : float, default 1
+        As in `ScenarioRow`.
+    because : str
+        As in `ScenarioRow`.
 
     Returns
     -------
@@ -186,6 +195,8 @@ def make_row(
         ratio=ratio,
         verdict=_verdict(ratio),
         reached=ours.value <= target,
+        accepted=accepted,
+        because=because,
     )
 
 

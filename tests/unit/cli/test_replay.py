@@ -271,3 +271,30 @@ def test_ctrl_c_is_130_and_one_line(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err == "pymllm: interrupted\n"
+
+
+def test_several_capacities_make_a_curve() -> None:
+    """One line each, and one document with all runs; a bad point is refused before any of them runs."""
+    options = ["chat", "--mode", "serial", "--requests", "20", "--capacity", "2k", "--capacity", "8k"]
+    result = replay(*options, "--jobs", "1")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[0] for line in result.stdout.splitlines()[-2:]] == ["2,000", "8,000"]
+    document = json.loads(replay(*options, "--jobs", "1", "--json").stdout)
+    assert [run["config"]["capacity"] for run in document["runs"]] == [2000, 8000]
+    refused = replay(*options, "--page-size", "1", "--page-size", "4000")
+    assert refused.exit_code == 2
+    assert "--capacity 2000 holds no page of 4000 tokens" in refused.stderr
+
+
+def test_a_broken_law_in_a_curve_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document says which, and so does the other stream."""
+
+    def broken(*arguments: object, **keywords: object) -> None:
+        raise InvariantViolation("E3", "1 slot is lost")
+
+    monkeypatch.setattr("pymllm.cli.replay_run.replay_serially", broken)
+    options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "2k", "--capacity", "8k"]
+    result = replay(*options, "--jobs", "1", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["violation"]["law"] == "E3"
+    assert "E3 is violated by radix: 1 slot is lost" in " ".join(result.stderr.split())

@@ -1,0 +1,118 @@
+"""Replaying several caches at several page sizes and capacities, in parallel processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from typing import TypeVar
+
+from pymllm.cli.program import escaped
+from pymllm.cli.progress import progress_bar
+from pymllm.cli.replay_plan import ReplayPlan
+from pymllm.cli.replay_result import Ceiling, ReplayGrid, ReplayResult
+from pymllm.cli.replay_run import load_requests, run_plan, settle
+from pymllm.workloads.belady import belady_hit_tokens
+from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.request import Request
+
+__all__ = ["find_ceiling", "run_grid"]
+
+T = TypeVar("T")
+_Task = tuple[Callable[..., T], tuple[object, ...]]
+
+
+def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGrid:
+    """Replay every plan with each of its caches.
+
+    Parameters
+    ----------
+    plans : sequence of ReplayPlan
+        Checked; they differ in page size and capacity only, and at least one.
+    jobs : int
+        Processes; with one, everything happens here.
+    progress : str
+        ``"auto"``, ``"on"`` or ``"off"``, as in `progress_bar`.
+
+    Returns
+    -------
+    ReplayGrid
+        In the order of the plans, and of the caches of each.
+
+    Raises
+    ------
+    click.ClickException, TraceError
+        As `run_plan`.
+
+    Notes
+    -----
+    Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
+    """
+    settled = [settle(plan) for plan in plans]
+    # A trace is read once, also from a pipe; a named workload's prompts depend on the capacity.
+    shared = None if settled[0].is_named else load_requests(settled[0])
+    runs: list[_Task[ReplayResult]] = [
+        (run_plan, (replace(plan, caches=(cache,)), "off", shared))
+        for plan in settled
+        for cache in plan.caches
+    ]
+    ceilings: list[_Task[Ceiling]] = [(find_ceiling, (plan, shared)) for plan in settled]
+    tasks: list[_Task[object]] = [*runs, *ceilings]
+    with progress_bar(progress, escaped(settled[0].workload), len(tasks), "runs") as show:
+        done = _carry_out(tasks, min(jobs, len(tasks)), show)
+    results = tuple(one for one in done if isinstance(one, ReplayResult))
+    return ReplayGrid(results, tuple(one for one in done if isinstance(one, Ceiling)))
+
+
+def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> Ceiling:
+    """Return what could be hit at most at one point of a grid.
+
+    Parameters
+    ----------
+    plan : ReplayPlan
+        Settled.
+    requests : list of Request or None
+        Of a trace; a named workload's are made here.
+    """
+    assert plan.capacity is not None
+    capacity = plan.capacity // plan.page_size * plan.page_size
+    in_order = plan.mode == "serial"
+    replayed = [
+        request
+        for request in requests or load_requests(plan)
+        if not in_order or request.prompt_length <= capacity // 2
+    ]
+    # An engine computes the last token of a prompt whatever is cached.
+    unlimited = HitCeiling(plan.page_size, held_back=0 if in_order else 1)
+    for request in replayed:
+        unlimited.add(request)
+    belady = belady_hit_tokens(replayed, plan.page_size, capacity) if in_order else None
+    tokens = unlimited.prompt_tokens
+    rate = None if belady is None else belady / max(1, tokens)
+    return Ceiling(plan.page_size, capacity, tokens, unlimited.hit_rate, rate)
+
+
+def _carry_out(tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None) -> list[object]:
+    """Return what each task returned, in their order."""
+    tell = show or (lambda count: None)
+    if jobs == 1:
+        done = []
+        for act, arguments in tasks:
+            done.append(act(*arguments))
+            tell(len(done))
+        return done
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
+    # A fork would inherit torch's threads in whatever state they are.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=fresh) as pool:
+        futures: list[Future[object]] = [pool.submit(act, *arguments) for act, arguments in tasks]
+        try:
+            for count, future in enumerate(as_completed(futures), 1):
+                future.result()
+                tell(count)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]

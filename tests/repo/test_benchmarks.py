@@ -1,0 +1,138 @@
+"""The machinery around the benchmarks: whose past is compared, and a short slice of ours beside the peers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import code_hash
+from benchmarks.code_hash import code_of, sources_of
+from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
+from benchmarks.machine import machine_facts
+from benchmarks.peers.__main__ import chosen, gate, main
+from benchmarks.peers.run import Options, all_scenarios, play
+from benchmarks.peers.table import make_markdown, make_table
+from pymllm.instrument.peer_comparison import OURS, make_row
+
+ROOT = Path(__file__).parents[2]
+RADIX = ROOT / "benchmarks" / "bench_radix_cache.py"
+ALONE = Options(clock="cpu", scale=0.125, share=0.01, only=("nobody",))
+
+
+def test_a_benchmark_s_code_is_its_file_and_the_helpers_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of either is another benchmark; one of a file beside them is not."""
+    monkeypatch.setattr(code_hash, "ROOT", tmp_path)
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    files = {name: folder / f"{name}.py" for name in ("bench_it", "helper", "inner", "other")}
+    texts = ["from benchmarks.helper import x", "import benchmarks.inner", "import json", "import torch"]
+
+    def code_after(name: str | None = None, text: str = "") -> str:
+        for (known, file), written in zip(files.items(), texts, strict=True):
+            file.write_text(text if known == name else written, encoding="utf-8")
+        sources_of.cache_clear()
+        return code_of(files["bench_it"])
+
+    before = code_after()
+    assert [path.stem for path in sources_of(files["bench_it"])] == ["bench_it", "helper", "inner"]
+    assert code_after("other", "import sys") == before == code_after()
+    assert code_after("inner", "import sys") != before
+    assert code_after("bench_it", "from benchmarks.helper import y") != before
+    sources_of.cache_clear()
+
+
+class Session:
+    """What pytest-benchmark hands to its hook, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.logger = self
+        self.warnings: list[str] = []
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def test_an_edited_benchmark_is_not_compared_with_its_past(pytestconfig: pytest.Config) -> None:
+    """Nor one that is gone; what is unchanged is."""
+    names = ["benchmarks/bench_radix_cache.py::test_a", "benchmarks/bench_radix_cache.py::test_b"]
+    stored: dict[str, Any] = {"benchmarks": [{"fullname": name, "extra_info": {}} for name in names]}
+    pytest_benchmark_update_json(pytestconfig, stored)
+    assert {one["extra_info"]["code"] for one in stored["benchmarks"]} == {code_of(RADIX)}
+    stored["benchmarks"][0]["extra_info"]["code"] = "of another day"
+    stored["benchmarks"].append({"fullname": "benchmarks/gone.py::test_c", "extra_info": {"code": "x"}})
+    session = Session()
+    pytest_benchmark_compare_machine_info(pytestconfig, session, stored)
+    assert [one["fullname"] for one in stored["benchmarks"]] == names[1:]
+    assert session.warnings == ["2 of 3 stored benchmarks were edited since; not compared."]
+    pytest_benchmark_compare_machine_info(pytestconfig, session, stored)
+    assert len(session.warnings) == 1
+
+
+def test_a_run_says_what_it_depends_on() -> None:
+    """What cannot be read is said to be unknown, with the reason."""
+    facts = machine_facts()
+    assert {"processor", "processor_clock", "torch", "torch_threads", "torch_cuda", "nvml"} <= facts.keys()
+    assert all(value and not value.endswith("None") for value in facts.values())
+
+
+def test_every_scenario_of_the_table_is_there() -> None:
+    """T1 to T8, each once, in their order."""
+    ids = list(all_scenarios())
+    assert list(dict.fromkeys(id.split("-")[0] for id in ids)) == [
+        "T1a", "T1b", "T1c", "T2", "T3", "T4", "T5", "T6a", "T6b", "T7", "T8"
+    ]  # fmt: skip
+    assert chosen(["T5", "T1?-p16"]) == ["T1a-p16", "T1b-p16", "T1c-p16", "T5-1", "T5-128", "T5-4096"]
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["T1b-p16", "T1c-p1", "T2-p64", "T4-2k", "T4-all-20k", "T5-128", "T6a-leaf", "T6b-match", "T7-evict-64"],
+)
+def test_a_scenario_is_played_and_checks_what_came_of_it(id: str) -> None:
+    """Ours alone, small and short: results are asserted, times are not."""
+    row = play(id, ALONE)
+    (ours,) = row.standings
+    assert (row.id, ours.contender, row.verdict, row.best_peer) == (id, OURS, "alone", None)
+    assert ours.samples >= 3
+    assert 0 < ours.p50 <= ours.p95 <= ours.p99 <= ours.longest
+    assert row.limit > 0
+    assert row.code == play("T1a-p1", ALONE).code if id.startswith("T1") else len(row.code) == 16
+    assert f"| {id} | {row.title} |" in make_markdown([row])
+    assert "no peer here" in make_table([row])
+
+
+def test_the_gate_judges_by_ratios_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """A missed target fails nobody's machine; being surely behind a peer does."""
+
+    def row(ours: list[float]) -> Any:
+        return make_row(
+            id="T0", title="it", unit="us", statistic="median", target=0.1, limit_of="nothing", code="",
+            samples={OURS: ours, "peer": [2.0, 2.0, 2.0]}, limit_samples=[1.0], facts={},
+        )  # fmt: skip
+
+    assert gate((row([1.0, 1.0, 1.0]), row([1.0, 2.0, 3.0]))) == 0
+    assert gate((row([1.0, 1.0, 1.0]), row([3.0, 4.0, 5.0]))) == 1
+    assert "T0: ours takes 1.50 times peer or more" in capsys.readouterr().err
+
+
+def test_one_command_prints_the_table_and_writes_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who could not take part is said with the reason; the trace is named where it is missing."""
+    file = tmp_path / "peers.json"
+    options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--json", str(file), "--gate"]
+    assert main([*options, "--only", "nobody"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].startswith("T7-allocate-1 ")
+    assert "not here: megatron (states): " in printed.err
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert document["schema"] == "pymllm.peers"
+    assert [one["id"] for one in document["scenarios"]] == ["T7-allocate-1"]
+    with pytest.raises(SystemExit) as ended:
+        main(["--scenario", "T9"])
+    assert ended.value.code == 2
