@@ -228,9 +228,7 @@ def replay_command(
     return 0 if result.violation is None else 1
 
 
-def _replay_grid(
-    plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path | None, progress: str
-) -> int:
+def _replay_grid(plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path | None, progress: str) -> int:
     """Replay every plan with every cache, and print all of it together."""
     from pymllm.cli.replay_curve import make_curves
     from pymllm.cli.replay_document import make_grid_document

@@ -15,6 +15,7 @@ __all__ = ["NOTHING", "HostPages", "stamped"]
 
 _INT64 = np.dtype(np.int64)
 NOTHING = np.empty(0, _INT64)
+_NO_OFFSET = np.zeros(1, _INT64)
 
 
 class HostPages(SlotStore):
@@ -46,19 +47,19 @@ class HostPages(SlotStore):
 
     def locate(
         self, indices: torch.Tensor, *, check_range: bool = False
-    ) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return page and offset in the page for each slot, repeats and all."""
         slots = self._read(indices)
         # Seen as unsigned, a negative number is a huge one: one reduction finds both ends of the range.
         if check_range and slots.size and slots.view(np.uint64).max() > self.last_slot:
             raise self.outside_error(int(slots[(slots < 0) | (slots > self.last_slot)][0]))
         if self.page_size == 1:
-            return slots, self._offsets  # a zero, for all of them
+            return slots, _NO_OFFSET  # for all of them
         pages = self._pages_of(slots)
         return pages, slots - pages * self.page_size
 
     def slots_at(
-        self, pages: NDArray[np.integer], offsets: NDArray[np.integer], shape: torch.Size
+        self, pages: NDArray[np.integer], offsets: NDArray[np.int64], shape: torch.Size
     ) -> torch.Tensor:
         """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
         slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)
