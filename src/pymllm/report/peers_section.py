@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pymllm.report.blocks import (
     BAD,
     GOOD,
+    PALETTE,
     QUIET,
     UNKNOWN,
     Block,
@@ -27,6 +28,7 @@ __all__ = ["make_peers_section"]
 
 _ID = "peers"
 _OURS = "pymllm"
+_GREY = ("limit", "target")  # nobody who took part
 _TONES = {"ahead": GOOD, "level": None, "behind": BAD, "alone": QUIET}
 
 
@@ -94,6 +96,9 @@ def _choice(it: _Compared) -> Choice:
         for who, value in others:
             if value > 0:
                 marks.setdefault(who, []).append((name, value / ours, show(value, row.unit)))
+    contenders = [who for who in marks if who not in _GREY]
+    colors = dict.fromkeys(marks, PALETTE[-1])
+    colors |= {who: PALETTE[place % (len(PALETTE) - 1)] for place, who in enumerate(contenders)}
     traces = tuple(
         {
             "type": "scatter",
@@ -102,7 +107,7 @@ def _choice(it: _Compared) -> Choice:
             "x": [ratio for _, ratio, _ in places],
             "y": [name for name, _, _ in places],
             "text": [text for _, _, text in places],
-            "marker": {"size": 11, "symbol": _symbol(who)},
+            "marker": {"size": 11, "symbol": _symbol(who), "color": colors[who]},
             "hovertemplate": "%{y}<br>%{text}, %{x:.3g} times ours<extra>%{fullData.name}</extra>",
         }
         for who, places in marks.items()
@@ -145,7 +150,7 @@ def _table(it: _Compared) -> Table:
         Column("best peer", True),
         Column("ratio", True),
         Column("verdict"),
-        Column("limit", True),
+        Column("limit"),
         Column("target", True),
     )
     caption = f"{show_time(it.run.time)} UTC: {it.document.slice}, {it.document.clock} time"
@@ -165,7 +170,7 @@ def _row(row: ScenarioRow) -> tuple[Cell, ...]:
             f"{show_count(it.value)} ({interval})", hint=f"{it.confidence:.0%} over {it.rounds} rounds"
         )
     if row.limit is not None:
-        limit = Cell(show(row.limit, row.unit), hint=row.limit_of)
+        limit = Cell(f"{show(row.limit, row.unit)} ({row.limit_of})")
     return (
         Cell(f"{row.id} {row.title}", hint=f"{row.statistic}; code {row.code}"),
         Cell(show(_ours(row), row.unit)),
