@@ -12,6 +12,7 @@ import torch
 from pymllm.cli.doctor_facts import look_at_nvml
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
+from pymllm.report.machine import find_processor
 
 __all__ = ["machine_facts"]
 
@@ -23,7 +24,7 @@ def machine_facts() -> dict[str, str]:
     nvml, reason, devices = look_at_nvml()
     facts = {
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": find_processor(),
         "processor_clock": processor_clock(),
         "usable_cores": str(len(os.sched_getaffinity(0))),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -37,13 +38,6 @@ def machine_facts() -> dict[str, str]:
         told = f"{device.name}, driver {device.driver}, {gpu_clocks(device.index)}"
         facts[f"gpu_{device.index}"] = told if device.reason is None else f"unknown: {device.reason}"
     return facts
-
-
-def processor() -> str:
-    """Return the processor's model."""
-    from pymllm.cli.doctor_facts import _processor
-
-    return _processor()
 
 
 def processor_clock() -> str:
