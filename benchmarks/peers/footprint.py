@@ -68,7 +68,7 @@ def measure(peer: type[PrefixPeer], page_size: int, prompts: int) -> dict[str, f
 
 
 def trim() -> None:
-    """Give the system what the C library keeps of freed memory, or what is cached would be put there unseen."""
+    """Give back what the C library keeps of freed memory, or what is cached would go there unseen."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)  # of glibc alone
 
