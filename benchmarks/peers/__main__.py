@@ -44,21 +44,29 @@ def main(arguments: list[str] | None = None) -> int:
         ids = [id for id in ids if not id.startswith("T3")]
     contenders = everybody()
     print(make_absences(contenders), end="", file=sys.stderr)
-    begun = time.monotonic()
-    rows = play_all(ids, Options(options.clock, scale, share, tuple(options.only)), tell)
-    document = PeerComparison(
-        schema=SCHEMA,
-        version=VERSION,
-        versions={name: told for name in PACKAGES if (told := version_of(name))},
-        machine=machine_facts(),
-        clock=options.clock,
-        slice=options.slice,
-        seconds=round(time.monotonic() - begun, 1),
-        contenders=contenders,
-        scenarios=rows,
-    )
-    if options.json:
+    begun, machine = time.monotonic(), machine_facts()
+    known: list[ScenarioRow] = []
+
+    def keep(row: ScenarioRow) -> None:
+        """Show a scenario and write the document anew: a run that is broken off leaves what it has."""
+        known.append(row)
+        tell(row)
+        if not options.json:
+            return
+        document = PeerComparison(
+            schema=SCHEMA,
+            version=VERSION,
+            versions={name: told for name in PACKAGES if (told := version_of(name))},
+            machine=machine,
+            clock=options.clock,
+            slice=options.slice,
+            seconds=round(time.monotonic() - begun, 1),
+            contenders=contenders,
+            scenarios=tuple(known),
+        )
         Path(options.json).write_text(json.dumps(make_document(document), indent=1) + "\n", encoding="utf-8")
+
+    rows = play_all(ids, Options(options.clock, scale, share, tuple(options.only)), keep)
     print(make_markdown(rows) if options.markdown else make_table(rows), end="")
     return gate(rows) if options.gate else 0
 
