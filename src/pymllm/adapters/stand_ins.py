@@ -31,7 +31,7 @@ def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep
         Packages that are entered without their ``__init__``, which would import the rest.
     keep : str
         The package whose own stand-ins stay in ``sys.modules``; those for other packages are gone again
-        afterwards, so that nobody else ever meets one.
+        afterwards, and what they stood for is back, so that nobody else ever meets one.
 
     Raises
     ------
@@ -39,6 +39,13 @@ def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep
         A bare package is not installed.
     """
     finder = _StandInFinder(stand_ins)
+    ours = f"{keep}."
+    # Where the real one is there and was imported, it would be found without asking anybody.
+    aside = {
+        name: sys.modules.pop(name)
+        for name, module in list(sys.modules.items())
+        if finder.stands_for(name) and not name.startswith(ours) and not isinstance(module, _StandInModule)
+    }
     for name in bare_packages:
         if name not in sys.modules:
             sys.modules[name] = _bare_package(name)
@@ -51,8 +58,9 @@ def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep
         logging.disable(logging.NOTSET)
         sys.meta_path.remove(finder)
         for name, module in list(sys.modules.items()):
-            if isinstance(module, _StandInModule) and not name.startswith(f"{keep}."):
+            if isinstance(module, _StandInModule) and not name.startswith(ours):
                 del sys.modules[name]
+        sys.modules.update(aside)
 
 
 class _StandIn(type):
@@ -88,10 +96,14 @@ class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
 
+    def stands_for(self, module: str) -> bool:
+        """Say whether a module is one of the names, or below one."""
+        return any(module == name or module.startswith(f"{name}.") for name in self._names)
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if any(fullname == name or fullname.startswith(f"{name}.") for name in self._names):
+        if self.stands_for(fullname):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
