@@ -186,10 +186,13 @@ def merge_command(
 
 def _play(options: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_display import soak_display
+    from pymllm.cli.verify_plan import find_adapter_or_refuse
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
     try:
         resumed = None if options.resume is None else load_campaign(options.resume)
+        for place in () if resumed is None else resumed[0].places:
+            find_adapter_or_refuse(place.adapter)  # a class of this folder is found again
         plan, folder = options.settle(resumed[0].operations if resumed is not None else None)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)
