@@ -133,10 +133,14 @@ class SoakReport:
         return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
 
     def verdict(self, *, strict: bool = False) -> Verdict:
-        """Return the verdict; a strict one takes a situation at zero or memory that grows for broken."""
+        """Return the verdict; a strict one takes a situation at zero or memory that grows for broken.
+
+        Where nothing was played nothing is known.
+        """
         if self.totals.has_violations or self.conflicts or (strict and (self.missing or self.growing)):
             return Verdict.VIOLATED
-        return Verdict.UNKNOWN if self.totals.has_problems or self.refused else Verdict.HOLDS
+        is_unknown = self.totals.has_problems or self.refused or not self.totals.runs
+        return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
 
 def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:

@@ -55,6 +55,13 @@ def test_the_same_seed_gives_the_same_ledger_in_any_number_of_processes(tmp_path
     assert sum(it.operations for it in runs_of(tmp_path / "one")) >= 1_200
 
 
+def test_a_campaign_that_played_nothing_knows_nothing(tmp_path: Path) -> None:
+    """All laws: that none was broken is no news of an implementation that nobody asked."""
+    report = soak(replace(PLAN, operations=None, seconds=0.0), tmp_path)
+    assert report.totals.runs == 0
+    assert report.verdict() is Verdict.UNKNOWN
+
+
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     """And ends with the ledger that it would have had, whatever line it was torn out of."""
     soak(PLAN, tmp_path / "whole")
