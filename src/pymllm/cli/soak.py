@@ -133,8 +133,8 @@ def soak_command(
     from which it can go on. A failure is kept as a program, made small, and the campaign goes on.
 
     Ends with 0 where nothing was found, with 1 where a law is broken, with 2 for bad input, and with 3 where
-    an adapter could not be asked. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or
-    143. docs/soak.md explains table, ledger and document.
+    an adapter could not be asked, or no run ended. After Ctrl-C or SIGTERM it tells what is known by then and
+    ends with 130 or 143. docs/soak.md explains table, ledger and document.
     """
     if context.invoked_subcommand is not None:
         return None
