@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,6 +86,8 @@ def faults_command(
     Ends with 0 where every fault was caught by a law of its list, with 1 where one was not, and with 2 for
     bad input. docs/verify.md explains the table.
     """
+    if only_list:
+        _refuse_beside_list({"--json": as_json, "--store": store, "--page": page, "--keep": keep})
     for name, path in (("page", page), ("keep", keep)):
         if path is not None and not path.absolute().parent.is_dir():
             raise click.UsageError(f"--{name} {path}: there is no folder {path.parent}; make it first.")
@@ -115,6 +117,14 @@ def faults_command(
     if report.interruption is not None:
         raise report.interruption
     return report.exit_status
+
+
+def _refuse_beside_list(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value:
+            raise click.UsageError(
+                f"{name}: --list looks for no fault, so there is no result; leave it away."
+            )
 
 
 def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:

@@ -133,8 +133,8 @@ def soak_command(
     from which it can go on. A failure is kept as a program, made small, and the campaign goes on.
 
     Ends with 0 where nothing was found, with 1 where a law is broken, with 2 for bad input, and with 3 where
-    an adapter could not be asked. After Ctrl-C or SIGTERM it tells what is known by then and ends with 130 or
-    143. docs/soak.md explains table, ledger and document.
+    an adapter could not be asked, or no run ended. After Ctrl-C or SIGTERM it tells what is known by then and
+    ends with 130 or 143. docs/soak.md explains table, ledger and document.
     """
     if context.invoked_subcommand is not None:
         return None
@@ -186,10 +186,13 @@ def merge_command(
 
 def _play(options: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_display import soak_display
+    from pymllm.cli.verify_plan import find_adapter_or_refuse
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
     try:
         resumed = None if options.resume is None else load_campaign(options.resume)
+        for place in () if resumed is None else resumed[0].places:
+            find_adapter_or_refuse(place.adapter)  # a class of this folder is found again
         plan, folder = options.settle(resumed[0].operations if resumed is not None else None)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pymllm.conformance.detection import Detection, FaultResult, HuntTask
+from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.conformance.soak.records import build_version
 from pymllm.errors import UsageError
 from pymllm.oracle.records import decode, encode
@@ -29,7 +30,7 @@ class KeptResults:
     """A file of JSON lines, one for each fault that was looked for.
 
     A line counts only for the same fault, looked for in the same way, by the same source: after a change of
-    the package everything is looked for again.
+    the package everything is looked for again, and after one of somebody's adapter or class his faults are.
 
     Parameters
     ----------
@@ -71,7 +72,9 @@ class KeptResults:
             file.write(json.dumps(encode(line)) + "\n")
 
     def _key_of(self, task: HuntTask) -> str:
-        return hashlib.sha256(f"{self._version} {task!r}".encode()).hexdigest()
+        edited = digest_modules([edit.target.partition(":")[0] for edit in task.fault.edits])
+        sources = [edited, *map(digest_adapter, task.fault.adapters)]
+        return hashlib.sha256(f"{self._version} {sources} {task!r}".encode()).hexdigest()
 
 
 def _read(text: str) -> _Line | None:

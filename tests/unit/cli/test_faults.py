@@ -105,3 +105,13 @@ def test_bad_input_ends_with_2(tiny: str, arguments: tuple[str, ...], message: s
     result = faults(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    "option", [["--json"], ["--page", "faults.md"], ["--keep", "kept"], ["--store", "runs"]]
+)
+def test_a_list_has_no_result_to_print_or_keep(option: list[str]) -> None:
+    """X1: a program that asks for a document gets one, or is told that there is none."""
+    result = faults("--list", *option)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{option[0]}: --list looks for no fault" in result.stderr

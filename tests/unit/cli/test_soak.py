@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,25 @@ def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.Monk
     result = soak("--resume", tmp_path, "--jobs", "1")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "9+other" in result.stderr
+
+
+def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every run that is left would be written down as a problem of its adapter."""
+    text = "from pymllm.adapters.own_rows import Rows\n\n\nclass MyRows(Rows):\n    pass\n"
+    (tmp_path / "rows_here.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    result = soak(*SHORT[2:], "--adapter", "rows_here:MyRows", "--output", tmp_path / "c")
+    ledger = tmp_path / "c" / FILE
+    lines = ledger.read_text("utf-8").splitlines(keepends=True)
+    ledger.write_text("".join(lines[:-1]), encoding="utf-8")
+    sys.path.remove(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "rows_here")
+    resumed = soak("--resume", "c", "--jobs", "1")
+    assert (result.exit_code, resumed.exit_code) == (0, 0), resumed.output
+    assert len(ledger.read_text("utf-8").splitlines()) == len(lines)
 
 
 def test_an_interrupt_tells_what_there_is_and_how_to_go_on(

@@ -103,7 +103,7 @@ def test_the_last_line_sums_up(report: SoakReport) -> None:
     assert sum_up(report).startswith("violated: 202 operations in 2 runs; 0:00:02 of CPU time; ")
     assert sum_up(report).endswith("2 problems; 1 conflicts")
     nothing = sum_up(SoakReport((), Totals(), ()))
-    assert nothing.startswith("holds: 0 operations in 0 runs; ")
+    assert nothing.startswith("unknown: 0 operations in 0 runs; ")
     assert nothing.endswith("0 of 0 situations reached")
 
 

@@ -39,6 +39,20 @@ def test_a_result_counts_only_for_what_it_is_of(path: Path, monkeypatch: pytest.
     assert KeptResults(path).find(TASK) is None
 
 
+def test_a_result_of_a_strangers_cache_counts_until_its_source_changes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a cache that a fault no longer breaks would count as one that was caught."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "kept_cache.py").write_text("SIZE = 1\n", encoding="utf-8")
+    (tmp_path / "kept_adapter.py").write_text("import kept_cache\n", encoding="utf-8")
+    task = HuntTask(replace(FAULT, adapters=("kept_adapter:Cache",)), TASK.plan)
+    KeptResults(path).keep(task, RESULT)
+    assert KeptResults(path).find(task) is not None
+    (tmp_path / "kept_cache.py").write_text("SIZE = 2\n", encoding="utf-8")
+    assert KeptResults(path).find(task) is None
+
+
 @pytest.mark.parametrize("broken", ['{"key": "half', "[]", '{"key": "x"}'])
 def test_a_line_that_was_not_finished_is_passed_over(path: Path, broken: str) -> None:
     """Whoever died while it was written has it to do again; what is written next is a line of its own."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.finding import Finding
+from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.runner import versions
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
@@ -132,10 +133,14 @@ class SoakReport:
         return tuple(drift for drift in self.drifts if drift.verdict is DriftVerdict.GROWS)
 
     def verdict(self, *, strict: bool = False) -> Verdict:
-        """Return the verdict; a strict one takes a situation at zero or memory that grows for broken."""
+        """Return the verdict; a strict one takes a situation at zero or memory that grows for broken.
+
+        Where nothing was played nothing is known.
+        """
         if self.totals.has_violations or self.conflicts or (strict and (self.missing or self.growing)):
             return Verdict.VIOLATED
-        return Verdict.UNKNOWN if self.totals.has_problems or self.refused else Verdict.HOLDS
+        is_unknown = self.totals.has_problems or self.refused or not self.totals.runs
+        return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
 
 def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
@@ -153,6 +158,12 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     if header.version != build_version():
         raise UsageError(f"{folder} is of version {header.version}, and this is {build_version()}")
     return header, [record for record in records if isinstance(record, RunRecord)]
+
+
+def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
+    for name, source in dict.fromkeys((place.adapter, place.source) for place in header.places):
+        if digest_adapter(name) != source:
+            raise UsageError(f"the source of {name} changed since {folder} began; begin another campaign")
 
 
 def soak(
@@ -177,13 +188,16 @@ def soak(
     Raises
     ------
     UsageError
-        There is no such class as ``module:Class`` names, or nothing to play.
+        There is no such class as ``module:Class`` names, nothing to play, or the source of an adapter from
+        outside this package changed since the campaign began.
     OSError
         The ledger cannot be written.
     KeyboardInterrupt
         It came before anything was played.
     """
     start = time.monotonic()
+    if resumed is not None:
+        _refuse_other_sources(folder, resumed[0])
     with Workers(plan.jobs, plan.timeout) as workers:
         refused: tuple[SmokeFailure, ...] = ()
         if resumed is None:
@@ -288,7 +302,7 @@ class _Campaign:
             yield from plan_runs(header)
         else:
             limit = header.operations or header.longest
-            yield RunTask(0, header.version, header.places[0], run, limit, header.audit)
+            yield RunTask(0, header.version_at(header.places[0]), header.places[0], run, limit, header.audit)
 
     def _known_laws(self, adapter: str) -> frozenset[str]:
         return frozenset(law for name, law in self.findings if name == adapter)

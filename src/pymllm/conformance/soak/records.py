@@ -42,7 +42,8 @@ SCHEMA = 1
 class Place:
     """Where runs are played: a machine on a configuration of an adapter that claims something.
 
-    ``size`` is one of `pymllm.conformance.soak.sizes.SIZES`.
+    ``size`` is one of `pymllm.conformance.soak.sizes.SIZES`, ``source`` a digest of an adapter that is not
+    of this package (`pymllm.conformance.foreign_source`).
     """
 
     adapter: str
@@ -51,6 +52,7 @@ class Place:
     machine: str
     size: str = "tiny"
     capabilities: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,10 @@ class CampaignHeader:
     longest: int
     audit: int
     places: tuple[Place, ...]
+
+    def version_at(self, place: Place) -> str:
+        """Return the version of runs at a place: the package's, and the adapter's where it is another's."""
+        return f"{self.version}.{place.source}" if place.source else self.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +175,7 @@ class RunRecord:
     number : int
         Of the run in its campaign.
     version, adapter, kind, config, machine, size
-        As of `CampaignHeader` and `Place`.
+        As of `CampaignHeader.version_at` and `Place`.
     seed, limit : int
         Of the run: from these two everything in it follows.
     acts, operations : int

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.adapter_calls import build_adapter, closing
+from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import machines_for
 from pymllm.conformance.smoke import SmokeFailure, try_adapter
 from pymllm.conformance.soak.player import RunTask
@@ -36,8 +37,9 @@ def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
     smoke = try_adapter(entry)
     if isinstance(smoke, SmokeFailure):
         return smoke
+    source = digest_adapter(entry.name)
     return tuple(
-        Place(entry.name, smoke.kind, config, machine.name, size, tuple(sorted(claims)))
+        Place(entry.name, smoke.kind, config, machine.name, size, tuple(sorted(claims)), source)
         for own, _ in smoke.configurations
         for size in SIZES
         if (config := grow(smoke.kind, own, size)) is not None
@@ -53,6 +55,7 @@ def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Plac
     if not configs:
         return find_places(entry)
     places = []
+    source = digest_adapter(entry.name)
     for config in configs:
         try:
             adapter = build_adapter(entry.name, dict(config))
@@ -61,7 +64,7 @@ def find_places_of(asked: tuple[AdapterEntry, tuple[Config, ...]]) -> tuple[Plac
         except AdapterError as error:
             return SmokeFailure(entry.name, None, error.message)
         places += [
-            Place(entry.name, kind, dict(config), machine.name, "tiny", tuple(sorted(claims)))
+            Place(entry.name, kind, dict(config), machine.name, "tiny", tuple(sorted(claims)), source)
             for machine in machines_for(kind, claims)
         ]
     return tuple(places)
@@ -103,7 +106,7 @@ def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
     limit = int(shortest * (longest / shortest) ** source.random())
     if header.operations is not None:
         limit = min(limit, header.operations)
-    return RunTask(number, header.version, place, seed, limit, header.audit)
+    return RunTask(number, header.version_at(place), place, seed, limit, header.audit)
 
 
 class _Turns:

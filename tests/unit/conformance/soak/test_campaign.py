@@ -18,7 +18,7 @@ from pymllm.conformance.soak import campaign, ledger
 from pymllm.conformance.soak.campaign import PROGRAMS, SoakPlan, SoakReport, load_campaign, soak
 from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, read_ledger
-from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares
+from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares, build_version
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
@@ -53,6 +53,13 @@ def test_the_same_seed_gives_the_same_ledger_in_any_number_of_processes(tmp_path
     soak(replace(PLAN, jobs=2), tmp_path / "two")
     assert runs_of(tmp_path / "one") == runs_of(tmp_path / "two")
     assert sum(it.operations for it in runs_of(tmp_path / "one")) >= 1_200
+
+
+def test_a_campaign_that_played_nothing_knows_nothing(tmp_path: Path) -> None:
+    """All laws: that none was broken is no news of an implementation that nobody asked."""
+    report = soak(replace(PLAN, operations=None, seconds=0.0), tmp_path)
+    assert report.totals.runs == 0
+    assert report.verdict() is Verdict.UNKNOWN
 
 
 def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -266,3 +273,43 @@ def test_a_conflict_breaks_x3() -> None:
     """Whatever else holds."""
     report = SoakReport((), Totals(), (), conflicts=(object(),))  # type: ignore[arg-type]  # is only counted
     assert report.verdict() is Verdict.VIOLATED
+
+
+STRANGER = """
+from pymllm.adapters.own_rows import Rows
+
+
+class MyRows(Rows):
+    pass
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SoakPlan:
+    """A campaign on a class that is not of this package."""
+    name = f"my_rows_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(STRANGER, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return SoakPlan((find_adapter(f"{name}:MyRows"),), seed=3, operations=600, longest=200)
+
+
+def test_a_campaign_on_a_changed_stranger_does_not_go_on(tmp_path: Path, stranger: SoakPlan) -> None:
+    """X3: its other runs would be those of another implementation."""
+    soak(stranger, tmp_path / "one")
+    soak(stranger, tmp_path / "one", load_campaign(tmp_path / "one"))
+    source = tmp_path / f"my_rows_{tmp_path.name}.py"
+    source.write_text(f"{STRANGER}# mended\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"the source of my_rows_.*:MyRows changed since"):
+        soak(stranger, tmp_path / "one", load_campaign(tmp_path / "one"))
+
+
+def test_runs_of_a_changed_stranger_are_other_runs(tmp_path: Path, stranger: SoakPlan) -> None:
+    """X3: who was mended between two campaigns of one seed is not accused of doing two things."""
+    soak(stranger, tmp_path / "one")
+    source = tmp_path / f"my_rows_{tmp_path.name}.py"
+    source.write_text(f"{STRANGER}# mended\n", encoding="utf-8")
+    soak(stranger, tmp_path / "two")
+    keys = [{run.key for run in runs_of(tmp_path / name)} for name in ("one", "two")]
+    assert keys[0]
+    assert not keys[0] & keys[1]
+    assert all(run.version.startswith(f"{build_version()}.") for run in runs_of(tmp_path / "two"))
