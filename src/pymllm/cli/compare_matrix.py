@@ -19,7 +19,7 @@ from pymllm.cli.program import escaped
 from pymllm.cli.verify_document import make_document as make_verify_document
 from pymllm.cli.verify_document import verify_schema
 from pymllm.cli.verify_files import SavedFiles
-from pymllm.cli.violation_text import again_lines, explain
+from pymllm.cli.violation_text import again_lines, explain, problem_lines
 from pymllm.conformance.results import AdapterResult, LawResult, VerifyReport
 from pymllm.oracle.laws import Law, find_law
 from pymllm.oracle.records import encode, schema_of
@@ -111,16 +111,12 @@ def make_text(report: VerifyReport, files: SavedFiles) -> str:
     str
         Lines, the last one ended.
     """
-    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False)
+    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         console.print(_matrix(report))
     lines = [_heading(report), *(line.rstrip() for line in captured.get().splitlines())]
     for adapter in report.adapters:
-        for place, problem in enumerate(adapter.problems):
-            path = files.crashes.get((adapter.name, place))
-            lines += ["", f"{adapter.name}  could not be examined to the end"]
-            lines.append(f"    because    {escaped(problem.message)}")
-            lines += [f"    program    {path}"] if path is not None else []
+        lines += problem_lines(adapter, files)
     for adapter in report.adapters:
         lines += _findings(adapter, files, report.seed)
     lines += ["", _sum_up(report)]

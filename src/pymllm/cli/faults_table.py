@@ -57,7 +57,7 @@ def make_text(report: FaultsReport, width: int | None = None) -> str:
         table.add_column(name, justify="right" if name in ("operations", "seconds", "program") else "left")
     for result in sorted(report.results, key=lambda result: result.is_caught):
         table.add_row(*_cells(result)[: len(columns)])
-    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False)
+    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]

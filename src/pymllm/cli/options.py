@@ -6,6 +6,8 @@ import os
 
 import click
 
+from pymllm.cli.values import Amount
+
 __all__ = [
     "DEFAULT_TIMEOUT",
     "count_processes",
@@ -41,7 +43,7 @@ jobs_option = click.option(
 
 timeout_option = click.option(
     "--timeout",
-    type=click.FloatRange(0, 1_000_000),
+    type=Amount(0, 1_000_000),
     metavar="SECONDS",
     default=DEFAULT_TIMEOUT,
     show_default=True,

@@ -74,7 +74,7 @@ def make_text(report: ProtocolReport, path: str | None) -> str:
     path : str or None
         Where its last lines are.
     """
-    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False)
+    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         console.print(escaped(_heading(report)))
         console.print(_table(report))

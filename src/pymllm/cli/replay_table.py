@@ -40,7 +40,12 @@ def make_text(result: ReplayResult, *, width: int | None = None, styled: bool = 
     """
     # A table is only as wide as its contents, so a generous width is no width at all.
     console = Console(
-        file=io.StringIO(), width=width or 10_000, force_terminal=styled, highlight=False, markup=False
+        file=io.StringIO(),
+        width=width or 10_000,
+        force_terminal=styled,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
     with console.capture() as captured:
         console.print(Text(_heading(result)), soft_wrap=True)

@@ -14,6 +14,7 @@ import click
 from pymllm.cli.judgement import Judgement, make_text, read_program
 from pymllm.cli.options import json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.values import Amount
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
 from pymllm.oracle.history import History, write_history
@@ -55,7 +56,7 @@ _SECONDS = 60.0
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.0, 1_000_000.0, min_open=True),
+    type=Amount(0.0, 1_000_000.0, min_open=True),
     metavar="S",
     default=_SECONDS,
     show_default=True,

@@ -15,7 +15,7 @@ from pymllm.cli.options import jobs_option, json_option, progress_option, timeou
 from pymllm.cli.program import complain, say
 from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
 from pymllm.cli.soak_plan import AUDIT, SoakOptions
-from pymllm.cli.values import CONFIG
+from pymllm.cli.values import CONFIG, Amount
 from pymllm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _page_option = click.option(
 @click.option("--machine", metavar="NAME", help="Only this machine, such as PrefixMachine.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(0, 1_000_000),
+    type=Amount(0, 1_000_000),
     metavar="M",
     show_default="10",
     help="No run begins later than this.",

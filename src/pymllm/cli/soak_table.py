@@ -42,7 +42,7 @@ def make_text(report: SoakReport, *, strict: bool = False, width: int | None = N
     str
         Lines, the last one ended.
     """
-    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False)
+    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         console.print(Text(_heading(report)), soft_wrap=True)
         console.print(_adapter_table(report))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,7 @@ else:
     # Generic from click 8.4 on; older ones cannot be subscripted.
     _IntParam = _FloatParam = _ConfigParam = click.ParamType
 
-__all__ = ["CONFIG", "MILLISECONDS", "TOKENS", "AdapterConfig", "Milliseconds", "TokenCount"]
+__all__ = ["CONFIG", "MILLISECONDS", "TOKENS", "AdapterConfig", "Amount", "Milliseconds", "TokenCount"]
 
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _NUMBER = re.compile(r"(\d+(?:[_,]\d+)*(?:\.\d+)?)([kmg]i?)?", re.IGNORECASE | re.ASCII)
@@ -68,6 +68,17 @@ class Milliseconds(_FloatParam):
             bounds = f"{_MILLISECONDS_MIN}..{_MILLISECONDS_MAX}"
             self.fail(f"{value!r} is no number of milliseconds in {bounds}.", param, ctx)
         return milliseconds
+
+
+class Amount(click.FloatRange):
+    """A number within bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number; ``nan`` is none, although no bound is above or below it."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return number
 
 
 class AdapterConfig(_ConfigParam):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pymllm.cli.program import escaped
 from pymllm.cli.verify_files import SavedFiles
-from pymllm.cli.violation_text import again_lines, explain
+from pymllm.cli.violation_text import again_lines, explain, problem_lines
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.results import (
@@ -67,7 +67,12 @@ def make_text(
         Lines, the last one ended.
     """
     console = Console(
-        file=io.StringIO(), width=width or 10_000, force_terminal=styled, highlight=False, markup=False
+        file=io.StringIO(),
+        width=width or 10_000,
+        force_terminal=styled,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
     with console.capture() as captured:
         console.print(Text(_heading(report)), soft_wrap=True)
@@ -88,8 +93,9 @@ def make_text(
                 console.print(_law_table(adapter.laws, [adapter]))
             console.print()
             console.print(_machine_table(report))
-        for line in _problems(report, files):
-            console.print(Text(line), soft_wrap=True)
+        for adapter in report.adapters:
+            for line in problem_lines(adapter, files):
+                console.print(Text(line), soft_wrap=True)
         for adapter in report.adapters:
             for finding in adapter.findings:
                 is_first = finding is adapter.findings[0]
@@ -220,21 +226,6 @@ def _machine_table(report: VerifyReport) -> Table:
                 f"{len(machine.reached):,}",
             )
     return table
-
-
-def _problems(report: VerifyReport, files: SavedFiles) -> Iterator[str]:
-    for adapter in report.adapters:
-        for place, problem in enumerate(adapter.problems):
-            path = files.crashes.get((adapter.name, place))
-            yield f"\n{adapter.name}  could not be examined to the end"
-            if problem.conversation is not None:
-                yield f"    verdict    {problem.conversation.verdict}"
-            yield f"    because    {escaped(problem.message)}"
-            if path is not None:
-                yield f"    program    {path}"
-            last_lines = files.conversations.get((adapter.name, place))
-            if last_lines is not None:
-                yield f"    last said  {last_lines}"
 
 
 def _violation(

@@ -1,8 +1,8 @@
-"""How a broken law is put into words, alike for every command."""
+"""How a broken law, and what stopped a search, are put into words, alike for every command."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,11 @@ from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import History
 
 if TYPE_CHECKING:
+    from pymllm.cli.verify_files import SavedFiles
     from pymllm.conformance.finding import Finding
+    from pymllm.conformance.results import AdapterResult
 
-__all__ = ["again_lines", "explain", "mistake_lines"]
+__all__ = ["again_lines", "explain", "mistake_lines", "problem_lines"]
 
 
 def explain(violation: InvariantViolation, history: History) -> list[str]:
@@ -76,3 +78,26 @@ def mistake_lines(mistakes: Sequence[str]) -> list[str]:
         As of `pymllm.conformance.acting.FoundViolation`.
     """
     return [f"    mistake    of pymllm: {escaped(mistake)}" for mistake in mistakes]
+
+
+def problem_lines(adapter: AdapterResult, files: SavedFiles) -> Iterator[str]:
+    """Yield lines that say what a search of an adapter came to grief with, and which files have more of it.
+
+    Parameters
+    ----------
+    adapter : AdapterResult
+        With its problems.
+    files : SavedFiles
+        Where their programs and conversations are.
+    """
+    for place, problem in enumerate(adapter.problems):
+        yield from ("", f"{adapter.name}  could not be examined to the end")
+        if problem.conversation is not None:
+            yield f"    verdict    {problem.conversation.verdict}"
+        yield f"    because    {escaped(problem.message)}"
+        program = files.crashes.get((adapter.name, place))
+        if program is not None:
+            yield f"    program    {program}"
+        last_lines = files.conversations.get((adapter.name, place))
+        if last_lines is not None:
+            yield f"    last said  {last_lines}"

@@ -11,7 +11,11 @@ from pymllm.cli.compare_matrix import compare_schema, make_document, make_text
 from pymllm.cli.verify_files import SavedFiles
 from pymllm.conformance.results import VerifyReport
 
-FILES = SavedFiles({("my.rows:Rows", "P2"): "runs/P2.jsonl"}, {("my.rows:Rows", 0): "runs/crash.jsonl"})
+FILES = SavedFiles(
+    {("my.rows:Rows", "P2"): "runs/P2.jsonl"},
+    {("my.rows:Rows", 0): "runs/crash.jsonl"},
+    {("gone:Cache", 0): "runs/said.txt"},
+)
 
 
 def test_a_cell_says_what_is_known_of_one_law_and_one_adapter(report: VerifyReport) -> None:
@@ -35,6 +39,7 @@ def test_what_is_violated_and_what_came_to_grief_is_explained(report: VerifyRepo
     assert "    file       could not be written\n" in text
     assert "my.rows:Rows  could not be examined to the end\n" in text
     assert "    program    runs/crash.jsonl\n" in text
+    assert "    verdict    hung\n    because    cannot import gone\n    last said  runs/said.txt\n" in text
     assert text.isascii()
     assert text.splitlines()[-1].startswith(
         "cells: 1 unknown, 2 violated, 3 holds, 1 not claimed; 40 programs"

@@ -101,3 +101,10 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
         "\n\nand 5 more\n25 wrong in 25 answers\n"
         "next: mend the first one, then pymllm verify --command x --check-protocol"
     )
+
+
+def test_a_name_between_colons_stays_as_it_is() -> None:
+    """No word of a command is taken for a picture."""
+    text = make_text(ProtocolReport("command:cat", None, (Exchange(1, ":cat:", "no :cat:"),), ""), None)
+    assert text.splitlines()[0] == "command:cat: no hello"
+    assert text.splitlines()[2].split() == ["1", ":cat:", "no", ":cat:", "ok"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from pymllm.cli.values import CONFIG, MILLISECONDS, TOKENS
+from pymllm.cli.values import CONFIG, MILLISECONDS, TOKENS, Amount
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,14 @@ def test_other_milliseconds_are_refused(text: str) -> None:
         click.BadParameter, match=rf"'{text}' is no number of milliseconds in 0\.01\.\.86400000"
     ):
         MILLISECONDS.convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "-0.1", "10.1", "inf", "much"])
+def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
+    """X1: no bound is above or below what is no number."""
+    assert Amount(0, 10).convert("2.5", None, None) == 2.5
+    with pytest.raises(click.BadParameter):
+        Amount(0, 10).convert(text, None, None)
 
 
 def test_a_configuration_is_a_json_object() -> None:

@@ -147,3 +147,11 @@ def test_a_terminal_has_bold_and_a_width(report: VerifyReport) -> None:
     assert "\x1b[1m" in narrow
     assert "\x1b" not in make_text(report, FILES)
     assert len(narrow.splitlines()) > len(make_text(report, FILES).splitlines())
+
+
+def test_a_name_between_colons_stays_as_it_is(report: VerifyReport) -> None:
+    """No adapter is taken for a picture."""
+    first = dataclasses.replace(report.adapters[0], name="command:cat:")
+    report = dataclasses.replace(report, adapters=(first, *report.adapters[1:]))
+    assert "command:cat:" in make_text(report, SavedFiles(), verbose=True)
+    assert make_text(report, SavedFiles(), verbose=True).isascii()
