@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +36,11 @@ class LeakCheck:
     bounds : mapping, optional
         Growth per epoch up to which a layer does not leak, for the layers named.
 
+    Raises
+    ------
+    TypeError
+        For slots that cannot be called.
+
     Notes
     -----
     Run some epochs that each do the same work, let go of everything, and take a `checkpoint` after each: 10
@@ -61,6 +67,8 @@ class LeakCheck:
         device_memory: Callable[[], DeviceUse] | None = None,
         bounds: Mapping[Layer, float] | None = None,
     ) -> None:
+        if slots is not None and not callable(slots):
+            raise TypeError(f"slots must be a function that counts them, such as lambda: 0, got {slots!r}")
         self._slots = slots
         self._source = TorchAllocator(device) if source is None else source
         self._nvml = NvmlMemory(device)
@@ -93,6 +101,8 @@ class LeakCheck:
         ------
         ValueError
             When ``at`` is not above the last one.
+        TypeError
+            When what counts the slots returns no whole number.
         """
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:
@@ -111,9 +121,7 @@ class LeakCheck:
         self._checkpoints.append(
             Checkpoint(
                 at=at,
-                slots=Reading.unknown("slots", _NO_SLOTS)
-                if self._slots is None
-                else Reading(self._slots(), "slots"),
+                slots=self._count_slots(),
                 live=after.allocated,
                 cache=after.reserved.minus(after.allocated),
                 returned=before.reserved.minus(after.reserved),
@@ -123,6 +131,15 @@ class LeakCheck:
             )
         )
         return self._checkpoints[-1]
+
+    def _count_slots(self) -> Reading:
+        if self._slots is None:
+            return Reading.unknown("slots", _NO_SLOTS)
+        count = self._slots()
+        try:
+            return Reading(operator.index(count), "slots")
+        except TypeError:
+            raise TypeError(f"slots must return how many there are, a whole number, got {count!r}") from None
 
     def verdict(self) -> LeakVerdict:
         """Judge the checkpoints taken so far."""
