@@ -34,12 +34,15 @@ class LeakCheck:
     device_memory : callable, optional
         Asked in the place of NVML.
     bounds : mapping, optional
-        Growth per epoch up to which a layer does not leak, for the layers named.
+        Growth per epoch up to which a layer does not leak, in slots or bytes, for the layers named, by
+        `Layer` or by its value, such as ``"live bytes"``.
 
     Raises
     ------
     TypeError
         For slots that cannot be called.
+    ValueError
+        For a bound of what is no layer.
 
     Notes
     -----
@@ -65,7 +68,7 @@ class LeakCheck:
         device: Any = None,
         source: AllocatorSource | None = None,
         device_memory: Callable[[], DeviceUse] | None = None,
-        bounds: Mapping[Layer, float] | None = None,
+        bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
     ) -> None:
         if slots is not None and not callable(slots):
             raise TypeError(f"slots must be a function that counts them, such as lambda: 0, got {slots!r}")
@@ -73,7 +76,7 @@ class LeakCheck:
         self._source = TorchAllocator(device) if source is None else source
         self._nvml = NvmlMemory(device)
         self._device_memory = self._nvml.read if device_memory is None else device_memory
-        self._bounds = {**BOUNDS, **(bounds or {})}
+        self._bounds = {**BOUNDS, **{_layer(name): bound for name, bound in (bounds or {}).items()}}
         self._checkpoints: list[Checkpoint] = []
 
     def __enter__(self) -> Self:
@@ -144,6 +147,14 @@ class LeakCheck:
     def verdict(self) -> LeakVerdict:
         """Judge the checkpoints taken so far."""
         return judge_leaks(self._checkpoints, self._bounds)
+
+
+def _layer(name: Layer | str) -> Layer:
+    try:
+        return Layer(name)
+    except ValueError:
+        known = ", ".join(repr(it.value) for it in Layer)
+        raise ValueError(f"bounds has {name!r}, which is no layer; there are {known}") from None
 
 
 def _beside(memory: Reading, reserved: Reading, in_use: bool) -> Reading:

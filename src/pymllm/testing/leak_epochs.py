@@ -25,7 +25,7 @@ def run_epochs(
     device: Any = None,
     source: AllocatorSource | None = None,
     device_memory: Callable[[], DeviceUse] | None = None,
-    bounds: Mapping[Layer, float] | None = None,
+    bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
     """Do work so often, and judge what stays after each time.
 
