@@ -31,5 +31,13 @@ def figures(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8") as log:
-        json.dump(figures(log), sys.stdout, indent=2)
+    if len(sys.argv) != 2:
+        sys.exit("usage: python gpu_memory_figures.py LOG > FIGURES")
+    try:
+        with open(sys.argv[1], encoding="utf-8") as log:
+            found = figures(log)
+    except OSError as error:
+        sys.exit(f"{sys.argv[1]}: {error.strerror}")
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{sys.argv[1]}: no log of pytest --gpu-memory-log: {error!r}")
+    json.dump(found, sys.stdout, indent=2)

@@ -251,11 +251,10 @@ def _epochs_of(item: pytest.Item) -> int | None:
         pytest.fail("no_leak repeats test functions only, and this is none of pytest's", pytrace=False)
     if inspect.iscoroutinefunction(item.obj):
         pytest.fail("no_leak cannot repeat a coroutine: use leak_check inside it", pytrace=False)
-    from pymllm.testing.leak_epochs import EPOCHS, FEWEST_EPOCHS
+    from pymllm.testing.leak_epochs import EPOCHS, check_epochs
 
     def read(*, epochs: int = EPOCHS) -> int:
-        if epochs < FEWEST_EPOCHS:
-            raise ValueError(f"epochs must be at least {FEWEST_EPOCHS}, got {epochs}")
+        check_epochs(epochs)
         return epochs
 
     return _read_marker(marker, read)
@@ -265,6 +264,7 @@ def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any)
     """Run the epochs, put the verdict into the report, and fail for a leak."""
     from pymllm.testing.leak_epochs import run_epochs, why_unknown
 
+    __tracebackhide__ = True  # what is wrong with the work, or with a call, is in the test
     verdict = run_epochs(work, **options)
     item.add_report_section("call", "leaks", str(verdict))
     if verdict.leaking:
@@ -328,7 +328,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _read_marker(marker: pytest.Mark, read: Callable[..., Answer]) -> Answer:
     """Read a marker's arguments; one that makes no sense fails the test before it runs."""
+    read.__qualname__ = marker.name  # what Python says of arguments that do not fit begins with it
     try:
         return read(*marker.args, **marker.kwargs)
     except (TypeError, ValueError) as error:
-        pytest.fail(f"marker {marker.name}: {error}", pytrace=False)
+        wrong = str(error)
+    # Not inside the handler, or pytest shows the error twice.
+    pytest.fail(f"marker {marker.name}: {wrong}", pytrace=False)

@@ -7,6 +7,8 @@ import doctest
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,20 @@ def test_the_script_makes_figures_of_a_log() -> None:
     line = make_line("test_x.py::test_y", "main", memory.summary(), None)
     assert figures([line]) == [{"name": "test_x.py::test_y: tensors", "unit": "bytes", "value": 4096}]
     assert json.loads(line)["nvml"]["used_peak"]["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "log.jsonl: No such file or directory"), ('{"schema": "pymllm.verify"}\n', "no log of pytest"),
+     ("{\n", "no log of pytest")],
+)  # fmt: skip
+def test_the_script_says_what_is_wrong_with_a_log(tmp_path: Path, text: str | None, said: str) -> None:
+    """One line, and a status that stops a workflow."""
+    log = tmp_path / "log.jsonl"
+    if text is not None:
+        log.write_text(text, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "examples" / "gpu_memory_figures.py"), str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -17,6 +17,7 @@ import psutil  # type: ignore[import-untyped]
 from pymllm import __version__
 from pymllm.cli.doctor_document import SCHEMA, VERSION, Counter, Device, Document, Torch
 from pymllm.instrument.nvml import NvmlTracker
+from pymllm.instrument.nvml_device import mig_uuids
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading, Unreadable
@@ -42,6 +43,8 @@ _PACKAGES = (
     "pytest",
     "pytest-benchmark",
     "pytest-xdist",
+    "jinja2",
+    "plotly",
 )
 _VARIABLES = ("CUDA_", "NVIDIA_", "PYTORCH_", "PYMLLM_", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
 _FIGURES = ("allocated", "reserved", "active", "inactive_split", "alloc_retries", "ooms")
@@ -165,18 +168,27 @@ def look_at_nvml() -> tuple[str | None, str | None, tuple[Device, ...]]:
     try:
         told = str(library.call("nvmlSystemGetNVMLVersion"))
         count = int(library.call("nvmlDeviceGetCount"))
-        return told, None, tuple(_nvml_device(library, index) for index in range(count))
+        return told, None, tuple(it for index in range(count) for it in _nvml_devices(library, index))
     except Unreadable as reason:
         return None, str(reason), ()
     finally:
         library.close()
 
 
-def _nvml_device(library: NvmlLibrary, index: int) -> Device:
+def _nvml_devices(library: NvmlLibrary, index: int) -> Iterator[Device]:
+    """Give a GPU, and the MIG instances that it is divided into: CUDA shows those in its place."""
     try:
-        uuid = str(library.call("nvmlDeviceGetUUID", library.call("nvmlDeviceGetHandleByIndex", index)))
+        gpu = library.call("nvmlDeviceGetHandleByIndex", index)
+        uuid = str(library.call("nvmlDeviceGetUUID", gpu))
     except Unreadable as reason:
-        return Device(index, "unknown", None, None, None, None, str(reason), ())
+        yield Device(index, "unknown", None, None, None, None, str(reason), ())
+        return
+    yield _nvml_device(index, uuid)
+    for instance in mig_uuids(library, gpu):
+        yield _nvml_device(index, instance)
+
+
+def _nvml_device(index: int, uuid: str) -> Device:
     with NvmlTracker(uuid) as tracker:
         pass
     record = tracker.summary()

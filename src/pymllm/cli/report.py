@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.program import say
+from pymllm.cli.program import complain, say
 from pymllm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def report_command(
         loaded = load_runs(runs)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+    _tell_of_gaps(loaded)
     if trend is not None:
         say(_trend(loaded, trend))
         return
@@ -96,6 +97,15 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
         return make_page(loaded, title)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
+
+
+def _tell_of_gaps(loaded: LoadedRuns) -> None:
+    """Say what was left out: a feed has no place for it, and its colour may be of half the runs."""
+    for it in loaded.skipped:
+        complain(f"left out: {it.source}: {it.reason}")
+    for run in loaded.runs:
+        for reason in run.unread:
+            complain(f"left out of {run.source}: {reason}")
 
 
 def _trend(loaded: LoadedRuns, name: str) -> str:

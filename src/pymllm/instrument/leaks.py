@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +34,15 @@ class LeakCheck:
     device_memory : callable, optional
         Asked in the place of NVML.
     bounds : mapping, optional
-        Growth per epoch up to which a layer does not leak, for the layers named.
+        Growth per epoch up to which a layer does not leak, in slots or bytes, for the layers named, by
+        `Layer` or by its value, such as ``"live bytes"``.
+
+    Raises
+    ------
+    TypeError
+        For slots that cannot be called.
+    ValueError
+        For a bound of what is no layer.
 
     Notes
     -----
@@ -59,13 +68,15 @@ class LeakCheck:
         device: Any = None,
         source: AllocatorSource | None = None,
         device_memory: Callable[[], DeviceUse] | None = None,
-        bounds: Mapping[Layer, float] | None = None,
+        bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
     ) -> None:
+        if slots is not None and not callable(slots):
+            raise TypeError(f"slots must be a function that counts them, such as lambda: 0, got {slots!r}")
         self._slots = slots
         self._source = TorchAllocator(device) if source is None else source
         self._nvml = NvmlMemory(device)
         self._device_memory = self._nvml.read if device_memory is None else device_memory
-        self._bounds = {**BOUNDS, **(bounds or {})}
+        self._bounds = {**BOUNDS, **{_layer(name): bound for name, bound in (bounds or {}).items()}}
         self._checkpoints: list[Checkpoint] = []
 
     def __enter__(self) -> Self:
@@ -93,6 +104,8 @@ class LeakCheck:
         ------
         ValueError
             When ``at`` is not above the last one.
+        TypeError
+            When what counts the slots returns no whole number.
         """
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:
@@ -111,9 +124,7 @@ class LeakCheck:
         self._checkpoints.append(
             Checkpoint(
                 at=at,
-                slots=Reading.unknown("slots", _NO_SLOTS)
-                if self._slots is None
-                else Reading(self._slots(), "slots"),
+                slots=self._count_slots(),
                 live=after.allocated,
                 cache=after.reserved.minus(after.allocated),
                 returned=before.reserved.minus(after.reserved),
@@ -124,9 +135,26 @@ class LeakCheck:
         )
         return self._checkpoints[-1]
 
+    def _count_slots(self) -> Reading:
+        if self._slots is None:
+            return Reading.unknown("slots", _NO_SLOTS)
+        count = self._slots()
+        try:
+            return Reading(operator.index(count), "slots")
+        except TypeError:
+            raise TypeError(f"slots must return how many there are, a whole number, got {count!r}") from None
+
     def verdict(self) -> LeakVerdict:
         """Judge the checkpoints taken so far."""
         return judge_leaks(self._checkpoints, self._bounds)
+
+
+def _layer(name: Layer | str) -> Layer:
+    try:
+        return Layer(name)
+    except ValueError:
+        known = ", ".join(repr(it.value) for it in Layer)
+        raise ValueError(f"bounds has {name!r}, which is no layer; there are {known}") from None
 
 
 def _beside(memory: Reading, reserved: Reading, in_use: bool) -> Reading:

@@ -12,7 +12,7 @@ from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_visible import is_uuid, visible_name
 from pymllm.instrument.reading import Unreadable
 
-__all__ = ["DeviceIdentity", "NvmlDevice", "cuda_uuid", "device_index", "find_device"]
+__all__ = ["DeviceIdentity", "NvmlDevice", "cuda_uuid", "device_index", "find_device", "mig_uuids"]
 
 _ORDER = "CUDA_DEVICE_ORDER"
 
@@ -235,6 +235,24 @@ def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
     except Unreadable:
         return False
     return bool(current == library.constant("NVML_DEVICE_MIG_ENABLE"))
+
+
+def mig_uuids(library: NvmlLibrary, gpu: Any) -> Iterator[str]:
+    """Give the UUID of each MIG instance of a GPU; none where it is whole.
+
+    Parameters
+    ----------
+    library : NvmlLibrary
+        Open.
+    gpu : object
+        The GPU's handle.
+    """
+    if _is_divided(library, gpu):
+        for instance in _instances(library, gpu):
+            try:
+                yield str(library.call("nvmlDeviceGetUUID", instance))
+            except Unreadable:
+                continue
 
 
 def _instances(library: NvmlLibrary, gpu: Any) -> Iterator[Any]:

@@ -205,7 +205,7 @@ def read_history(lines: Iterable[str], source: str) -> History:
 
 def _say(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg} at column {error.colno}"
+        return f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
     return str(error) or type(error).__name__
 
 

@@ -135,6 +135,7 @@ class VerifyDocument:
     interrupted: bool
     adapters: tuple[SearchedAdapter, ...]
     situations: tuple[SituationRow, ...] = ()
+    examples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
     for path in paths:
         found = False
         for file in _files_of(path):
+            found = True  # also where it turns out to be unreadable, which is told
             try:
                 run = _read_file(file)
             except (TraceError, OSError) as error:
@@ -144,10 +145,9 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
                 reason = error.message if isinstance(error, TraceError) else str(error.strerror or error)
                 skipped.append(Skipped(str(file), reason))
                 continue
-            found = True
             copies += run.identity in runs
             runs.setdefault(run.identity, run)
-        if not found and not skipped:
+        if not found:
             why = "no run in this folder; pymllm verify --store FOLDER puts one there"
             raise TraceError(str(path), None, why)
     ordered = sorted(runs.values(), key=lambda run: (run.time, run.source))
@@ -184,6 +184,8 @@ def _read_file(path: Path) -> Run:
         raise TraceError(str(path), None, "this is a program; pymllm rerun and pymllm judge take it")
     if isinstance(first, dict) and first.get("schema") == "pymllm.gpu-memory":
         return _of_log(path, text)
+    if not text.strip():
+        raise TraceError(str(path), None, "empty, so no run")
     plain = _parsed(path, None, text)
     if isinstance(plain, dict) and is_benchmark_file(plain):
         return _of_benchmarks(path, text, plain)
@@ -205,7 +207,9 @@ def _parsed(path: Path, number: int | None, text: str) -> Any:
         return json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         place = number or error.lineno
-        raise TraceError(str(path), place, f"not JSON: {error.msg} at column {error.colno}") from None
+        raise TraceError(
+            str(path), place, f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise TraceError(str(path), number, str(error)) from None
 

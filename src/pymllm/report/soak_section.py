@@ -9,6 +9,7 @@ from shlex import quote
 from pymllm.report.blocks import (
     BAD,
     GOOD,
+    QUIET,
     UNKNOWN,
     Block,
     Card,
@@ -54,7 +55,8 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
     newest = campaigns[-1].document
     blocks: list[Block] = [_history(campaigns)]
     if newest.adapters:
-        blocks += [_plot(newest), _adapters(newest)]
+        played = [it for it in newest.adapters if it.operations]
+        blocks += [*([_plot(played)] if played else []), _adapters(newest)]
     cards = [
         _card(number, it, adapter, failure)
         for number, it in enumerate(campaigns, 1)
@@ -133,8 +135,8 @@ def _slope(it: DriftRow) -> str:
     return "unknown" if it.slope is None else f"{show(it.slope, it.unit)} per million operations"
 
 
-def _plot(document: SoakDocument) -> Plot:
-    adapters = sorted(document.adapters, key=lambda it: it.operations_per_cpu_second)
+def _plot(played: Sequence[SoakedAdapter]) -> Plot:
+    adapters = sorted(played, key=lambda it: it.operations_per_cpu_second)
     names = [it.name for it in adapters]
     traces = tuple(
         {
@@ -186,8 +188,7 @@ def _adapter_row(it: SoakedAdapter) -> tuple[Cell, ...]:
         Cell(it.name),
         Cell(show_count(it.runs)),
         Cell(show_count(it.operations)),
-        Cell(f"{it.operations_per_cpu_second:,.0f}"),
-        *(Cell(show_share(it.shares.get(name, 0.0))) for name in _SHARES),
+        *_speed_cells(it),
         Cell(
             f"{tested} of {tested + len(it.untested_laws)}",
             UNKNOWN if it.untested_laws else GOOD,
@@ -198,8 +199,15 @@ def _adapter_row(it: SoakedAdapter) -> tuple[Cell, ...]:
             UNKNOWN if it.missing_situations else GOOD,
             hint="; ".join(it.missing_situations) or None,
         ),
-        Cell(show_count(failed), BAD if failed else GOOD),
+        Cell(show_count(failed), BAD if failed else GOOD) if it.runs else Cell("none ran", UNKNOWN),
     )
+
+
+def _speed_cells(it: SoakedAdapter) -> tuple[Cell, ...]:
+    if not it.operations:
+        return tuple(Cell("not measured", QUIET) for _ in range(1 + len(_SHARES)))
+    shares = (Cell(show_share(it.shares.get(name, 0.0))) for name in _SHARES)
+    return Cell(f"{it.operations_per_cpu_second:,.0f}"), *shares
 
 
 def _card(number: int, it: _Campaign, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:

@@ -125,15 +125,21 @@ def _all_figures(run: Run) -> Iterator[Figure]:
 def figures_of(document: AnyDocument) -> Iterator[Figure]:
     """Return the numbers of a document that are worth following over time."""
     if isinstance(document, VerifyDocument):
+        # Short searches are slower by the step: the first programs pay for what the others share.
+        amount = f"profile {document.profile}"
+        if document.examples is not None:
+            amount = f"{document.examples:,} examples"
         for adapter in document.adapters:
             for machine in adapter.machines:
-                name = f"verify {adapter.name}, {machine.name}: steps judged"
+                name = f"verify {adapter.name}, {machine.name}, {amount}: steps judged"
                 yield Figure(name, machine.steps_per_second, "steps/s", "bigger", plot="verify: steps judged")
     elif isinstance(document, FaultsDocument):
-        share = document.caught / max(document.caught + document.missed, 1)
-        yield Figure("faults: caught", share, "share", "bigger")
+        count = document.caught + document.missed
+        yield Figure(f"faults: caught of {count:,}", document.caught / max(count, 1), "share", "bigger")
     elif isinstance(document, SoakDocument):
         for soaked in document.adapters:
+            if not soaked.operations:
+                continue  # A campaign that ended before its turn measured nothing, not a speed of zero.
             name = f"soak {soaked.name}: operations judged per CPU second"
             yield Figure(
                 name,

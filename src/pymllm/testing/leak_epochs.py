@@ -10,7 +10,7 @@ from pymllm.instrument.leaks import LeakCheck
 from pymllm.instrument.nvml_memory import DeviceUse
 from pymllm.instrument.torch_memory_source import AllocatorSource
 
-__all__ = ["EPOCHS", "FEWEST_EPOCHS", "run_epochs", "why_unknown"]
+__all__ = ["EPOCHS", "FEWEST_EPOCHS", "check_epochs", "run_epochs", "why_unknown"]
 
 EPOCHS = 12
 FEWEST_EPOCHS = 10
@@ -25,7 +25,7 @@ def run_epochs(
     device: Any = None,
     source: AllocatorSource | None = None,
     device_memory: Callable[[], DeviceUse] | None = None,
-    bounds: Mapping[Layer, float] | None = None,
+    bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
     """Do work so often, and judge what stays after each time.
 
@@ -42,9 +42,13 @@ def run_epochs(
     ------
     ValueError
         For fewer epochs than 10.
+    TypeError
+        For work or slots that cannot be called, and epochs that are no whole number.
     """
-    if epochs < FEWEST_EPOCHS:
-        raise ValueError(f"epochs must be at least {FEWEST_EPOCHS}, got {epochs}; {EPOCHS} are usual")
+    __tracebackhide__ = True  # pytest shows the caller instead
+    if not callable(work):
+        raise TypeError(f"work must be a function that is called for each epoch, got {work!r}")
+    check_epochs(epochs)
     with LeakCheck(
         slots=slots, device=device, source=source, device_memory=device_memory, bounds=bounds
     ) as check:
@@ -52,6 +56,23 @@ def run_epochs(
             work()
             check.checkpoint()
         return check.verdict()
+
+
+def check_epochs(epochs: int) -> None:
+    """Refuse a number of epochs that nothing can be judged by.
+
+    Raises
+    ------
+    ValueError
+        For fewer than 10.
+    TypeError
+        For what is no whole number.
+    """
+    __tracebackhide__ = True
+    if isinstance(epochs, bool) or not isinstance(epochs, int):
+        raise TypeError(f"epochs must be a whole number, got {epochs!r}; {EPOCHS} are usual")
+    if epochs < FEWEST_EPOCHS:
+        raise ValueError(f"epochs must be at least {FEWEST_EPOCHS}, got {epochs}; {EPOCHS} are usual")
 
 
 def why_unknown(verdict: LeakVerdict) -> str | None:

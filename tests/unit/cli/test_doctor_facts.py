@@ -135,6 +135,18 @@ def test_a_device_without_a_name_is_a_reason() -> None:
     assert users() == 0
 
 
+@on_machine(gpus=2, gpu1__mig=2, mig__places=4)
+def test_the_instances_of_a_divided_gpu_are_listed() -> None:
+    """By the UUIDs that CUDA_VISIBLE_DEVICES and the tracker take; a whole GPU has none."""
+    _, _, devices = look_at_nvml()
+    assert [(it.index, str(it.uuid)[:4]) for it in devices] == [
+        (0, "GPU-"), (1, "GPU-"), (1, "MIG-"), (1, "MIG-")
+    ]  # fmt: skip
+    assert len({it.uuid for it in devices}) == 4
+    assert [it.reason for it in devices] == [None] * 4
+    assert users() == 0
+
+
 @on_machine(gpus=0)
 def test_a_driver_without_devices_is_no_error() -> None:
     """Such as in a container that was given none."""

@@ -89,6 +89,19 @@ def test_bad_input_is_one_line_and_status_2(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("form", ["html", "badge", "junit", "github-action-benchmark"])
+def test_what_is_left_out_is_told(store: Path, tmp_path: Path, form: str) -> None:
+    """On standard error: a green badge says nothing of a file that could not be read."""
+    (store / "cut.run.jsonl").write_text('{"format": "pymllm-run", "sch', encoding="utf-8")
+    write_run(store, HEADER, [Document(samples.verify() | {"version": 0})])
+    result = run(store, "--format", form, "-o", tmp_path / "out")
+    assert result.exit_code == 0
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"pymllm: left out: {store / 'cut.run.jsonl'}: not JSON: ")
+    assert second.startswith(f"pymllm: left out of {store}")
+    assert "version 0 of pymllm.verify" in second
+
+
 def test_what_the_system_refuses_is_one_line(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,20 @@ def test_checkpoints_go_forward() -> None:
     assert len(read) == len(check.checkpoints) == 3
 
 
+def test_a_bound_of_no_layer_is_refused() -> None:
+    """X1: a bound that was mistyped would silently not count; a layer's own words are its name, too."""
+    with pytest.raises(
+        ValueError, match=r"bounds has 'tensors', which is no layer; there are 'slots', 'live"
+    ):
+        LeakCheck(bounds={"tensors": 3})
+    lost: list[int] = []
+    with LeakCheck(slots=lambda: len(lost), device_memory=Server().device, bounds={"slots": 2}) as check:
+        for _ in range(12):
+            lost.append(1)
+            check.checkpoint()
+    assert check.verdict().of(Layer.SLOTS).outcome is Outcome.NO_LEAK
+
+
 def test_a_bound_may_be_the_callers() -> None:
     """Whoever expects a slot an epoch says so; the other layers keep their bounds."""
     server = Server()

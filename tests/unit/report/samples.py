@@ -153,6 +153,7 @@ def faults(*rows: dict[str, Any]) -> dict[str, Any]:
         "seeds": [0, 1],
         "jobs": 1,
         "seconds": 2.0,
+        "kept": 0,
         "caught": caught,
         "missed": len(rows) - caught,
         "exit_status": 0,
@@ -336,6 +337,8 @@ def scenario(id: str = "T1a", **changes: Any) -> dict[str, Any]:
         "ratio": {"value": 0.25, "low": 0.24, "high": 0.26, "confidence": 0.95, "rounds": 30},
         "verdict": "ahead",
         "reached": True,
+        "accepted": 1.0,
+        "because": "",
         **changes,
     }
 

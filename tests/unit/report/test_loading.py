@@ -136,6 +136,8 @@ def test_copies_count_once_and_runs_are_in_order_of_time(tmp_path: Path) -> None
     ("text", "said"),
     [
         ("{", "x.json:1: not JSON"),
+        ("\n", "x.json: empty, so no run"),
+        ('{"a": "', "not JSON: Unterminated string starting at column 7"),
         ('{"a": NaN}', "NaN is no number that JSON has"),
         ("[" * 100_000, "x.json: "),
         ("[]", "no run: neither a document"),
@@ -197,6 +199,16 @@ def test_a_file_that_cannot_be_opened_counts_as_one_that_looks_like_a_run(
 
     monkeypatch.setattr(loading, "open", fail, raising=False)
     assert len(load_runs([tmp_path]).runs) == 1
+
+
+def test_an_empty_folder_is_an_error_whatever_another_has(tmp_path: Path) -> None:
+    """A file that could not be read is of its own folder."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "empty").mkdir()
+    samples.write(tmp_path / "old" / "old.json", samples.verify() | {"version": 0})
+    assert len(load_runs([tmp_path / "old"]).skipped) == 1
+    with pytest.raises(TraceError, match="no run in this folder"):
+        load_runs([tmp_path / "old", tmp_path / "empty"])
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:

@@ -106,6 +106,21 @@ def test_a_campaign_in_which_nothing_ran_says_so() -> None:
     assert figures(section) == {}
 
 
+def test_an_implementation_whose_turn_never_came_has_no_speed() -> None:
+    """No bar, no zero that looks measured, and nothing green."""
+    soak = samples.soak()
+    waiting = {"name": "chunk", "runs": 0, "operations": 0, "operations_per_cpu_second": 0.0, "shares": {}}
+    soak["adapters"].append(soak["adapters"][0] | waiting)
+    section = make_soak_section([samples.run(soak)])
+    row = tables(section)["Newest campaign, by implementation"][1]
+    assert row[:4] + row[-1:] == ["chunk", "0", "0", "not measured", "none ran"]
+    assert cells(section, "none ran")[0].tone == "unknown"
+    (figure,) = figures(section)["plot-soak"].values()
+    assert {name for trace in figure.data for name in trace.y} == {"radix"}
+    alone = samples.soak(adapters=soak["adapters"][1:])
+    assert figures(make_soak_section([samples.run(alone)])) == {}
+
+
 def test_without_campaigns_there_is_no_section() -> None:
     """It would be empty."""
     assert make_soak_section([samples.run(samples.verify())]) is None

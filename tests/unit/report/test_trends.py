@@ -88,9 +88,9 @@ def test_documents_have_figures_too() -> None:
     }
     replayed = "replay chat seed 0, 200 requests, engine: radix, page 16, 8,192 slots"
     assert names == {
-        "verify faulty-x, RowMachine: steps judged": (1000.0, "steps/s", "bigger"),
-        "verify rows, RowMachine: steps judged": (1000.0, "steps/s", "bigger"),
-        "faults: caught": (0.5, "share", "bigger"),
+        "verify faulty-x, RowMachine, profile ci: steps judged": (1000.0, "steps/s", "bigger"),
+        "verify rows, RowMachine, profile ci: steps judged": (1000.0, "steps/s", "bigger"),
+        "faults: caught of 2": (0.5, "share", "bigger"),
         "soak radix: operations judged per CPU second": (7238.4, "operations/s", "bigger"),
         f"{replayed}: hit rate": (0.64, "share", "bigger"),
         f"{replayed}: match, median of a request": (33.6, "us", "smaller"),
@@ -104,6 +104,29 @@ def test_documents_have_figures_too() -> None:
         "peers T1a a full hit: sglang, median": (200.0, "us", "smaller"),
         "peers T1a a full hit: ratio to the best peer": (0.25, "", "smaller"),
     }
+
+
+def test_searches_of_other_lengths_are_not_compared() -> None:
+    """Neither by examples nor by profile, nor a few faults with all of them."""
+    documents = (
+        samples.verify(),
+        samples.verify(examples=5),
+        samples.verify(examples=2000),
+        samples.verify(profile="dev"),
+        samples.faults(),
+        samples.faults(samples.fault("B01", samples.detection(0, "machine", 5))),
+    )
+    runs = [samples.run(plain) for plain in documents]
+    trends = find_trends(runs)
+    assert {len(trend.points) for trend in trends} == {1}
+    assert "verify rows, RowMachine, 2,000 examples: steps judged" in {trend.name for trend in trends}
+
+
+def test_what_did_not_run_has_no_speed() -> None:
+    """A soak that ended before an adapter's turn measured nothing of it."""
+    soak = samples.soak()
+    soak["adapters"][0] |= {"runs": 0, "operations": 0, "operations_per_cpu_second": 0.0}
+    assert list(figures_of(read_document(soak))) == []
 
 
 def test_what_a_document_could_not_tell_is_no_figure() -> None:

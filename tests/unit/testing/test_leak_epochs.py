@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pymllm.instrument.leak_layers import Layer, Outcome
@@ -29,6 +31,36 @@ def test_where_nothing_can_be_read_the_reasons_are_told() -> None:
     verdict = run_epochs(lambda: None, device="GPU-of-nobody")
     assert not verdict.leaking
     assert "nobody said how to count slots" in str(why_unknown(verdict))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"epochs": 12.0}, r"epochs must be a whole number, got 12.0"),
+        ({"epochs": "12"}, r"epochs must be a whole number, got '12'"),
+        ({"epochs": True}, r"epochs must be a whole number, got True"),
+        ({"slots": 4}, r"slots must be a function that counts them, such as lambda: 0, got 4"),
+    ],
+)
+def test_arguments_without_sense_are_refused(arguments: dict[str, Any], said: str) -> None:
+    """X1: before the work is done once."""
+    done: list[int] = []
+    with pytest.raises(TypeError, match=said):
+        run_epochs(lambda: done.append(1), **arguments)
+    assert done == []
+
+
+def test_work_is_a_function() -> None:
+    """X1: not what a call of it returned."""
+    with pytest.raises(TypeError, match="work must be a function that is called for each epoch, got None"):
+        run_epochs(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [None, "3", 2.5])
+def test_slots_are_whole_numbers(count: object) -> None:
+    """X1: a count that was forgotten is none."""
+    with pytest.raises(TypeError, match=f"a whole number, got {count!r}"):
+        run_epochs(lambda: None, slots=lambda: count)  # type: ignore[arg-type, return-value]
 
 
 def test_too_few_epochs_are_refused() -> None:
