@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from typing import TypeVar
+
+import click
 
 from pymllm.cli.program import escaped
 from pymllm.cli.progress import progress_bar
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import Ceiling, ReplayGrid, ReplayResult
 from pymllm.cli.replay_run import load_requests, run_plan, settle
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.workloads.belady import belady_hit_tokens
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.request import Request
@@ -44,7 +45,7 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGri
     Raises
     ------
     click.ClickException, TraceError
-        As `run_plan`.
+        As `run_plan`; and a process was lost.
 
     Notes
     -----
@@ -96,23 +97,18 @@ def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> Ceiling:
 
 def _carry_out(tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None) -> list[object]:
     """Return what each task returned, in their order."""
-    tell = show or (lambda count: None)
-    if jobs == 1:
-        done = []
-        for act, arguments in tasks:
-            done.append(act(*arguments))
-            tell(len(done))
-        return done
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
-    # A fork would inherit torch's threads in whatever state they are.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=fresh) as pool:
-        futures: list[Future[object]] = [pool.submit(act, *arguments) for act, arguments in tasks]
-        try:
-            for count, future in enumerate(as_completed(futures), 1):
-                future.result()
-                tell(count)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        return [future.result() for future in futures]
+    if jobs > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
+    with Workers(jobs) as workers:
+        done = workers.map(_act, tasks, show)
+    if workers.interruption is not None:
+        raise workers.interruption
+    for one in done:
+        if isinstance(one, Lost):
+            raise click.ClickException(f"a run has no result: {one.message}")
+    return done
+
+
+def _act(task: _Task[object]) -> object:
+    act, arguments = task
+    return act(*arguments)

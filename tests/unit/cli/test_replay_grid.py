@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import click
 import pytest
 
+from pymllm.cli import replay_grid
 from pymllm.cli.replay_grid import find_ceiling, run_grid
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import Ceiling, ReplayGrid
+from pymllm.conformance.workers import Lost, Workers
 from pymllm.workloads.serial import SerialReport
 
 PLAN = ReplayPlan(
@@ -84,6 +89,29 @@ def test_an_error_of_one_run_ends_all(jobs: int) -> None:
     (plan,) = points((1, 3000))
     with pytest.raises(ValueError, match="max_running"):
         run_grid([dataclasses.replace(plan, mode="engine", max_running=0)], jobs, "off")
+
+
+def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: the run that goes on would take minutes."""
+
+    def interrupt(done: int) -> None:
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def bar(*arguments: object) -> Iterator[Callable[[int], None]]:
+        yield interrupt
+
+    monkeypatch.setattr(replay_grid, "progress_bar", bar)
+    short = dataclasses.replace(PLAN, caches=("radix",), capacity=3000)
+    with pytest.raises(KeyboardInterrupt):
+        run_grid([short, dataclasses.replace(short, requests=300_000)], 2, "off")
+
+
+def test_a_process_that_is_lost_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system ends a process that takes too much memory; nobody's bug, and no result."""
+    monkeypatch.setattr(Workers, "map", lambda self, function, items, done: [Lost("killed by SIGKILL")])
+    with pytest.raises(click.ClickException, match=r"a run has no result: killed by SIGKILL"):
+        run_grid(points((1, 3000)), 2, "off")
 
 
 def test_the_first_violation_is_the_grid_s() -> None:
