@@ -46,9 +46,9 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
         Edit("pymllm.mem_cache.base_tree_node:BaseTreeNode.evicted", "is None", "is not None"),
         Edit("pymllm.mem_cache.sliding_window:SlidingWindow._is_unlocked", "and not", "and"),
         Edit(
-            "pymllm.mem_cache.host_store:HostSlotStore.__init__",
-            "np.arange(page_size",
-            "np.arange(page_size - 1",
+            "pymllm.mem_cache.host_pages:HostPages.__init__",
+            "torch.arange(page_size",
+            "torch.arange(page_size - 1",
         ),
     ]
     node = TreeNode()
