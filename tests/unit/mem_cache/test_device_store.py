@@ -149,6 +149,18 @@ def test_pages_are_told_apart_with_what_a_table_has_for_them(device: torch.devic
     assert (pages.tolist(), found.tolist()) == ([], [])
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_pages_are_told_apart_alike_near_the_host_and_far_from_it(
+    device: torch.device, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A5: by one call where nothing waits, otherwise by several with one wait."""
+    store = make(device, page_size=4)
+    monkeypatch.setattr(store, "_is_apart", is_apart)
+    take(store, 12)
+    for named, pages in [([23, 9, 20, 8, 13], [2, 3, 5]), ([4, 5], [1]), ([47], [11])]:
+        assert store.claim(torch.tensor(named, device=device)).tolist() == pages
+
+
 @pytest.mark.gpu
 def test_paged_windows_wait_once_per_free() -> None:
     """Issue 10: for pages and halves together, whether halves are gone or not."""
