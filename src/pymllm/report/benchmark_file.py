@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pymllm.report.documents import GpuMachine
+from pymllm.report.measured_documents import GpuMachine
 from pymllm.report.records import Figure, Gpu, Histogram, Machine, RunHeader, make_machine
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from pymllm.report.blocks import BAD, GOOD, Block, Cell, Choice, Column, Plot, Section, Table, Tile
-from pymllm.report.documents import DetectionRow, FaultRow, FaultsDocument
 from pymllm.report.loading import Run
 from pymllm.report.quantities import log_ticks, show, show_count
+from pymllm.report.search_documents import DetectionRow, FaultRow, FaultsDocument
 
 __all__ = ["make_faults_section"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pymllm.report.blocks import GOOD, QUIET, UNKNOWN, Cell, Column, Section, Table, Tile
-from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.loading import Run
+from pymllm.report.measured_documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.quantities import show, show_count, show_time
 
 __all__ = ["make_gpu_section"]

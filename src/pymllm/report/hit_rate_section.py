@@ -19,8 +19,8 @@ from pymllm.report.blocks import (
     Text,
     Tile,
 )
-from pymllm.report.documents import EngineRun, ReplayDocument
 from pymllm.report.loading import Run
+from pymllm.report.measured_documents import EngineRun, ReplayDocument
 from pymllm.report.quantities import log_ticks, show, show_count, show_share, show_time
 
 __all__ = ["Replayed", "find_replays", "make_hit_rate_section"]

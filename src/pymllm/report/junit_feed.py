@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.documents import FaultsDocument, LawRow, SoakDocument, SoakedAdapter
 from pymllm.report.junit_xml import add_suite, make_case, make_text
 from pymllm.report.laws_section import Searched, newest_searches
 from pymllm.report.loading import Run
+from pymllm.report.search_documents import FaultsDocument, LawRow, SoakDocument, SoakedAdapter
 
 __all__ = ["make_junit"]
 

@@ -25,9 +25,9 @@ from pymllm.report.blocks import (
     Tile,
     anchor_of,
 )
-from pymllm.report.documents import LawRow, ProblemRow, SearchedAdapter, VerifyDocument, ViolationRow
 from pymllm.report.loading import Run
 from pymllm.report.quantities import show_time
+from pymllm.report.search_documents import LawRow, ProblemRow, SearchedAdapter, VerifyDocument, ViolationRow
 
 __all__ = ["LAWS", "Searched", "make_laws_section", "newest_searches"]
 

@@ -11,14 +11,8 @@ from pymllm.conformance.soak.ledger import merge_ledgers
 from pymllm.conformance.soak.records import Failure, RunRecord
 from pymllm.conformance.soak.totals import AdapterTotals, FailureTotals, Totals
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.documents import (
-    DriftRow,
-    SoakDocument,
-    SoakedAdapter,
-    SoakFailure,
-    SoakFailureRow,
-)
 from pymllm.report.records import Curve
+from pymllm.report.search_documents import DriftRow, SoakDocument, SoakedAdapter, SoakFailure, SoakFailureRow
 
 __all__ = ["Ledger", "memory_curves", "read_ledger_file"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pymllm.errors import TraceError
+from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.report.benchmark_file import (
     is_benchmark_file,
     machine_of,
@@ -19,19 +20,11 @@ from pymllm.report.benchmark_file import (
     read_benchmark_file,
     time_of,
 )
-from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument, PeersDocument, read_document
+from pymllm.report.documents import AnyDocument, read_document
 from pymllm.report.ledger_file import read_ledger_file
+from pymllm.report.measured_documents import GpuBenchmarksDocument
 from pymllm.report.program_files import files_of, read_programs
-from pymllm.report.records import (
-    Curve,
-    Document,
-    Figure,
-    Histogram,
-    Machine,
-    Program,
-    Record,
-    RunHeader,
-)
+from pymllm.report.records import Curve, Document, Figure, Histogram, Machine, Program, Record, RunHeader
 from pymllm.report.store import read_run
 
 __all__ = ["LoadedRuns", "Run", "Skipped", "load_runs"]
@@ -294,7 +287,7 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
 
 def _told_by(document: AnyDocument, run: Run) -> Run:
     """Add what a few documents tell of when and where they were made."""
-    if isinstance(document, PeersDocument):
+    if isinstance(document, PeerComparison):
         return replace(run, machine=machine_of(document.machine))
     if isinstance(document, GpuBenchmarksDocument):
         commit, _, modified = (document.commit or "").partition("-")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from pymllm.report.blocks import QUIET, UNKNOWN, Cell, Column, Section, Table, Text
-from pymllm.report.documents import DoctorDocument
 from pymllm.report.loading import LoadedRuns, Run
+from pymllm.report.measured_documents import DoctorDocument
 from pymllm.report.quantities import show, show_count, show_time
 from pymllm.report.records import Machine
 

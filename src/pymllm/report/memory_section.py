@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pymllm.report.blocks import BAD, GOOD, UNKNOWN, Block, Cell, Choice, Column, Plot, Section, Table
-from pymllm.report.documents import GpuMemoryDocument, Reading
 from pymllm.report.loading import Run
+from pymllm.report.measured_documents import GpuMemoryDocument, Reading
 from pymllm.report.quantities import scale_of, show, show_count, show_time
 from pymllm.report.records import Curve
 

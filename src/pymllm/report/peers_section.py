@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pymllm.instrument.peer_comparison import PeerComparison, ScenarioRow
 from pymllm.report.blocks import (
     BAD,
     GOOD,
@@ -20,7 +21,6 @@ from pymllm.report.blocks import (
     Table,
     Tile,
 )
-from pymllm.report.documents import PeersDocument, ScenarioRow
 from pymllm.report.loading import Run
 from pymllm.report.quantities import log_ticks, show, show_count, show_time
 
@@ -34,7 +34,7 @@ _TONES = {"ahead": GOOD, "level": None, "behind": BAD, "alone": QUIET}
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    document: PeersDocument
+    document: PeerComparison
     run: Run
 
 
@@ -44,7 +44,7 @@ def make_peers_section(runs: Sequence[Run]) -> Section | None:
         _Compared(document, run)
         for run in runs
         for document in run.documents
-        if isinstance(document, PeersDocument) and document.scenarios
+        if isinstance(document, PeerComparison) and document.scenarios
     ]
     if not found:
         return None
@@ -92,7 +92,7 @@ def _choice(it: _Compared) -> Choice:
             continue
         name = f"{row.id} {row.title}"
         others = [(standing.contender, standing.value) for standing in row.standings]
-        others += [("limit", row.limit or 0.0), ("target", row.target or 0.0)]
+        others += [("limit", row.limit), ("target", row.target)]
         for who, value in others:
             if value > 0:
                 marks.setdefault(who, []).append((name, value / ours, show(value, row.unit)))
@@ -162,29 +162,27 @@ def _row(row: ScenarioRow) -> tuple[Cell, ...]:
     peer = (
         Cell("no peer", QUIET) if best is None else Cell(f"{show(best.value, row.unit)} ({best.contender})")
     )
-    ratio, limit = Cell("no peer", QUIET), Cell("not measured", UNKNOWN)
+    ratio = Cell("no peer", QUIET)
     if row.ratio is not None:
         it = row.ratio
         interval = f"{show_count(it.low)} to {show_count(it.high)}"
         ratio = Cell(
             f"{show_count(it.value)} ({interval})", hint=f"{it.confidence:.0%} over {it.rounds} rounds"
         )
-    if row.limit is not None:
-        limit = Cell(f"{show(row.limit, row.unit)} ({row.limit_of})")
     return (
         Cell(f"{row.id} {row.title}", hint=f"{row.statistic}; code {row.code}"),
         Cell(show(_ours(row), row.unit)),
         peer,
         ratio,
         Cell(row.verdict, _TONES.get(row.verdict)),
-        limit,
-        Cell("none") if row.target is None else _target(row, row.target),
+        Cell(f"{show(row.limit, row.unit)} ({row.limit_of})"),
+        _target(row),
     )
 
 
-def _target(row: ScenarioRow, target: float) -> Cell:
+def _target(row: ScenarioRow) -> Cell:
     word = "reached" if row.reached else "not reached"
-    return Cell(f"{show(target, row.unit)}, {word}", GOOD if row.reached else UNKNOWN)
+    return Cell(f"{show(row.target, row.unit)}, {word}", GOOD if row.reached else UNKNOWN)
 
 
 def _who(it: _Compared) -> Table:

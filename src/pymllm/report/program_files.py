@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pymllm.oracle.history import FORMAT
-from pymllm.report.documents import AnyDocument, SoakDocument, VerifyDocument
+from pymllm.report.documents import AnyDocument
+from pymllm.report.search_documents import SoakDocument, VerifyDocument
 
 __all__ = ["files_of", "read_programs"]
 

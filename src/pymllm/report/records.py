@@ -1,4 +1,4 @@
-"""A run as it is kept: one file of JSON lines, a header and what was found.
+"""A run as it is kept: a header and what was found, the lines of `pymllm.report.run_lines`.
 
 ::
 
@@ -17,26 +17,17 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
-
-from pymllm.oracle.records import (
-    decode,
-    decode_tagged,
-    encode,
-    encode_tagged,
-    name_of,
-    schema_of,
-    tagged_schema_of,
-)
 
 __all__ = [
     "BETTER",
     "FORMAT",
+    "KIND",
     "RECORDS",
     "SCHEMA",
+    "TIME",
     "Curve",
     "Document",
     "Figure",
@@ -46,12 +37,7 @@ __all__ = [
     "Program",
     "Record",
     "RunHeader",
-    "dump_record",
-    "dump_run_header",
     "make_machine",
-    "read_record",
-    "read_run_header",
-    "run_schema",
 ]
 
 FORMAT = "pymllm-run"
@@ -61,8 +47,8 @@ SCHEMA = 1
 BETTER = ("smaller", "bigger")
 """Which way a figure is better, where one is."""
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-_KIND = re.compile(r"[a-z][a-z0-9-]*")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+KIND = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +168,9 @@ class RunHeader:
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not _KIND.fullmatch(self.kind):
+        if not KIND.fullmatch(self.kind):
             raise ValueError(f"kind must be a word in lower case such as 'gpu-memory', got {self.kind!r}")
-        if not _TIME.fullmatch(self.time):
+        if not TIME.fullmatch(self.time):
             raise ValueError(f"time must be in UTC, such as 2026-11-21T15:03:11Z, got {self.time!r}")
         datetime.fromisoformat(self.time)  # there is no 30 February
 
@@ -343,8 +329,6 @@ Record = Document | Figure | Curve | Histogram | Program
 RECORDS: tuple[type, ...] = get_args(Record)
 """Every kind of record; a line names its kind in ``record``."""
 
-_KINDS = {name_of(kind): kind for kind in RECORDS}
-
 
 def _check_numbers(name: str, numbers: tuple[float | None, ...]) -> None:
     """Refuse what JSON has no number for."""
@@ -353,117 +337,3 @@ def _check_numbers(name: str, numbers: tuple[float | None, ...]) -> None:
             raise ValueError(
                 f"{name}: {number} is no number that JSON has; leave out what could not be measured"
             )
-
-
-def dump_run_header(header: RunHeader) -> str:
-    """Write the first line of a run, without its end."""
-    return json.dumps({"format": FORMAT, "schema": SCHEMA, **encode(header)}, allow_nan=False)
-
-
-def dump_record(record: Record) -> str:
-    """Write the line of a record, without its end."""
-    if isinstance(record, Document):
-        return json.dumps({"record": "document", "document": record.document}, allow_nan=False)
-    return json.dumps(encode_tagged(record, "record"), allow_nan=False)
-
-
-def _loads(line: str) -> Any:
-    return json.loads(line, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number that JSON has")
-
-
-def read_run_header(line: str) -> RunHeader:
-    """Read the first line of a run.
-
-    Raises
-    ------
-    ValueError
-        It is none, or of another version of the format; says why.
-    """
-    plain = _loads(line)
-    if not isinstance(plain, dict):
-        raise ValueError("a run begins with an object, its header")
-    if (plain.get("format"), plain.get("schema")) != (FORMAT, SCHEMA):
-        found = f"format {plain.get('format')!r}, schema {plain.get('schema')!r}"
-        raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
-    machine = plain.pop("machine", None)
-    header: RunHeader = decode(RunHeader, {"machine": None, **_known(RunHeader, plain)}, "header")
-    return header if machine is None else replace(header, machine=_read_machine(machine))
-
-
-def _read_machine(plain: Any) -> Machine:
-    if not isinstance(plain, dict):
-        raise ValueError(f"header.machine must be an object, got {plain!r}")
-    gpus = plain.get("gpus", [])
-    if isinstance(gpus, list):
-        plain = {**plain, "gpus": [_known(Gpu, gpu) if isinstance(gpu, dict) else gpu for gpu in gpus]}
-    machine: Machine = decode(Machine, _known(Machine, plain), "header.machine")
-    return machine
-
-
-def read_record(line: str) -> Record | None:
-    """Read a line behind the first one.
-
-    Returns
-    -------
-    Record or None
-        ``None`` for a kind that this version does not know.
-
-    Raises
-    ------
-    ValueError
-        It is no record; says why.
-    """
-    plain = _loads(line)
-    if not isinstance(plain, dict) or not isinstance(plain.get("record"), str):
-        raise ValueError("a line behind the header is an object that names its kind in 'record'")
-    kind = _KINDS.get(plain["record"])
-    if kind is None:
-        return None
-    if kind is Document:
-        document = plain.get("document")
-        if not isinstance(document, dict):
-            raise ValueError("document.document must be an object")
-        return Document(document)
-    record: Record = decode_tagged(RECORDS, {"record": plain["record"], **_known(kind, plain)}, "record")
-    return record
-
-
-def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
-    names = {it.name for it in fields(kind)}
-    return {name: value for name, value in plain.items() if name in names}
-
-
-def run_schema() -> dict[str, Any]:
-    """Describe one line of a run, header or record, as a JSON schema (draft 2020-12)."""
-    header = schema_of(RunHeader)
-    header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
-    header["properties"]["kind"] = {"type": "string", "pattern": f"^{_KIND.pattern}$"}
-    header["properties"]["time"] = {"type": "string", "pattern": f"^{_TIME.pattern}$"}
-    header["required"] = ["format", "schema", *header["required"]]
-    records = tagged_schema_of([kind for kind in RECORDS if kind is not Document], "record")["oneOf"]
-    for record in records:
-        if record["properties"]["record"]["const"] == "figure":
-            record["properties"]["better"] = {"enum": [*BETTER, None]}
-    document = {
-        "type": "object",
-        "description": (Document.__doc__ or "").partition("\n")[0],
-        "properties": {
-            "record": {"const": "document"},
-            "document": {
-                "type": "object",
-                "properties": {"schema": {"type": "string"}, "version": {"type": "integer"}},
-                "required": ["schema", "version"],
-            },
-        },
-        "required": ["record", "document"],
-        "additionalProperties": False,
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "a line of a run",
-        "oneOf": [header, document, *records],
-    }

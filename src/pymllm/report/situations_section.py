@@ -10,8 +10,9 @@ from pymllm.oracle.operations import KINDS
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import SITUATIONS
 from pymllm.report.blocks import GOOD, QUIET, UNKNOWN, Cell, Column, Section, Table, Tile
-from pymllm.report.documents import AnyDocument, SituationsDocument, SoakDocument, VerifyDocument
+from pymllm.report.documents import AnyDocument
 from pymllm.report.loading import Run
+from pymllm.report.search_documents import SituationsDocument, SoakDocument, VerifyDocument
 
 __all__ = ["make_situations_section"]
 

@@ -23,9 +23,9 @@ from pymllm.report.blocks import (
     Tile,
     anchor_of,
 )
-from pymllm.report.documents import DriftRow, SoakDocument, SoakedAdapter, SoakFailureRow
 from pymllm.report.loading import Run
 from pymllm.report.quantities import show, show_count, show_share, show_time
+from pymllm.report.search_documents import DriftRow, SoakDocument, SoakedAdapter, SoakFailureRow
 
 __all__ = ["make_soak_section"]
 

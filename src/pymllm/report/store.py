@@ -14,14 +14,8 @@ from typing import TypeVar
 from pymllm.conformance.soak.records import build_version
 from pymllm.errors import TraceError
 from pymllm.report.machine import find_commit, look_at_this_machine
-from pymllm.report.records import (
-    Record,
-    RunHeader,
-    dump_record,
-    dump_run_header,
-    read_record,
-    read_run_header,
-)
+from pymllm.report.records import Record, RunHeader
+from pymllm.report.run_lines import dump_record, dump_run_header, read_record, read_run_header
 
 __all__ = ["SUFFIX", "StoredRun", "make_header", "read_run", "write_run"]
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pymllm.report.documents import (
-    AnyDocument,
-    EngineRun,
-    FaultsDocument,
-    GpuBenchmarksDocument,
-    PeersDocument,
-    ReplayDocument,
-    SoakDocument,
-    VerifyDocument,
-)
+from pymllm.instrument.peer_comparison import PeerComparison
+from pymllm.report.documents import AnyDocument
 from pymllm.report.loading import Run
+from pymllm.report.measured_documents import EngineRun, GpuBenchmarksDocument, ReplayDocument
 from pymllm.report.quantities import show_count
 from pymllm.report.records import Figure, Machine
+from pymllm.report.search_documents import FaultsDocument, SoakDocument, VerifyDocument
 
 __all__ = ["Point", "Trend", "figures_of", "find_trends", "replay_name"]
 
@@ -153,7 +147,7 @@ def figures_of(document: AnyDocument) -> Iterator[Figure]:
             yield from _replay_figures(replay_name(document, run), run)
     elif isinstance(document, GpuBenchmarksDocument):
         yield from _gpu_figures(document)
-    elif isinstance(document, PeersDocument):
+    elif isinstance(document, PeerComparison):
         yield from _peer_figures(document)
 
 
@@ -199,7 +193,7 @@ def _gpu_figures(document: GpuBenchmarksDocument) -> Iterator[Figure]:
             )
 
 
-def _peer_figures(document: PeersDocument) -> Iterator[Figure]:
+def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
     for row in document.scenarios:
         ours = f"peers {row.id} {row.title}"
         for standing in row.standings:

@@ -14,7 +14,7 @@ from pymllm.cli import main
 from pymllm.report.records import Document, Figure
 from pymllm.report.store import write_run
 from tests.unit.report import samples
-from tests.unit.report.test_records import HEADER
+from tests.unit.report.samples import HEADER
 
 
 @pytest.fixture

@@ -11,14 +11,9 @@ from click.testing import CliRunner, Result
 
 from pymllm.cli import main
 from pymllm.cli.run_store import keep_run, refuse_unwritable, refuse_unwritable_store
-from pymllm.report.documents import (
-    DoctorDocument,
-    FaultsDocument,
-    ReplayDocument,
-    SoakDocument,
-    VerifyDocument,
-)
 from pymllm.report.loading import Run, load_runs
+from pymllm.report.measured_documents import DoctorDocument, ReplayDocument
+from pymllm.report.search_documents import FaultsDocument, SoakDocument, VerifyDocument
 from tests.unit.report import samples
 
 

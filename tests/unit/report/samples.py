@@ -11,10 +11,23 @@ from pymllm.oracle.history import Step, dump_header, dump_step
 from pymllm.oracle.operations import Alloc
 from pymllm.report.documents import read_document
 from pymllm.report.loading import Run
-from pymllm.report.records import Curve, Figure, Histogram, Machine
-from tests.unit.report.test_records import MACHINE
+from pymllm.report.records import Curve, Figure, Gpu, Histogram, Machine, RunHeader, make_machine
 
 TIME = "2026-11-21T15:03:11Z"
+MACHINE = make_machine(
+    "Some Processor", 8, 32 << 30, "Linux x86_64", (Gpu("Some GPU", 80 << 30, "580.1"),), None, "rack 3"
+)
+HEADER = RunHeader(
+    "benchmark",
+    "2026-11-21T15:03:11.123Z",
+    MACHINE,
+    "0.1.0+0123456789ab",
+    "ab" * 20,
+    True,
+    "c0de",
+    "pytest benchmarks",
+    {"torch": "2.13.0"},
+)
 
 PROGRAM = (
     dump_header(HistoryHeader("faulty-x", "rows", {"max_reqs": 1})),
@@ -315,6 +328,13 @@ def gpu_memory(test: str = "tests/test_x.py::test_small", **changes: Any) -> dic
         "torch": {"allocated_peak": reading(1 << 30), "reserved_peak": reading(None, reason="no CUDA")},
         **changes,
     }
+
+
+def situations() -> dict[str, Any]:
+    """What ``pymllm situations --json`` prints."""
+    row = {"name": "x", "kind": "rows", "of_engine": False, "laws": ["P2"], "bugs": [], "capabilities": [],
+           "configuration": []}  # fmt: skip
+    return {"schema": "pymllm.situations", "version": 1, "situations": [row]}
 
 
 def standing(contender: str, value: float) -> dict[str, Any]:

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from pymllm.errors import TraceError
-from pymllm.report.documents import GpuMemoryDocument, SoakDocument, VerifyDocument
 from pymllm.report.loading import load_runs
+from pymllm.report.measured_documents import GpuMemoryDocument
 from pymllm.report.records import Document, Figure, Histogram, Program
+from pymllm.report.search_documents import SoakDocument, VerifyDocument
 from pymllm.report.store import write_run
 from tests.unit.conformance.soak.test_records import HEADER as CAMPAIGN
 from tests.unit.conformance.soak.test_records import RECORD
 from tests.unit.report import samples
+from tests.unit.report.samples import HEADER
 from tests.unit.report.test_ledger_file import write as write_ledger
-from tests.unit.report.test_records import EACH, HEADER
+from tests.unit.report.test_run_lines import EACH
 
 
 def test_a_run_of_a_store_is_read_whole(tmp_path: Path) -> None:

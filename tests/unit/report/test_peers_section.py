@@ -44,18 +44,25 @@ def test_everybody_is_drawn_as_a_multiple_of_ours() -> None:
     assert len(set(colors.values())) == 3
 
 
-def test_a_scenario_without_peer_limit_or_target_says_so() -> None:
+def test_a_scenario_without_peer_says_so() -> None:
     """Nothing is left empty, and what is unknown is not drawn."""
-    nobody = {"best_peer": None, "ratio": None, "limit": None, "target": None}
+    nobody = {"best_peer": None, "ratio": None}
     ours = [samples.standing("pymllm", 0.0)]
     alone = samples.scenario("T9", standings=ours, verdict="alone", reached=False, **nobody)
-    late = samples.scenario("T2", reached=False, verdict="behind", limit=None)
+    late = samples.scenario("T2", reached=False, verdict="behind")
     section = make_peers_section([samples.run(samples.peers(alone, late))])
     first, second = tables(section)[CAPTION]
-    assert first[1:] == ["0 ns", "no peer", "no peer", "alone", "not measured", "none"]
+    assert first[1:] == [
+        "0 ns",
+        "no peer",
+        "no peer",
+        "alone",
+        "20 µs (memcmp of the key)",
+        "60 µs, not reached",
+    ]
     assert second[-1] == "60 µs, not reached"
     (figure,) = figures(section)["plot-peers"].values()
-    assert {trace.name for trace in figure.data} == {"pymllm", "sglang", "target"}
+    assert {trace.name for trace in figure.data} == {"pymllm", "sglang", "limit", "target"}
     assert section is not None
     assert section.tiles[0].value == "0 of 1"
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from pymllm.errors import TraceError
-from pymllm.report.records import Figure, dump_run_header
+from pymllm.report.records import Figure
+from pymllm.report.run_lines import dump_run_header
 from pymllm.report.store import SUFFIX, make_header, read_run, write_run
-from tests.unit.report.test_records import EACH, HEADER
+from tests.unit.report.samples import HEADER
+from tests.unit.report.test_run_lines import EACH
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_the_lines_of_the_page_are_lines_of_a_run() -> None:
     """docs/report.md shows a header and two records."""
     page = (Path(__file__).parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
     lines = page.split("```json\n")[1].split("```")[0].splitlines()
-    from pymllm.report.records import read_record, read_run_header
+    from pymllm.report.run_lines import read_record, read_run_header
 
     assert read_run_header(lines[0]).kind == json.loads(lines[0])["kind"]
     assert all(read_record(line) is not None for line in lines[1:])
