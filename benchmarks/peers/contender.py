@@ -65,10 +65,6 @@ class PrefixPeer(Peer):
         """Cache slots; those of duplicates behind ``before`` are free afterwards. Return what was there."""
 
     @abstractmethod
-    def evict(self, tokens: int) -> int:
-        """Evict, and return how many tokens went."""
-
-    @abstractmethod
     def hold(self, hit: Hit) -> Any:
         """Keep a match from being evicted."""
 
@@ -95,6 +91,14 @@ class PrefixPeer(Peer):
     def nothing_is_lost(self) -> bool:
         """Whether every slot is cached or free."""
         return self.cached() + self.available() == self.capacity
+
+
+class EvictingPeer(PrefixPeer):
+    """One that is asked to evict; others do so by themselves where an allocation runs short."""
+
+    @abstractmethod
+    def evict(self, tokens: int) -> int:
+        """Evict, and return how many tokens went."""
 
 
 class SlotPeer(Peer):

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from benchmarks.peers.contender import PrefixPeer
+from benchmarks.peers.contender import EvictingPeer
 from benchmarks.peers.keys import distinct_rows
 from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 
 LEAF = 16
 
 
-def plant(peer: type[PrefixPeer], leaves: int) -> PrefixPeer:
+def plant(peer: type[EvictingPeer], leaves: int) -> EvictingPeer:
     """Build a tree of leaves of 16 distinct tokens below the root, none of them held."""
     cache = peer(1, leaves * LEAF)
     for row in distinct_rows(leaves, LEAF):
@@ -27,7 +27,7 @@ def plant(peer: type[PrefixPeer], leaves: int) -> PrefixPeer:
 class EvictOne(Contest):
     """T4: evict one leaf, again and again."""
 
-    def __init__(self, peer: type[PrefixPeer], clock: Clock, scale: float, leaves: int) -> None:
+    def __init__(self, peer: type[EvictingPeer], clock: Clock, scale: float, leaves: int) -> None:
         super().__init__(clock)
         self.cache = plant(peer, max(LEAF, int(leaves * scale)))
         self.facts = {"leaves": leaves * scale, "evicted_tokens": 0}
@@ -48,7 +48,7 @@ class EvictOne(Contest):
 class EvictAll(Contest):
     """T4: evict all leaves in one call."""
 
-    def __init__(self, peer: type[PrefixPeer], clock: Clock, scale: float, leaves: int) -> None:
+    def __init__(self, peer: type[EvictingPeer], clock: Clock, scale: float, leaves: int) -> None:
         super().__init__(clock)
         self.build = functools.partial(plant, peer, int(leaves * scale))
         self.facts = {"evicted_tokens": int(leaves * scale) * LEAF}

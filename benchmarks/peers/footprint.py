@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from benchmarks.peers.contender import PrefixPeer
+from benchmarks.peers.contender import EvictingPeer
 from benchmarks.peers.keys import drawn
 from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 
@@ -23,7 +23,7 @@ PROMPTS, LENGTH = 1_000, 4_096
 class Footprint(Contest):
     """T8: 1,000 distinct prompts of 4,096 tokens."""
 
-    def __init__(self, peer: type[PrefixPeer], clock: Clock, scale: float, page_size: int) -> None:
+    def __init__(self, peer: type[EvictingPeer], clock: Clock, scale: float, page_size: int) -> None:
         super().__init__(clock)
         self.arguments = [peer.NAME, str(page_size), str(max(10, int(PROMPTS * scale)))]
 
@@ -44,7 +44,7 @@ def four_and_eight(clock: Clock, scale: float) -> Contest:
     return Twelve(clock, lambda: None)
 
 
-def measure(peer: type[PrefixPeer], page_size: int, prompts: int) -> dict[str, float]:
+def measure(peer: type[EvictingPeer], page_size: int, prompts: int) -> dict[str, float]:
     """Cache prompts, and say how much the process grew by each token."""
     process = psutil.Process()
     cache = peer(page_size, prompts * LENGTH)
@@ -95,5 +95,5 @@ if __name__ == "__main__":
 
     name, page_size, prompts = sys.argv[1:]
     (chosen,) = [peer for peer in CONTENDERS["prefix"] if name == peer.NAME]
-    assert issubclass(chosen, PrefixPeer)
+    assert issubclass(chosen, EvictingPeer)
     print(json.dumps(measure(chosen, int(page_size), int(prompts))))

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from benchmarks.peers.contender import Hit, HybridPeer, PrefixPeer, SlotPeer, StateSlotPeer, Tokens
+from benchmarks.peers.contender import EvictingPeer, Hit, HybridPeer, SlotPeer, StateSlotPeer, Tokens
 from pymllm.core.inference.contexts import KVBlockAllocator, MambaSlotAllocator
 from pymllm.instrument.peer_comparison import OURS
 from pymllm.mem_cache import GDNPool, MambaRadixCache, RadixCache, RadixKey, TokenToKVPoolAllocator
 
 
-class OwnRadix(PrefixPeer):
+class OwnRadix(EvictingPeer):
     """`RadixCache` over `TokenToKVPoolAllocator`."""
 
     NAME: ClassVar[str] = OURS

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from benchmarks.peers.contender import Hit, HybridPeer, PrefixPeer, SlotPeer, Tokens
+from benchmarks.peers.contender import EvictingPeer, Hit, HybridPeer, SlotPeer, Tokens
 from pymllm.adapters.sglang_package import load_sglang, sglang_version
 from pymllm.adapters.sglang_pool import make_allocator
 from pymllm.adapters.sglang_states import settings_of_states
@@ -32,7 +32,7 @@ def as_buffer(tokens: Tokens) -> array[int]:
     return buffer
 
 
-class SglangRadixPeer(PrefixPeer):
+class SglangRadixPeer(EvictingPeer):
     """``RadixCache`` over its token or paged allocator."""
 
     NAME: ClassVar[str] = "sglang-radix"

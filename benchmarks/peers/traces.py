@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.peers.contender import PrefixPeer
+from benchmarks.peers.contender import EvictingPeer, PrefixPeer
 from benchmarks.peers.scenario import Clock, Contest, Limit, Scenario
 from pymllm.workloads.request import Request
 from pymllm.workloads.trace_file import read_trace
@@ -60,6 +60,7 @@ class Serving(Contest):
 
     def serve_slots(self, tokens: np.ndarray[Any, Any]) -> int:
         cache, key, length = self.cache, self.cache.key(tokens), len(tokens)
+        assert isinstance(cache, EvictingPeer)
         page_size = cache.page_size
         whole = length // page_size * page_size
         begun = self.now()

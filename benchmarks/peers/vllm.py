@@ -148,9 +148,6 @@ class VllmBlocks(PrefixPeer):
         self.release(hit, None)
         return hit.length
 
-    def evict(self, tokens: int) -> int:
-        raise NotImplementedError("an allocation evicts; there is no call for it")
-
     def alloc(self, tokens: int) -> torch.Tensor:
         return torch.zeros(tokens, dtype=torch.int64)
 
