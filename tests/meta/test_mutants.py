@@ -119,6 +119,14 @@ def test_equal_seeds_draw_equal_samples() -> None:
     assert drawn != mutation.sample(names, "another", 10)
 
 
+def test_a_sample_outlives_other_changes() -> None:
+    """A mutant that came or went elsewhere moves at most one place of a sample."""
+    names = [f"name {number}" for number in range(50)]
+    drawn = mutation.sample(names, "seed", 10)
+    assert set(drawn[:9]) <= set(mutation.sample([*names, "one more"], "seed", 10))
+    assert drawn[1:] == mutation.sample([name for name in names if name != drawn[0]], "seed", 9)
+
+
 def test_results_are_kept(tmp_path: Path) -> None:
     """A later run goes on with them."""
     path = tmp_path / "results.json"
