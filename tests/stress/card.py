@@ -45,8 +45,9 @@ class Card:
     """A device, and how much of it a test may take."""
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
-        self.device = device
         self.is_cuda = device.type == "cuda"
+        # Some of torch.cuda takes a device without a number for the current one, and some refuses it.
+        self.device = torch.device("cuda", torch.cuda.current_device()) if self.is_cuda else device
         self._limit = limit
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
