@@ -8,17 +8,21 @@ both places are refused, as there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-__all__ = ["DEVICE", "far_device"]
+__all__ = ["DEVICE", "Apart", "far_device", "synchronisations"]
 
 DEVICE = torch.device("lazy", 0)
+Apart = tuple[torch.device, Callable[[], AbstractContextManager[list[str]]]]
+"""A device that the host has to wait for, and how to collect a word for each time that it does."""
+
 _aten = torch.ops.aten
 
 # Each of these has the host learn what is on the device, or how much of it there is.
@@ -133,7 +137,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _look_at_indices(func: Any, target: torch.Tensor, indices: Any, values: Any = None) -> None:
     """Count what an index costs: masks are counted on the device, and what is on the host is sent."""
     by_mask = any(it is not None and it.dtype in _MASKS for it in indices)
-    filled = by_mask and values is not None and values.dim() == 0  # which is done without counting
+    # One number of the host fills what a mask names, without counting it.
+    filled = by_mask and values is not None and values.dim() == 0 and values.device.type == "cpu"
     from_host = [it for it in (*indices, values) if it is not None and it.device.type == "cpu"]
     if not filled and (by_mask or from_host):
         _wait(func)
@@ -178,3 +183,19 @@ def far_device() -> Iterator[list[str]]:
         _waits = None
         torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign]
         torch._C._set_only_lift_cpu_tensors(lifted)
+
+
+@contextmanager
+def synchronisations() -> Iterator[list[str]]:
+    """Collect a word for each time that the host waits for the current CUDA device."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("default")  # a process is told once that this is a prototype
+    waits: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            waits += [str(warning.message) for warning in caught]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,9 +13,7 @@ from pymllm.invariants.swa_allocator import check_swa_allocator
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-from tests.far_device import DEVICE, far_device
-
-Apart = tuple[torch.device, Callable[[], AbstractContextManager[list[str]]]]
+from tests.far_device import Apart
 
 
 def make(device: torch.device, page_size: int = 1, need_sort: bool = True) -> DeviceSlotStore:
@@ -28,40 +24,6 @@ def take(store: DeviceSlotStore, count: int) -> torch.Tensor:
     pages = store.take(count)
     assert pages is not None
     return pages
-
-
-@contextmanager
-def synchronisations() -> Iterator[list[str]]:
-    """Collect a word for each time that the host waits for the current CUDA device."""
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("default")  # a process is told once that this is a prototype
-    waits: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield waits
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-            waits += [str(warning.message) for warning in caught]
-
-
-@pytest.fixture(params=["far", pytest.param("cuda", marks=pytest.mark.gpu)])
-def apart(request: pytest.FixtureRequest) -> Iterator[Apart]:
-    """A device that the host would have to wait for, and how to count how often it does."""
-    if request.param == "cuda":
-        yield torch.device("cuda"), synchronisations
-        return
-    with far_device() as all_waits:
-
-        @contextmanager
-        def count() -> Iterator[list[str]]:
-            all_waits.clear()
-            waits: list[str] = []
-            yield waits
-            waits += all_waits
-
-        yield DEVICE, count
 
 
 def test_a_merge_sorts_without_a_sort(device: torch.device) -> None:
