@@ -48,6 +48,17 @@ def _wait(what: object) -> None:
         _waits.append(str(what))
 
 
+@contextmanager
+def _not_counting() -> Iterator[None]:
+    """Leave out what torch does for a device of this kind alone."""
+    global _waits
+    waits, _waits = _waits, None
+    try:
+        yield
+    finally:
+        _waits = waits
+
+
 class _Far(torch.Tensor):
     """A tensor that is there; what it has is ``near``."""
 
@@ -83,6 +94,8 @@ class _Far(torch.Tensor):
             is_one = args[0].dim() == sum(isinstance(place, int) for place in places)
             if is_one or any(isinstance(it, torch.Tensor) and it.dtype not in _MASKS for it in places):
                 _wait("one number written by index")
+            with _not_counting(), torch._C.DisableTorchFunctionSubclass():
+                return func(*args)
         with torch._C.DisableTorchFunctionSubclass():  # what comes back from the device is no tensor of ours
             return func(*args, **(kwargs or {}))
 
@@ -137,10 +150,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _look_at_indices(func: Any, target: torch.Tensor, indices: Any, values: Any = None) -> None:
     """Count what an index costs: masks are counted on the device, and what is on the host is sent."""
     by_mask = any(it is not None and it.dtype in _MASKS for it in indices)
-    # One number of the host fills what a mask names, without counting it.
-    filled = by_mask and values is not None and values.dim() == 0 and values.device.type == "cpu"
-    from_host = [it for it in (*indices, values) if it is not None and it.device.type == "cpu"]
-    if not filled and (by_mask or from_host):
+    if by_mask or any(it is not None and it.device.type == "cpu" for it in (*indices, values)):
         _wait(func)
 
 
