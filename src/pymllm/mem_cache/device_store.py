@@ -77,7 +77,8 @@ class DeviceSlotStore(SlotStore):
         self._pending: list[torch.Tensor] = []
         self._unread: list[torch.Tensor] = []
         # With padding in front and one entry behind, where everything outside of the pool is looked up.
-        self._state = torch.full((self.pages + 2,), _FREE, dtype=torch.uint8, device=self.device)
+        with torch.inference_mode(False):  # what is born in it could not be written outside it
+            self._state = torch.full((self.pages + 2,), _FREE, dtype=torch.uint8, device=self.device)
         self._state[:: self.pages + 1] = _RESERVED
 
     @property
@@ -332,7 +333,8 @@ class DeviceSlotStore(SlotStore):
 
     def new_table(self) -> torch.Tensor:
         """Return a zero for each page, page 0 included."""
-        return torch.zeros(self.pages + 1, dtype=torch.int64, device=self.device)
+        with torch.inference_mode(False):
+            return torch.zeros(self.pages + 1, dtype=torch.int64, device=self.device)
 
     def forget(self, table: torch.Tensor, pages: torch.Tensor) -> None:
         """Write a zero to a table for each of some pages, repeats and all."""
