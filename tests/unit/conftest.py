@@ -15,6 +15,8 @@ from tests.fake_nvml.machine import FakeNvml
 if TYPE_CHECKING:
     from tests.unit.mem_cache.plain_kernel import PlainKernel
 
+pytest.register_assert_rewrite("tests.unit.refusals")
+
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:

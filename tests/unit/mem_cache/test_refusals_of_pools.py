@@ -56,7 +56,8 @@ ARGUMENTS = [
     Refusal(
         lambda _: arguments.as_pool([0] * 99),
         TypeError,
-        "token_to_kv_pool_allocator is [0, 0, 0, 0, 0, 0, ...], which has no method free: give a pool, or None",
+        "token_to_kv_pool_allocator is [0, 0, 0, 0, 0, 0, ...], which has no method free: "
+        "give a pool, or None",
     ),
     Refusal(
         lambda _: arguments.as_pool(5, "mamba_pool", "free_track_slot"),
@@ -608,7 +609,8 @@ SLOTS = [
         Refusal(
             lambda pool, slot=slot: pool.free(ints(1, slot)),
             OwnershipError,
-            f"slot {slot} is outside the pool: this pool hands out slots 1..8; pass slots that alloc returned",
+            f"slot {slot} is outside the pool: this pool hands out slots 1..8; "
+            "pass slots that alloc returned",
         )
         for slot in (9, -1)
     ),
@@ -631,7 +633,8 @@ PAGES = [
         Refusal(
             lambda pool, slot=slot: pool.free(ints(2, slot)),
             OwnershipError,
-            f"slot {slot} is outside the pool: this pool hands out slots 2..9; pass slots that alloc returned",
+            f"slot {slot} is outside the pool: this pool hands out slots 2..9; "
+            "pass slots that alloc returned",
         )
         for slot in (10, -1)
     ),
