@@ -433,13 +433,13 @@ def test_a_refused_call_leaves_the_cache_alone(make: Callable[[], Cache], refusa
 def test_a_refused_call_leaves_a_cache_without_states_alone(
     make: Callable[[], Cache], refusal: Refusal
 ) -> None:
-    """X1, R6, S1: lengths are of the key, nodes of the cache's kind."""
+    """X1, R6: lengths are of the key, nodes of the cache's kind."""
     check_refusal(make(), refusal)
 
 
 @all_refusals(WINDOW)
 def test_a_refused_insert_leaves_a_window_alone(refusal: Refusal) -> None:
-    """X1, S1, S2: lengths are of whole pages that are cached."""
+    """X1: lengths are of whole pages that are cached."""
     check_refusal(make_window(), refusal)
 
 
@@ -536,7 +536,7 @@ def words_from(cache: Cache, entry: str) -> str:
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("make", KINDS)
 def test_a_callback_may_not_call_the_cache(make: Callable[..., Cache], entry: str) -> None:
-    """X7: the call is named, where it came from, what may be called there and when this may."""
+    """X1: the call is named, where it came from, what may be called there and when this may."""
     heard: list[str] = []
     cache = make(on_node_evict=lambda node_id: heard.append(words_from(cache, entry)))
     cache.evict(2)
@@ -552,7 +552,7 @@ def test_a_callback_may_not_call_the_cache(make: Callable[..., Cache], entry: st
 def test_a_pool_may_not_call_its_cache(
     make: Callable[..., Cache], outer: str, entry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X7: neither while an eviction gives slots back nor while a reset does."""
+    """X1: neither while an eviction gives slots back nor while a reset does."""
     heard: list[str] = []
     cache = make()
     monkeypatch.setattr(cache.pool, "free", lambda slots: heard.append(words_from(cache, entry)))
@@ -627,11 +627,11 @@ LISTS = [
 @all_refusals(LISTS)
 @pytest.mark.parametrize("mamba", [False, True])
 def test_a_refused_node_leaves_the_list_alone(mamba: bool, refusal: Refusal) -> None:
-    """X1, M5: members, strangers and the ends of the list are told apart."""
+    """X1: members, strangers and the ends of the list are told apart."""
     check_refusal(make_list(mamba=mamba), refusal)
 
 
 def test_the_order_of_a_list_is_on_or_off() -> None:
-    """X1, M5: a number is neither."""
+    """X1: a number is neither."""
     words = "mamba must be True or False, got int 1"
     check_refusal(None, Refusal(lambda _: LRUList(1), TypeError, words))  # type: ignore[arg-type]

@@ -304,13 +304,13 @@ ROWS = [
 
 @all_refusals(ROWS_MADE)
 def test_no_table_is_made_of_malformed_arguments(refusal: Refusal) -> None:
-    """X1, P1: each argument by its name."""
+    """X1: each argument by its name."""
     check_refusal(None, refusal)
 
 
 @all_refusals(ROWS)
 def test_a_refused_call_leaves_the_rows_alone(refusal: Refusal) -> None:
-    """X1, P1, P2: row, position and value are named, and which of them there are."""
+    """X1, P2, P3: row, position and value are named, and which of them there are."""
     check_refusal(make_rows(), refusal)
 
 
@@ -407,7 +407,7 @@ KV = [
 
 @all_refusals(KV_MADE)
 def test_no_kv_pool_is_made_of_malformed_arguments(refusal: Refusal) -> None:
-    """X1, P3: each argument by its name."""
+    """X1: each argument by its name."""
     check_refusal(None, refusal)
 
 
@@ -511,14 +511,14 @@ STATES = [
 
 @all_refusals(STATES_MADE)
 def test_no_state_pool_is_made_of_malformed_arguments(refusal: Refusal) -> None:
-    """X1, P4: each argument by its name."""
+    """X1: each argument by its name."""
     check_refusal(None, refusal)
 
 
 @all_refusals(STATES)
 @pytest.mark.usefixtures("on_the_cpu")
 def test_a_refused_call_leaves_the_states_alone(refusal: Refusal) -> None:
-    """X1, P5, P6: what is read and what is written are told apart, with one launch as with torch."""
+    """X1, P5: what is read and what is written are told apart, with one launch as with torch."""
     pool = make_states()
     pool.recurrent_state.copy_(torch.arange(pool.recurrent_state.numel()).view_as(pool.recurrent_state))
     assert pool.alloc_track_slot() == 4
@@ -569,7 +569,7 @@ SLOTS_MADE = [
 
 @all_refusals(SLOTS_MADE)
 def test_no_allocator_is_made_of_malformed_arguments(refusal: Refusal) -> None:
-    """X1, A1: each argument by its name, and where two do not fit, both."""
+    """X1: each argument by its name, and where two do not fit, both."""
     check_refusal(None, refusal)
 
 
@@ -700,7 +700,7 @@ stores = pytest.mark.parametrize("store", ["host", "device"])
 @all_refusals(OF_BOTH, SLOTS)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
 def test_a_refused_slot_is_nobodys_loss(make: Any, store: str, refusal: Refusal) -> None:
-    """X1, A2: reserved, outside, free and repeated are told apart, whichever store keeps the books."""
+    """X1, A5: reserved, outside, free and repeated are told apart, whichever store keeps the books."""
     pool = make(store=store)
     assert pool.alloc(3).tolist() == [1, 2, 3]
     check_refusal(pool, refusal)
@@ -710,7 +710,7 @@ def test_a_refused_slot_is_nobodys_loss(make: Any, store: str, refusal: Refusal)
 @all_refusals(PAGES)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
 def test_a_refused_page_is_nobodys_loss(make: Any, store: str, refusal: Refusal) -> None:
-    """X1, A3: of a page that is not the caller's both page and slot are named."""
+    """X1, A5: of a page that is not the caller's both page and slot are named."""
     changes = {"swa_size": 8} if make is make_pairs else {}
     pool = make(store=store, page_size=2, **changes)
     assert pool.alloc(4).tolist() == [2, 3, 4, 5]
@@ -741,7 +741,7 @@ def test_a_refused_page_of_halves_stays_where_it_is(store: str, refusal: Refusal
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
 @pytest.mark.parametrize("page_size", [1, 2])
 def test_what_waits_in_a_free_group_is_not_freed_again(make: Any, store: str, page_size: int) -> None:
-    """X1, A2, A5: that it waits is said, and that groups do not nest."""
+    """X1, A5: that it waits is said, and that groups do not nest."""
     pool = make(store=store, page_size=page_size)
     slots = pool.alloc(2)
     pool.free_group_begin()
@@ -754,7 +754,7 @@ def test_what_waits_in_a_free_group_is_not_freed_again(make: Any, store: str, pa
 
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
 def test_more_than_is_handed_out_is_refused_without_a_record_of_slots(make: Any) -> None:
-    """X1, A2: where nobody checks who owns what, the number still tells."""
+    """X1, A5: where nobody checks who owns what, the number still tells."""
     pool = make(need_sort=False, check_ownership=False)
     pool.alloc(1)
     words = f"2 pages are given back and 1 are handed out: {ONCE}"

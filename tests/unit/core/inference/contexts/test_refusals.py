@@ -205,7 +205,7 @@ def test_no_block_allocator_is_made_of_malformed_arguments(refusal: Refusal) -> 
 
 @all_refusals(BLOCKS)
 def test_a_refused_call_leaves_the_blocks_alone(refusal: Refusal) -> None:
-    """X1, C1, C2, C4: which block, what is wrong with it and what may be done."""
+    """X1, C1, C3: which block, what is wrong with it and what may be done."""
     check_refusal(make_blocks(), refusal)
 
 
@@ -246,7 +246,7 @@ INSIDE: dict[str, Callable[[KVBlockAllocator], object]] = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_an_observer_may_not_act_on_the_blocks(name: str) -> None:
-    """X7, C6: the call is named, and when it may be made."""
+    """X1: the call is named, and when it may be made."""
     heard: list[str] = []
 
     def observe(blocks: list[int], hashes: set[int]) -> None:
@@ -570,7 +570,7 @@ SLOTS = [
 
 @all_refusals(SLOTS_MADE)
 def test_no_slots_are_made_of_malformed_arguments(make_context: Callable[..., Any], refusal: Refusal) -> None:
-    """X1, C5: each argument by its name, the context's own included."""
+    """X1: each argument by its name, the context's own included."""
     check_refusal(make_context, refusal)
 
 
@@ -578,7 +578,7 @@ def test_no_slots_are_made_of_malformed_arguments(make_context: Callable[..., An
 def test_a_refused_call_leaves_slots_and_states_alone(
     make_context: Callable[..., Any], refusal: Refusal
 ) -> None:
-    """X1, C5, C6: blocks, slots, rows and states are told apart."""
+    """X1, C2, C5: blocks, slots, rows and states are told apart."""
     check_refusal(make_slots(make_context), refusal)
 
 
@@ -800,7 +800,7 @@ def test_no_context_is_made_of_malformed_arguments(refusal: Refusal) -> None:
 
 @all_refusals(REQUESTS)
 def test_a_refused_call_leaves_the_requests_alone(refusal: Refusal) -> None:
-    """X1, C7: where a request is, and where it would have to be."""
+    """X1: where a request is, and where it would have to be."""
     check_refusal(busy_context(), refusal)
 
 
@@ -816,7 +816,7 @@ IN_A_STEP: dict[str, Callable[[DynamicInferenceContext], object]] = {
 
 @pytest.mark.parametrize("act", IN_A_STEP)
 def test_a_step_is_finished_before_anything_else_begins(act: str) -> None:
-    """X1, C7: the call is named, and what comes first."""
+    """X1: the call is named, and what comes first."""
     context = busy_context()
     context.begin_step()
     words = f"{act} was called during a step: commit_step or abort_step comes first"
@@ -825,7 +825,7 @@ def test_a_step_is_finished_before_anything_else_begins(act: str) -> None:
 
 @pytest.mark.parametrize("act", IN_A_STEP)
 def test_an_observer_may_not_act_on_the_requests(act: str) -> None:
-    """X7, C6: nor on the context that its blocks belong to."""
+    """X1: nor on the context that its blocks belong to."""
     context = busy_context()
     heard: list[str] = []
 
@@ -881,7 +881,7 @@ def test_a_request_that_has_all_its_blocks_decodes_no_further() -> None:
 
 
 def test_decoding_without_blocks_says_what_is_missing() -> None:
-    """X1, C3: needed, free, evictable, and what to do."""
+    """X1: needed, free, evictable, and what to do."""
     words = "1 blocks are needed to decode, 0 are free and 0 may be evicted; pause or release requests"
     check_refusal(decoding(8, num_blocks=3), Refusal(lambda it: it.begin_step(), CapacityError, words))
 
