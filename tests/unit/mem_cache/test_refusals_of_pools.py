@@ -129,6 +129,14 @@ INDICES = [
         TypeError,
         "rows must be an int, got float 2.0",
     ),
+    *(
+        Refusal(
+            lambda _, number=number: index_arguments.as_index("rows", [1, number]),
+            ValueError,
+            f"rows has {number}, which int64 does not have",
+        )
+        for number in (2**63, -(2**63) - 1)
+    ),
     Refusal(
         lambda _: index_arguments.check_range("row", ints(0, 5, -1), 5, "take another"),
         IndexError,

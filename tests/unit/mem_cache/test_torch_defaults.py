@@ -1,0 +1,187 @@
+"""What a server has set as torch's default device and dtype changes nothing: each tensor says where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.mem_cache import index_arguments
+from pymllm.mem_cache.arguments import as_device, as_row_dtype
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.gdn_pool import GDNPool
+from pymllm.mem_cache.kv_pool import KVPool
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _other_defaults() -> Iterator[None]:
+    """A device without memory stands in for a GPU that others have made the default one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def ints(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+def test_the_defaults_are_others() -> None:
+    """P4: the tests below would notice."""
+    made = torch.zeros(1)
+    assert (made.device.type, made.dtype) == ("meta", torch.float64)
+
+
+@pytest.mark.parametrize("value", [[1, 2], (1, 2), np.array([1, 2]), range(1, 3)])
+def test_numbers_of_the_host_stay_there(value: Any) -> None:
+    """P3: an index on another device could be neither checked nor read without a wait."""
+    index = index_arguments.as_index("rows", value)
+    assert (index.device, index.tolist()) == (CPU, [1, 2])
+
+
+def test_a_device_and_a_dtype_are_those_asked_for() -> None:
+    """X1: the CPU is the CPU."""
+    assert as_device("cpu") == CPU
+    assert as_row_dtype(torch.float16, CPU) is torch.float16
+
+
+def test_rows_are_where_their_pool_is() -> None:
+    """P1, P3: written by lists, by stretches and one by one."""
+    pool = ReqToTokenPool(2, 4, "cpu")
+    assert pool.alloc(2) == [1, 2]
+    pool.write((1, slice(0, 2)), [3, 4])
+    pool.write(([1, 2], [2, 3]), [5, 6])
+    pool.write((2, 0), 7)
+    assert pool.req_to_token.dtype is torch.int32
+    assert pool.req_to_token.tolist() == [[0, 0, 0, 0], [3, 4, 5, 0], [7, 0, 0, 6]]
+
+
+def test_keys_and_values_are_where_their_pool_is() -> None:
+    """P3: and of its dtype, half where nobody said."""
+    pool = KVPool(4, 1, 1, 2, "cpu")
+    rows = torch.ones(2, 1, 2, dtype=torch.float16, device="cpu")
+    pool.set_kv_buffer(0, ints(1, 3), rows, 2 * rows)
+    k, v = pool.get_kv_buffer(0)
+    assert (k.dtype, v.dtype) == (torch.float16, torch.float16)
+    assert (k[:, 0, 1].tolist(), v[:, 0, 1].tolist()) == ([0, 1, 0, 1, 0], [0, 2, 0, 2, 0])
+
+
+def test_states_are_where_their_pool_is() -> None:
+    """P4, P5: recurrent ones in float32, whatever numbers are otherwise."""
+    pool = GDNPool(3, 2, 1, 2, 3, 4, 3, "cpu", max_track_slots=1)
+    assert (pool.recurrent_state.dtype, pool.conv_state.dtype) == (torch.float32, torch.bfloat16)
+    pool.recurrent_state[:, 1] = 1
+    pool.conv_state[:, 1] = 1
+    pool.copy_states(1, 2)
+    pool.copy_states([2], [3])
+    pool.reset_states(1)
+    pool.reset_states([2])
+    for state in (pool.recurrent_state, pool.conv_state):
+        assert state.device == CPU
+        assert state.flatten(2).all(2).tolist() == [[False, False, False, True, False]] * 2
+
+
+def make_tokens(page_size: int, **options: Any) -> TokenToKVPoolAllocator:
+    return TokenToKVPoolAllocator(12, "cpu", page_size, **options)
+
+
+def make_pairs(page_size: int, **options: Any) -> SWATokenToKVPoolAllocator:
+    return SWATokenToKVPoolAllocator(12, 12, "cpu", page_size, **options)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("store", ["host", "device"])
+@pytest.mark.parametrize("page_size", [1, 2, 3])
+@pytest.mark.parametrize("make", [make_tokens, make_pairs])
+def test_slots_are_where_their_allocator_is(
+    make: Callable[..., Any], page_size: int, store: str, checked: bool
+) -> None:
+    """A1, A3: with pages and without, sorted and checked or neither."""
+    allocator = make(page_size, store=store, need_sort=checked, check_ownership=checked)
+    slots = allocator.alloc(4 * page_size)
+    assert (slots.device, slots.dtype) == (CPU, torch.int32)
+    assert slots.tolist() == list(range(page_size, 5 * page_size))
+    assert allocator.is_handed_out(slots).tolist() == [True] * 4 * page_size
+    allocator.free(slots[:page_size])
+    allocator.free_group_begin()
+    allocator.free(slots[page_size : 2 * page_size])
+    allocator.free_group_end()
+    allocator.merge_and_sort_free()
+    assert allocator.is_handed_out(slots).tolist() == [False] * 2 * page_size + [True] * 2 * page_size
+    assert allocator.alloc(12 - 2 * page_size).device == CPU
+    assert allocator.available_size() == 0
+
+
+@pytest.mark.parametrize("store", ["host", "device"])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_halves_are_where_their_allocator_is(page_size: int, store: str) -> None:
+    """A7: translated, freed and moved."""
+    allocator = make_pairs(page_size, store=store)
+    slots = allocator.alloc(2 * page_size)
+    halves = allocator.translate_to_swa(slots)
+    assert (halves.device, halves.tolist()) == (CPU, slots.tolist())
+    first, second = slots[:page_size], slots[page_size:]
+    allocator.free_swa(first)
+    allocator.move_swa(second, first)
+    assert allocator.translate_to_swa(first).tolist() == second.tolist()
+    assert allocator.translate_to_swa(second).tolist() == [0] * page_size
+
+
+def make_plain(pool: Any) -> RadixCache:
+    return RadixCache(2, token_to_kv_pool_allocator=pool)
+
+
+def make_window(pool: Any) -> RadixCache:
+    return RadixCache(2, 3, pool)
+
+
+def make_states(pool: Any) -> MambaRadixCache:
+    return MambaRadixCache(2, pool, None)
+
+
+@pytest.mark.parametrize("make", [make_plain, make_window, make_states])
+@pytest.mark.parametrize("with_pool", [False, True])
+def test_a_prefix_is_found_where_its_cache_is(make: Callable[[Any], Any], with_pool: bool) -> None:
+    """R1, R3, M1: slots, states and nothing at all, through splits and evictions."""
+    cache = make(make_pairs(2) if with_pool else None)
+    options: dict[str, Any] = {"mamba_value": ints(3)} if make is make_states else {}
+    slots = cache.pool.alloc(6) if with_pool else ints(*range(2, 8))
+    node = cache.insert(RadixKey([1, 2, 3, 4, 5, 6]), slots, **options).last_node
+    if options:
+        assert (node.mamba_value.device, node.mamba_value.tolist()) == (CPU, [3])
+    for tokens, found in (([1, 2, 3, 4, 5, 6], slots.tolist()), ([7, 7], [])):
+        indices = cache.match_prefix(RadixKey(tokens)).indices
+        assert (indices.device, indices.dtype, indices.tolist()) == (CPU, torch.int64, found)
+    more = cache.pool.alloc(4) if with_pool else ints(10, 11, 12, 13)
+    assert cache.insert(RadixKey([1, 2, 8, 8]), more).prefix_len == 2
+    if with_pool:
+        cache.pool.free(more[:2])
+    assert cache.evict(99).full_evicted == 8
+    cache.reset()
+    assert cache.root_node.value.device == CPU
+
+
+def test_token_ids_stand_in_as_slots_of_the_host() -> None:
+    """R1: without a pool and a value."""
+    cache = RadixCache()
+    cache.insert(RadixKey([5, 6]))
+    assert cache.match_prefix(RadixKey([5, 6])).indices.tolist() == [5, 6]
+
+
+def test_nothing_is_found_where_a_cache_remembers_nothing() -> None:
+    """R3: on the device that was asked for."""
+    assert ChunkCache().match_prefix(RadixKey([1])).indices.device == CPU
