@@ -103,6 +103,20 @@ def test_every_request_row_has_a_state_and_none_shares_the_padding() -> None:
     assert pool.alloc_track_slot() == max(rows) + 1
 
 
+def test_padding_is_a_row_like_any_other_for_a_padded_batch() -> None:
+    """P5: row 0 is read, written and reset where it is named, as a number as in a run of them."""
+    pool = make_pool()
+    fill_with_random_bits(pool)
+    recurrent, conv = read_bits(pool)
+    pool.copy_states(0, 2)
+    pool.copy_states(3, 0)
+    for before, after in zip((recurrent, conv), read_bits(pool), strict=True):
+        assert torch.equal(after[:, 2], before[:, 0])
+        assert torch.equal(after[:, 0], before[:, 3])
+    pool.reset_states(0)
+    assert not any(state[:, 0].any() for state in read_bits(pool))
+
+
 INDEX_KINDS = [
     lambda rows, device: rows,
     lambda rows, device: np.array(rows, dtype=np.int16),
