@@ -19,13 +19,17 @@ from pymllm.mem_cache.base_prefix_cache import (
     hash_token_ids,
 )
 from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.fused_rows import FusedRows
 from pymllm.mem_cache.gdn_pool import GDNPool
+from pymllm.mem_cache.host_pages import HostPages
 from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from pymllm.mem_cache.slot_store import SlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
@@ -83,6 +87,10 @@ DEFAULTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (MatchResult, {"last_node": None, "prefix_len": 0, "mamba_branching_seqlen": None}),
     (InsertResult, {"prefix_len": 0, "last_node": None, "mamba_exist": False, "adopted": ()}),
     (EvictResult, {"full_evicted": 0, "swa_evicted": 0, "mamba_evicted": 0}),
+    (HostPages.locate, {"check_range": False}),
+    (DeviceSlotStore.locate, {"check_range": False}),
+    (SlotStore.locate, {"check_range": False}),
+    (FusedRows, {"row_limits": (), "clears": False}),
     (arguments.as_size, {"minimum": 1}),
     (arguments.as_pool, {"name": "token_to_kv_pool_allocator", "method": "free"}),
     (arguments.as_callback, {"name": "on_node_evict"}),

@@ -162,12 +162,14 @@ def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kerne
     make_rows()
     make_rows(tile_words=4096, clears=True)
     make_rows(tile_words=800)
+    make_rows(tile_words=4)
     assert plain_kernel.compiled == [
         (((16, 8, 1, 4), (8, 8, 1, 4)), False, False, 1),
         (((16, 8, 8, 4), (8, 8, 8, 4)), False, True, 1),
         (((16, 8, 16, 4), (8, 8, 16, 4)), False, False, 1),
         (((16, 8, 1024, 4), (8, 8, 1024, 4)), True, False, 8),
         (((16, 8, 200, 4), (8, 8, 200, 4)), False, False, 3),
+        (((16, 8, 1, 4), (8, 8, 1, 4)), False, False, 1),
     ]
 
 

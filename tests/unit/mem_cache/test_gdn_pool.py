@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -115,6 +116,20 @@ def test_padding_is_a_row_like_any_other_for_a_padded_batch() -> None:
         assert torch.equal(after[:, 0], before[:, 3])
     pool.reset_states(0)
     assert not any(state[:, 0].any() for state in read_bits(pool))
+
+
+def test_a_launch_moves_both_states_and_another_resets_them(plain_kernel: PlainKernel) -> None:
+    """P5: one for a batch of rows, one for a row, one for zeros; ordered, since rows are read and written."""
+    pool = GDNPool(4, LAYERS, V_HEADS, K_DIM, V_DIM, CONV, KERNEL, "cpu", fused=True)
+    assert pool.is_fused
+    for move in (
+        lambda: pool.copy_states([1, 2], [2, 1]),
+        lambda: pool.copy_states(1, 2),
+        lambda: pool.reset_states([1, 2]),
+    ):
+        plain_kernel.launches.clear()
+        move()
+        assert len(plain_kernel.launches) == 1
 
 
 INDEX_KINDS = [

@@ -479,6 +479,26 @@ def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyP
     assert not any(buffer.is_pinned() for buffer in pool.k_buffer)
 
 
+@pytest.mark.parametrize("pin_memory", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_only_host_buffers_are_to_be_pinned(
+    device: str, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: pinning is for memory that an accelerator reads from the host."""
+    asked: list[bool] = []
+    zeros = torch.zeros
+
+    def make_zeros(*sizes: Any, **options: Any) -> torch.Tensor:
+        if "pin_memory" in options:
+            asked.append(options.pop("pin_memory"))
+        return zeros(*sizes, **options)
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", make_zeros)
+    KVPool(4, 2, 1, 1, device=device, dtype=torch.int8, pin_memory=pin_memory)
+    assert asked == [pin_memory and device == "cpu"] * 4
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pin_memory", [True, False])
 def test_host_buffers_are_pinned_where_it_helps(pin_memory: bool) -> None:

@@ -63,6 +63,28 @@ KEYS = [
         f"token {2**32} {TOKENS[2]}",
     ),
     Refusal(lambda _: hash_token_ids(ints(3, -2)), ValueError, f"token -2 {TOKENS[2]}"),
+    *(
+        Refusal(
+            lambda _, numbers=numbers, dtype=dtype: hash_token_ids(np.array(numbers, dtype)[::-1]),
+            ValueError,
+            f"token {numbers[-2]} {TOKENS[2]}",
+        )
+        for numbers, dtype in (
+            ([3, -2, 0], np.int8),
+            ([3, -2, 0], np.int32),
+            ([3, -2, 0], np.int64),
+            ([3, 2**32, 0], np.int64),
+            ([3, 2**32, 0], np.uint64),
+        )
+    ),
+    *(
+        Refusal(
+            lambda _, number=number: hash_token_ids(np.array([0, number, 2**33])),
+            ValueError,
+            f"token {number} {TOKENS[2]}",
+        )
+        for number in (-2, 2**32)
+    ),
     Refusal(
         lambda _: hash_token_ids(np.array([1.0])),
         TypeError,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.mem_cache import index_arguments
+from pymllm.mem_cache import gdn_pool, index_arguments, kv_pool, req_to_token_pool
 from pymllm.mem_cache.arguments import as_device, as_row_dtype
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
@@ -172,7 +172,55 @@ def test_a_prefix_is_found_where_its_cache_is(make: Callable[[Any], Any], with_p
         cache.pool.free(more[:2])
     assert cache.evict(99).full_evicted == 8
     cache.reset()
-    assert cache.root_node.value.device == CPU
+    assert (cache.root_node.value.device, cache.root_node.value.dtype) == (CPU, torch.int64)
+
+
+class Elsewhere:
+    """A pool whose slots are on a device without memory."""
+
+    device = "meta"
+
+    def free(self, slots: torch.Tensor) -> None:
+        assert slots.device.type == "meta"
+
+
+@pytest.mark.parametrize("make", [RadixCache, MambaRadixCache, ChunkCache])
+def test_a_cache_is_where_its_pool_is(make: Callable[..., Any]) -> None:
+    """R1: what a match returns is on the pool's device; without a pool, on the host."""
+    for pool, device in ((Elsewhere(), "meta"), (None, "cpu")):
+        cache = make(token_to_kv_pool_allocator=pool)
+        assert cache.device.type == device
+        assert cache.match_prefix(RadixKey([1])).indices.device.type == device
+
+
+@pytest.mark.parametrize("check_bounds", [None, True, False])
+def test_a_pool_looks_at_what_it_was_told_to(
+    check_bounds: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: rows, positions, values and slots alike, under the pool's own setting."""
+    settings: list[bool | None] = []
+    looked_at: list[str] = []
+
+    def is_readable(index: torch.Tensor, setting: bool | None) -> bool:
+        settings.append(setting)
+        return index_arguments.is_readable(index, setting)
+
+    def check_range(name: str, *_: Any) -> None:
+        looked_at.append(name)
+
+    for module in (req_to_token_pool, kv_pool, gdn_pool):
+        monkeypatch.setattr(module, "is_readable", is_readable)
+        monkeypatch.setattr(module, "check_range", check_range)
+    table = ReqToTokenPool(2, 4, "cpu", check_bounds=check_bounds)
+    table.alloc(1)
+    table.write((1, slice(0, 2)), [3, 4])
+    table.write(([1, 0], [2, 3]), [5, 6])
+    rows = torch.ones(1, 1, 1, dtype=torch.float16, device="cpu")
+    KVPool(2, 1, 1, 1, "cpu", check_bounds=check_bounds).set_kv_buffer(0, ints(1), rows, rows)
+    GDNPool(2, 1, 1, 1, 1, 1, 2, "cpu", check_bounds=check_bounds).copy_states([1], [2])
+    assert settings == [check_bounds] * 7
+    names = ["value", "value", "row", "position", "slot", "src_index", "dst_index"]
+    assert looked_at == ([] if check_bounds is False else names)
 
 
 def test_token_ids_stand_in_as_slots_of_the_host() -> None:

@@ -305,6 +305,16 @@ class TestRevival:
         assert dead.parent is result.last_node.parent
         assert not dead.parent.swa_tombstone
 
+    def test_what_is_alive_above_a_revived_node_counts(self) -> None:
+        """S3: a run from the root is usable, however long a window is, also where a revived node joins it."""
+        engine = Engine(window=4)
+        for end in (2, 5, 9):
+            engine.put(KEY[:end])
+        engine.found(KEY[:2])
+        assert engine.cache.evict(0, 3).swa_evicted == 3
+        assert engine.insert(KEY[:5], engine.slots(5)).adopted == ((2, 5),)
+        assert len(engine.found(KEY[:5])) == 5
+
     def test_value_is_copied_into_revived_nodes(self, engine: Engine) -> None:
         """X5: the tree keeps no view of the caller's slots."""
         engine.put(KEY, evicted=8)
