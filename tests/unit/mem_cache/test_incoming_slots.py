@@ -88,10 +88,11 @@ def test_copy_of_a_strided_view_is_dense(dtype: torch.dtype) -> None:
         assert kept.untyped_storage().nbytes() == kept.nbytes
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("start", [0, 1])
-def test_copy_goes_to_the_device_of_the_tree(start: int) -> None:
+def test_copy_goes_to_the_device_of_the_tree(start: int, dtype: torch.dtype) -> None:
     """R1: slots may come from anywhere; a device without memory stands in for another one."""
-    kept = copy_for_keeps(torch.tensor([4, 5, 6]), start, 3, torch.device("meta"))
+    kept = copy_for_keeps(torch.tensor([4, 5, 6], dtype=dtype), start, 3, torch.device("meta"))
     assert (kept.device.type, kept.dtype, kept.shape) == ("meta", torch.int64, (3 - start,))
 
 

@@ -191,6 +191,9 @@ def test_a_cache_is_where_its_pool_is(make: Callable[..., Any]) -> None:
         cache = make(token_to_kv_pool_allocator=pool)
         assert cache.device.type == device
         assert cache.match_prefix(RadixKey([1])).indices.device.type == device
+        if make is not ChunkCache:
+            value = cache.insert(RadixKey([1, 2]), ints(5, 6).int()).last_node.value
+            assert (value.device.type, value.dtype) == (device, torch.int64)
 
 
 @pytest.mark.parametrize("check_bounds", [None, True, False])
