@@ -32,6 +32,7 @@ from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 from pymllm.mem_cache.slot_store import SlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
+from pymllm.mem_cache.token_encoding import encode_tokens
 
 ALLOCATORS = {"device": "cuda", "page_size": 1, "need_sort": True, "check_ownership": None, "store": "auto"}
 CALLBACK = {"token_to_kv_pool_allocator": None, "on_node_evict": None}
@@ -90,6 +91,7 @@ DEFAULTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (HostPages.locate, {"check_range": False}),
     (DeviceSlotStore.locate, {"check_range": False}),
     (SlotStore.locate, {"check_range": False}),
+    (encode_tokens, {"page_size": 1}),
     (FusedRows, {"row_limits": (), "clears": False}),
     (arguments.as_size, {"minimum": 1}),
     (arguments.as_pool, {"name": "token_to_kv_pool_allocator", "method": "free"}),
