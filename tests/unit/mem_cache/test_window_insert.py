@@ -352,6 +352,17 @@ class TestAllOrNothing:
         result = engine.insert(KEY, slots, evicted=11)
         assert (result.prefix_len, result.last_node) == (6, engine.cache.root_node)
 
+    def test_what_is_dead_above_a_revived_node_does_not_count(self) -> None:
+        """S3: three pages are no window of four, however deep in the tree they are."""
+        engine = Engine(window=4)
+        for end in (2, 5, 9):
+            engine.put(KEY[:end])
+        assert engine.cache.evict(0, 5).swa_evicted == 5
+        before = view_tree(engine.cache.root_node)
+        result = engine.insert(KEY[:5], engine.slots(5, evicted=2), evicted=2)
+        assert (result.prefix_len, result.adopted) == (5, ())
+        assert view_tree(engine.cache.root_node) == before
+
     def test_cached_key_that_stays_dead_is_refused(self, engine: Engine) -> None:
         """S7: p after the tombstones leaves the key without its window."""
         engine.put(KEY, evicted=8)
