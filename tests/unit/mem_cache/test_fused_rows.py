@@ -139,6 +139,14 @@ def test_an_index_is_read_as_it_is() -> None:
         assert as_kernel_index(wide.to(dtype), CPU).dtype is torch.int64
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_an_index_goes_to_the_device_of_the_rows(dtype: torch.dtype) -> None:
+    """P3: a device without memory stands in for a GPU; one number for each row, wide enough."""
+    index = as_kernel_index(torch.arange(3).to(dtype), torch.device("meta"))
+    assert (index.device.type, index.shape) == ("meta", (3,))
+    assert index.dtype is (torch.int64 if dtype is torch.uint8 else dtype)
+
+
 def test_only_a_cuda_stream_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 10: a torch without CUDA is not even asked."""
     assert not is_capturing(CPU)

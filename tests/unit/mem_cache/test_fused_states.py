@@ -56,6 +56,22 @@ def test_rows_may_change_places_within_one_launch(
     assert_rows(states, [*map(torch.clone, before)], write, [state[:, read] for state in before])
 
 
+@pytest.mark.parametrize(("within", "launches"), [(True, 5), (False, 1)])
+def test_only_rows_of_one_pool_are_read_before_they_are_written(
+    plain_kernel: PlainKernel, within: bool, launches: int
+) -> None:
+    """P5: a kernel for each size of a tile that holds all rows, one for zeros; else one that holds none."""
+    states = random_states(ROWS, (2, 4), torch.float32), random_states(ROWS, (3,), torch.bfloat16)
+    FusedStates(*states, within=within)
+    ordered = [is_ordered for _, _, is_ordered, _ in plain_kernel.compiled]
+    clears = [is_clear for _, is_clear, _, _ in plain_kernel.compiled]
+    rows = [shapes[0][2] for shapes, _, _, _ in plain_kernel.compiled]
+    assert len(plain_kernel.compiled) == launches
+    assert ordered == [False, True, True, True, False][:launches]
+    assert clears == [False, False, False, False, True][:launches]
+    assert rows[:4] == [1, 8, 64, 512] if within else rows == [1024]
+
+
 def test_a_row_that_the_host_knows_needs_no_index(
     plain_kernel: PlainKernel, states: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
