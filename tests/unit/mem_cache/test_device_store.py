@@ -75,6 +75,21 @@ def test_an_unchecked_paged_group_tells_pages_apart_at_its_end(device: torch.dev
     assert take(store, 3).tolist() == [1, 2, 4]
 
 
+@pytest.mark.parametrize("page_size", [2, 3, 4])
+def test_a_page_may_come_back_in_parts_within_an_unchecked_group(
+    device: torch.device, page_size: int
+) -> None:
+    """A5, A6: it is free once, whatever the size of a page."""
+    store = make(device, page_size=page_size)
+    take(store, 12)
+    store.begin_group()
+    store.free(torch.tensor([page_size], device=device))
+    store.free(torch.tensor([2 * page_size - 1, 2 * page_size], device=device))
+    store.end_group()
+    assert store.free_pages == 2
+    assert take(store, 2).tolist() == [1, 2]
+
+
 def test_a_clear_forgets_what_an_unchecked_group_noted_down(device: torch.device) -> None:
     """A6, X7: the group is closed and its pages are free once."""
     store = make(device, page_size=4)

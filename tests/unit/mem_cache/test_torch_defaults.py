@@ -248,3 +248,18 @@ def test_numbers_go_to_the_device_of_their_pool() -> None:
     for rows in (1, ints(1), ints(1).int()):
         index = states._as_index(rows)
         assert (index.device.type, index.dtype, index.shape) == ("meta", torch.int64, (1,))
+
+
+def test_whether_rows_can_be_read_is_asked_of_the_pools_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P3, P5: another device may read other dtypes by index."""
+    asked: list[tuple[torch.dtype, str]] = []
+
+    def ask(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+        asked.append((dtype, device.type))
+        return as_row_dtype(dtype, device)
+
+    for module in (kv_pool, gdn_pool):
+        monkeypatch.setattr(module, "as_row_dtype", ask)
+    KVPool(4, 1, 1, 1, "meta", torch.int8)
+    GDNPool(2, 1, 1, 1, 1, 1, 2, "meta", torch.float16)
+    assert asked == [(torch.int8, "meta"), (torch.float16, "meta")]

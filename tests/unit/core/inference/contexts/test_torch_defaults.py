@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from pymllm.core.inference.contexts import request_context, slot_states
 from pymllm.core.inference.contexts.device_copies import constant_index, row_index
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
+from pymllm.mem_cache.arguments import as_row_dtype
 
 CPU = torch.device("cpu")
 
@@ -104,3 +106,28 @@ def test_a_request_runs_where_its_context_is() -> None:
     assert starts == [0, 8]
     context.reset()
     assert not context.mamba_conv_states.any()
+
+
+def test_whether_rows_can_be_read_is_asked_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C7: another device may read other dtypes by index."""
+    asked: list[tuple[torch.dtype, str]] = []
+
+    def ask(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+        asked.append((dtype, device.type))
+        return as_row_dtype(dtype, device)
+
+    for module in (request_context, slot_states):
+        monkeypatch.setattr(module, "as_row_dtype", ask)
+    DynamicInferenceContext(
+        max_requests=2,
+        num_blocks=9,
+        max_blocks_per_request=4,
+        block_size_tokens=4,
+        num_mamba_layers=1,
+        conv_states_shape=(3,),
+        ssm_states_shape=(2, 2),
+        conv_states_dtype=torch.float16,
+        mamba_slots=2,
+        device="meta",
+    )
+    assert asked == [(torch.float16, "meta"), (torch.float32, "meta")] * 2
