@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache.kv_pool import KVPool
+from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -477,6 +478,17 @@ def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyP
     pool = KVPool(4, 1, 1, 1, device="cpu", pin_memory=True)
     assert pool.k_buffer[0].device.type == "cpu"
     assert not any(buffer.is_pinned() for buffer in pool.k_buffer)
+
+
+def test_a_launch_writes_keys_and_values(plain_kernel: PlainKernel) -> None:
+    """P3: one for both; torch writes where it was asked to."""
+    for fused in (True, False):
+        pool = KVPool(4, 2, 1, 2, "cpu", torch.float32, fused=fused)
+        assert pool.is_fused is fused
+        rows = torch.ones(2, 1, 2)
+        pool.set_kv_buffer(1, torch.tensor([2, 3]), rows, rows)
+        assert pool.k_buffer[1][:, 0, 0].tolist() == [0, 0, 1, 1, 0]
+        assert len(plain_kernel.launches) == 1
 
 
 @pytest.mark.parametrize("pin_memory", [True, False])

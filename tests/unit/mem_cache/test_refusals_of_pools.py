@@ -131,7 +131,7 @@ INDICES = [
     ),
     *(
         Refusal(
-            lambda _, number=number: index_arguments.as_index("rows", [1, number]),
+            lambda _, number=number: index_arguments.as_index("rows", [200, -200, number, 2**70]),
             ValueError,
             f"rows has {number}, which int64 does not have",
         )

@@ -143,7 +143,5 @@ def test_a_store_knows_what_it_was_made_of(
     assert (store.last_slot, store.device) == (11 + page_size, torch.device("cpu"))
     assert (store.need_sort, store.check_ownership) == (need_sort, checked)
     assert (store.free_pages, store.pending_pages, store.held_pages) == (12 // page_size, 0, 0)
-    wanted = (
-        DeviceSlotStore if kind == "device" else HostSlotStore if need_sort or checked else HostQueueStore
-    )
-    assert type(store) is wanted
+    on_the_host = HostSlotStore if need_sort or checked else HostQueueStore
+    assert type(store) is (DeviceSlotStore if kind == "device" else on_the_host)
