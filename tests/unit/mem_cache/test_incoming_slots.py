@@ -54,6 +54,15 @@ def test_what_does_not_fit_is_named(value: Any, error: type[Exception], words: s
         _read(value)
 
 
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (2**63 - 4, 2**63 - 3, 2**63 - 2, 2**63 - 1)])
+def test_unsigned_slots_reach_from_zero_to_the_end_of_int64(numbers: tuple[int, ...]) -> None:
+    """R1: without a pool slots are plain numbers."""
+    value = torch.tensor(numbers, dtype=torch.uint64)
+    assert _read(value, pool=None) is value
+    kept = copy_for_keeps(value, 0, 4, torch.device("cpu"))
+    assert (kept.dtype, kept.tolist()) == (torch.int64, [*numbers])
+
+
 def test_tuples_of_tokens_need_slots() -> None:
     """R1: a bigram is no slot."""
     with pytest.raises(ValueError, match="plain tokens"):

@@ -527,6 +527,18 @@ def test_a_release_with_the_token_of_another_hold_is_refused(token: Any) -> None
     check_refusal(cache, Refusal(lambda it: it.dec_lock_ref(node, token), LockError, words))
 
 
+@pytest.mark.parametrize("make", KINDS)
+def test_a_reset_takes_its_nodes_apart(make: Callable[[], Cache]) -> None:
+    """X7, R6: a node that somebody kept holds on to nothing, and is known as stale."""
+    cache = make()
+    nodes = list(cache._tree.nodes())
+    cache.reset()
+    for node in nodes:
+        assert (node.children, node.parent, node.value) == ({}, None, None)
+        words = f"node {node.id} {STALE}"
+        check_refusal(cache, Refusal(lambda it, node=node: it.inc_lock_ref(node), StaleNodeError, words))
+
+
 def test_a_node_that_was_evicted_is_named() -> None:
     """X1, R6: by its number in the cache."""
     cache = make_plain()

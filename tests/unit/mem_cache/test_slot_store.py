@@ -145,3 +145,20 @@ def test_a_store_knows_what_it_was_made_of(
     assert (store.free_pages, store.pending_pages, store.held_pages) == (12 // page_size, 0, 0)
     on_the_host = HostSlotStore if need_sort or checked else HostQueueStore
     assert type(store) is (DeviceSlotStore if kind == "device" else on_the_host)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("kind", ["auto", "device"])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_a_group_leaves_nothing_pending(page_size: int, kind: StoreKind, checked: bool) -> None:
+    """A2, A6: what waited is free afterwards, and what is held is counted as before."""
+    store = make_slot_store(12, "cpu", page_size, False, checked, kind)
+    slots = store.slots_of(store.take(5), 5 * page_size)
+    for freed, free in ((2, 9), (0, 9), (1, 10)):
+        store.begin_group()
+        store.free(slots[: freed * page_size])
+        store.end_group()
+        slots = slots[freed * page_size :]
+        pages = 12 // page_size
+        assert (store.free_pages, store.pending_pages) == (free - 12 + pages, 0)
+        assert store.held_pages == 12 - free

@@ -305,6 +305,22 @@ class TestRevival:
         assert dead.parent is result.last_node.parent
         assert not dead.parent.swa_tombstone
 
+    def test_a_part_of_a_deep_node_gives_back_the_slots_of_that_part(self) -> None:
+        """S4: two pages of four are foreign; the slots of the other two stay where they are."""
+        engine = Engine(window=2)
+        engine.put(KEY[:2])
+        dead = engine.put(KEY[:6])
+        engine.put(KEY[:9])
+        engine.found(KEY[:2])
+        assert engine.cache.evict(0, 4).swa_evicted == 4
+        assert dead.value is not None
+        own = dead.value.clone()
+        slots = engine.slots(9)
+        slots[4:6] = own[2:]
+        assert engine.insert(KEY[:9], slots).adopted == ((2, 4),)
+        assert engine.inner.is_handed_out(own).tolist() == [False, False, True, True]
+        assert engine.found(KEY[:9])[2:6] == [*slots[2:4].tolist(), *own[2:].tolist()]
+
     def test_what_is_alive_above_a_revived_node_counts(self) -> None:
         """S3: a run from the root is usable, however long a window is, also where a revived node joins it."""
         engine = Engine(window=4)
