@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pymllm.mem_cache import gdn_pool, index_arguments, kv_pool, req_to_token_pool
 from pymllm.mem_cache.arguments import as_device, as_row_dtype
@@ -263,3 +264,26 @@ def test_whether_rows_can_be_read_is_asked_of_the_pools_device(monkeypatch: pyte
     KVPool(4, 1, 1, 1, "meta", torch.int8)
     GDNPool(2, 1, 1, 1, 1, 1, 2, "meta", torch.float16)
     assert asked == [(torch.int8, "meta"), (torch.float16, "meta")]
+
+
+class NoteDevices(TorchDispatchMode):
+    """Notes where the tensors are that a write into a table is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "index_put" in str(func):
+            table, index, slots, *_ = args
+            self.devices += [str(it.device) for it in (table, *index, slots)]
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_entry_is_named_and_written_on_the_device_of_the_table() -> None:
+    """P3: rows, positions and slots go there before the write, which waits for none of them."""
+    table = ReqToTokenPool(2, 4, "meta")
+    assert table.alloc(2) == [1, 2]
+    with NoteDevices() as noted:
+        table.write(([1, 2], ints(0, 3)), [5, 6])
+    assert noted.devices == ["meta"] * 4
