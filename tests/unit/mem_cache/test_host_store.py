@@ -51,10 +51,13 @@ def test_a_long_run_is_found_from_its_first_page_to_its_last(first: int, last: i
     if grouped:
         store.begin_group()
     store.give(pages)
+    store.give(np.array([11 * CHUNK + 7]))
     if grouped:
         store.end_group()
-    assert take(store, len(pages)) == pages.tolist()
     check_slot_store(store)
+    found = [page for _ in range(len(pages) // 16) for page in take(store, 16)]
+    found += take(store, len(pages) % 16)
+    assert (found, take(store, 1)) == (pages.tolist(), [11 * CHUNK + 7])
 
 
 def test_pages_found_but_not_taken_are_found_again_after_a_merge() -> None:
