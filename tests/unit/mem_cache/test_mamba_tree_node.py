@@ -87,3 +87,12 @@ def test_a_new_node_holds_nothing() -> None:
     assert counts == [0, 0, 0, 0.0, 1]
     assert (node.mamba_value, node.mamba_tombstone) == (None, False)
     assert [node.prev, node.next, node.mamba_prev, node.mamba_next] == [None] * 4
+
+
+def test_a_tensor_for_a_known_slot_is_kept_as_it_is() -> None:
+    """M7: the number is known, and is not read from a device again."""
+    node = MambaTreeNode()
+    node._track_slot = 5
+    node.mamba_value = given = torch.empty(1, dtype=torch.int64, device="meta")
+    assert node.mamba_value is given
+    assert node._track_slot == 5
