@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.buffer_operations import SHAPES
 from pymllm.oracle.expected_cells import Content, ExpectedCells
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import Malformed, MoveKV, Operation, ReadKV, WriteKV
@@ -146,5 +147,9 @@ def _demand_writable(operation: WriteKV) -> None:
     own = [slot for slot in operation.slots if slot != 0]
     if len(own) != len({*own}):
         raise ProgramError(f"slots {own} name one twice; only slot 0 may repeat")
+    if operation.shape not in SHAPES:
+        raise ProgramError(
+            f"rows are written in shape {operation.shape!r}; it must be one of {', '.join(SHAPES)}"
+        )
     if any(number not in _SMALL for row in (*operation.keys, *operation.values) for number in row):
         raise ProgramError("an element is outside -128..127, which every dtype can hold")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.keys import KEY_FORMS
 from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.oracle.outcomes import Hashes, Number, Outcome, Tokens
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
@@ -63,6 +64,7 @@ class HashJudge(PoolJudge):
 
     def _judge_hash_page(self, step: int, operation: HashPage, outcome: Outcome) -> str:
         key, prior = operation.key, operation.prior
+        _demand_form(key)
         if len(_widths(key)) > 1:
             self.evidence.meet("a page of several widths is refused")
             return self.expect_refusal(
@@ -118,7 +120,13 @@ def _widths(key: Key) -> set[int]:
     return {len(token) if isinstance(token, tuple) else 0 for token in key.tokens}
 
 
+def _demand_form(key: Key) -> None:
+    if key.form not in KEY_FORMS:
+        raise ProgramError(f"the key is in form {key.form!r}; it must be one of {', '.join(KEY_FORMS)}")
+
+
 def _demand_width(key: Key) -> None:
+    _demand_form(key)
     if len(_widths(key)) > 1:
         raise ProgramError(f"the tokens of {key} have several widths; one key has one")
 

@@ -1,0 +1,128 @@
+"""What the judge says of some programs and of all their small changes, as files that people can read.
+
+``verdicts/KIND.jsonl`` has programs with what they did, one history after the other. ``verdicts/KIND.txt``
+says of each how often it tests each law and meets each situation, and has each kind of verdict that a small
+change of it brings about, with how often, and an example. ``python -m tests.unit.oracle.verdict_book``
+writes the latter anew; with ``--all KIND-NUMBER`` it prints every verdict on one program instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import zlib
+from collections import Counter
+from pathlib import Path
+
+from pymllm.errors import ProgramError
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.history import History, read_history
+from pymllm.oracle.judge import judge_steps
+from tests.unit.oracle.small_changes import change_each
+
+__all__ = ["FOLDER", "judge_all", "list_verdicts", "read_book", "read_corpus", "tell"]
+
+FOLDER = Path(__file__).with_name("verdicts")
+_ACCEPTED = "accepted"
+
+
+def read_corpus(folder: Path = FOLDER) -> dict[str, History]:
+    """Return the programs by name: kind, and place in its file."""
+    found = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        texts = re.split(r'(?m)^(?=\{"format")', path.read_text(encoding="utf-8"))[1:]
+        for number, text in enumerate(texts, 1):
+            name = f"{path.stem}-{number}"
+            found[name] = read_history(text.splitlines(), name)
+    return found
+
+
+def read_book(folder: Path = FOLDER) -> dict[str, str]:
+    """Return what was written of each program, by its name."""
+    sections = [
+        section
+        for path in sorted(folder.glob("*.txt"))
+        for section in path.read_text(encoding="utf-8").split("\n\n")
+    ]
+    return {section.partition(":")[0]: section.rstrip("\n") for section in sections}
+
+
+def tell(name: str, history: History) -> str:
+    """Tell what the judge says of a program and of its small changes."""
+    evidence, found = judge_steps(history.header, history.steps)
+    verdicts = list_verdicts(history)
+    summed = Counter(_kind_of(said) for _, said in verdicts)
+    first: dict[str, tuple[str, str]] = {}
+    for words, said in verdicts:
+        first.setdefault(_kind_of(said), (words, said))
+    lines = [
+        f"{name}: {history.header.adapter} {json.dumps(history.header.config)}, {len(history)} operations",
+        f"tested: {_counts(evidence.exercised)}",
+        f"met: {_counts(evidence.reached)}",
+        f"refused: {'no' if found is None else found[1]}",
+        f"{len(verdicts)} changes; {_checksum(verdicts)} sums up all that is said of them, such as",
+    ]
+    for kind, count in sorted(summed.items()):
+        words, said = first[kind]
+        lines.append(f"{count:5} {said.partition(';')[0] if kind == _ACCEPTED else said}")
+        lines.append(f"      ({words})")
+    return "\n".join(lines)
+
+
+def list_verdicts(history: History) -> list[tuple[str, str]]:
+    """Return each small change of a program with what the judge says of it."""
+    return [(words, judge_all(changed)) for words, changed in change_each(history)]
+
+
+def judge_all(history: History) -> str:
+    """Say what the judge says of a program: what is wrong with it, or what was tested and met."""
+    try:
+        evidence, found = judge_steps(history.header, history.steps)
+    except ProgramError as error:
+        return f"no program: {error}"
+    if found is not None:
+        return f"{found[1]} (step {found[0].number})"
+    return f"{_ACCEPTED}; {_summary(evidence)}"
+
+
+def _summary(evidence: Evidence) -> str:
+    return f"{_counts(evidence.exercised)}; {_counts(evidence.reached)}"
+
+
+def _counts(counted: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counted.items())) or "nothing"
+
+
+def _kind_of(said: str) -> str:
+    """Return a verdict without its numbers: one of each kind is shown."""
+    if said.startswith(_ACCEPTED):
+        return _ACCEPTED
+    return re.sub(r"-?\d+(, -?\d+)*", "#", said.partition(": expected")[0])
+
+
+def _checksum(verdicts: list[tuple[str, str]]) -> str:
+    """Sum up what is too much to be shown."""
+    text = "\n".join(sorted(f"{words}: {said}" for words, said in verdicts))
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def main() -> None:
+    """Write the book, or print all of a program's verdicts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", metavar="NAME", help="print every verdict on one program")
+    chosen = parser.parse_args().all
+    corpus = read_corpus()
+    if chosen is not None:
+        print("\n".join(f"{words}\n    {said}" for words, said in list_verdicts(corpus[chosen])))
+        return
+    book: dict[str, list[str]] = {}
+    for name, history in corpus.items():
+        book.setdefault(name.rpartition("-")[0], []).append(tell(name, history))
+    for kind, sections in book.items():
+        text = "\n\n".join(sections)
+        (FOLDER / f"{kind}.txt").write_text(f"{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
