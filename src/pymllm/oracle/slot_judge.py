@@ -271,7 +271,8 @@ class SlotJudge(PoolJudge):
 
     def _refuse(self, wrong: list[Misuse], slots: list[int], operation: Operation, outcome: Outcome) -> str:
         errors = dict.fromkeys(misuse.error for misuse in wrong)
-        law = self.expect_refusal(wrong[0].law, wrong[0].situation, operation, outcome, *errors)
+        what = wrong[0].situation.removesuffix(" is refused")
+        law = self.expect_refusal(wrong[0].law, what, operation, outcome, *errors)
         for misuse in wrong:
             self.evidence.meet(misuse.situation)
         self.evidence.meet("good slots stay with a bad one", len({*slots}) > len(wrong))

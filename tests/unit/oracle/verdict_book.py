@@ -98,7 +98,8 @@ def _kind_of(said: str) -> str:
     """Return a verdict without its numbers: one of each kind is shown."""
     if said.startswith(_ACCEPTED):
         return _ACCEPTED
-    return re.sub(r"-?\d+(, -?\d+)*", "#", said.partition(": expected")[0])
+    law, colon, words = said.partition(": expected")[0].partition(": ")
+    return f"{law}{colon}{re.sub(r'-?[0-9]+(, -?[0-9]+)*', '#', words)}"
 
 
 def _checksum(verdicts: list[tuple[str, str]]) -> str:
