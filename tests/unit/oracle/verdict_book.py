@@ -1,9 +1,10 @@
 """What the judge says of some programs and of all their small changes, as files that people can read.
 
 ``verdicts/KIND.jsonl`` has programs with what they did, one history after the other. ``verdicts/KIND.txt``
-says of each how often it tests each law and meets each situation, and has each kind of verdict that a small
-change of it brings about, with how often, and an example. ``python -m tests.unit.oracle.verdict_book``
-writes the latter anew; with ``--all KIND-NUMBER`` it prints every verdict on one program instead.
+says of each how often it tests each law and meets each situation, and sums up what is said of its small
+changes: with a checksum of all of it, and an example of each kind of verdict that is new.
+``python -m tests.unit.oracle.verdict_book`` writes these pages anew; with ``--all KIND-NUMBER`` it prints
+every verdict on one program instead, to be compared with what it was.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import re
 import zlib
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pymllm.errors import ProgramError
@@ -21,7 +23,7 @@ from pymllm.oracle.history import History, read_history
 from pymllm.oracle.judge import judge_steps
 from tests.unit.oracle.small_changes import change_each
 
-__all__ = ["FOLDER", "judge_all", "list_verdicts", "read_book", "read_corpus", "tell"]
+__all__ = ["FOLDER", "judge_all", "kinds_before", "list_verdicts", "read_book", "read_corpus", "tell"]
 
 FOLDER = Path(__file__).with_name("verdicts")
 _ACCEPTED = "accepted"
@@ -48,8 +50,15 @@ def read_book(folder: Path = FOLDER) -> dict[str, str]:
     return {section.partition(":")[0]: section.rstrip("\n") for section in sections}
 
 
-def tell(name: str, history: History) -> str:
-    """Tell what the judge says of a program and of its small changes."""
+def kinds_before(name: str, book: Mapping[str, str]) -> set[str]:
+    """Return the kinds of verdicts that the pages of a kind show before a program's."""
+    kind, _, number = name.rpartition("-")
+    earlier = [book[f"{kind}-{at}"] for at in range(1, int(number))]
+    return {_kind_of(said) for text in earlier for said in re.findall(r"(?m)^ *[0-9]+ x (.*)", text)}
+
+
+def tell(name: str, history: History, known: Collection[str]) -> str:
+    """Tell what the judge says of a program and of its small changes; what is known needs no example."""
     evidence, found = judge_steps(history.header, history.steps)
     verdicts = list_verdicts(history)
     summed = Counter(_kind_of(said) for _, said in verdicts)
@@ -61,12 +70,12 @@ def tell(name: str, history: History) -> str:
         f"tested: {_counts(evidence.exercised)}",
         f"met: {_counts(evidence.reached)}",
         f"refused: {'no' if found is None else found[1]}",
-        f"{len(verdicts)} changes; {_checksum(verdicts)} sums up all that is said of them, such as",
+        f"changes: {len(verdicts)}, verdicts of {len(summed)} kinds, {_checksum(verdicts)}",
     ]
-    for kind, count in sorted(summed.items()):
+    for kind in sorted(summed.keys() - known):
         words, said = first[kind]
-        lines.append(f"{count:5} {said.partition(';')[0] if kind == _ACCEPTED else said}")
-        lines.append(f"      ({words})")
+        lines.append(f"{summed[kind]:5} x {_ACCEPTED if kind == _ACCEPTED else said}")
+        lines.append(f"        when {words}")
     return "\n".join(lines)
 
 
@@ -118,8 +127,10 @@ def main() -> None:
         print("\n".join(f"{words}\n    {said}" for words, said in list_verdicts(corpus[chosen])))
         return
     book: dict[str, list[str]] = {}
+    written: dict[str, str] = {}
     for name, history in corpus.items():
-        book.setdefault(name.rpartition("-")[0], []).append(tell(name, history))
+        written[name] = tell(name, history, kinds_before(name, written))
+        book.setdefault(name.rpartition("-")[0], []).append(written[name])
     for kind, sections in book.items():
         text = "\n\n".join(sections)
         (FOLDER / f"{kind}.txt").write_text(f"{text}\n", encoding="utf-8")
