@@ -27,6 +27,8 @@ __all__ = ["FOLDER", "judge_all", "kinds_before", "list_verdicts", "read_book", 
 
 FOLDER = Path(__file__).with_name("verdicts")
 _ACCEPTED = "accepted"
+_LONG = 18
+"""Operations from which on a program is there for what it counts: its changes would take too long."""
 
 
 def read_corpus(folder: Path = FOLDER) -> dict[str, History]:
@@ -60,7 +62,7 @@ def kinds_before(name: str, book: Mapping[str, str]) -> set[str]:
 def tell(name: str, history: History, known: Collection[str]) -> str:
     """Tell what the judge says of a program and of its small changes; what is known needs no example."""
     evidence, found = judge_steps(history.header, history.steps)
-    verdicts = list_verdicts(history)
+    verdicts = list_verdicts(history) if len(history) < _LONG else []
     summed = Counter(_kind_of(said) for _, said in verdicts)
     first: dict[str, tuple[str, str]] = {}
     for words, said in verdicts:
