@@ -42,16 +42,22 @@ def change_each(history: History) -> Iterator[Change]:
 
 
 def _change_step(step: Step) -> Iterator[tuple[str, Step]]:
-    assert step.outcome is not None
-    plain = outcome_to_plain(step.outcome)
+    outcome = step.outcome
+    assert outcome is not None
+    plain = {
+        "result": {**outcome_to_plain(outcome)["result"], **_whole(outcome.result)},
+        "effects": _whole(outcome.effects),
+        "sizes": outcome.sizes,
+    }
     where = f"step {step.number}: "
     for words, changed in _change_outcome(plain):
         try:
-            outcome = outcome_from_plain(changed)
+            other = outcome_from_plain(changed)
         except ValueError:  # no outcome says this
             continue
-        yield where + words, dataclasses.replace(step, outcome=outcome)
-    for words, changed in _change(operation_to_plain(step.operation), "op"):
+        yield where + words, dataclasses.replace(step, outcome=other)
+    asked = {**operation_to_plain(step.operation), **_whole(step.operation)}
+    for words, changed in _change(asked, "op"):
         try:
             operation = operation_from_plain(changed)
         except ValueError:
@@ -61,18 +67,24 @@ def _change_step(step: Step) -> Iterator[tuple[str, Step]]:
 
 def _change_outcome(plain: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield outcomes that differ in one value, in the answer's kind, or in one call of a pool."""
-    filled = {"effects": [], **plain}
-    yield from _change(filled, "outcome")
+    yield from _change(plain, "outcome")
     for answer in _ANSWERS:
-        if answer != plain["result"]:
+        if any(plain["result"].get(name) != value for name, value in answer.items()):
             yield f"the answer is {' '.join(answer.values())}", {**plain, "result": answer}
     for effect in _EFFECTS:
-        yield f"{effect['call']} is called, too", {**plain, "effects": [*filled["effects"], effect]}
-    for place, effect in enumerate(filled["effects"]):
+        yield f"{effect['call']} is called, too", {**plain, "effects": [*plain["effects"], effect]}
+    for place, effect in enumerate(plain["effects"]):
         if len(slots := effect.get("slots", ())) > 1:
             halves = [{**effect, "slots": part} for part in (slots[:1], slots[1:])]
-            parted = [*filled["effects"][:place], *halves, *filled["effects"][place + 1 :]]
+            parted = [*plain["effects"][:place], *halves, *plain["effects"][place + 1 :]]
             yield f"{effect['call']} is called in parts", {**plain, "effects": parted}
+
+
+def _whole(value: Any) -> Any:
+    """Return a record as plain data, with the fields that have their default."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _whole(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [*map(_whole, value)] if isinstance(value, tuple) else value
 
 
 def _change_header(header: Header) -> Iterator[tuple[str, Header]]:
