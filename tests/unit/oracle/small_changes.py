@@ -109,6 +109,7 @@ def _change(value: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _change_list(value: list[Any], where: str) -> Iterator[tuple[str, Any]]:
+    yield f"{where} is None", None
     if value:
         yield f"{where} lacks its first", value[1:]
         yield f"{where} has its last twice", [*value, value[-1]]
@@ -124,5 +125,5 @@ def _other_leaves(value: bool | int | float | str | None) -> tuple[Any, ...]:
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int | float):
-        return (value + 1, value - 1)
-    return (f"{value}x",) if isinstance(value, str) else (1,)
+        return (value + 1, value - 1, None)
+    return (f"{value}x", None) if isinstance(value, str) else (1,)
