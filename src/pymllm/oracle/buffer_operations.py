@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 __all__ = [
     "BUFFER_OPERATIONS",
+    "SHAPES",
     "MoveKV",
     "ReadKV",
     "WriteKV",
 ]
+
+SHAPES = ("flat", "heads", "strided", "batch")
+"""The shapes that rows of keys and values may be written in."""
 
 
 @dataclass(frozen=True, slots=True)
