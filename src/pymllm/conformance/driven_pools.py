@@ -66,8 +66,8 @@ class DrivenAllocator:
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Tell for each slot whether it is not free."""
-        held = self._ledger.full.held
-        return torch.tensor([self._ledger.page_of(slot) in held for slot in indices.tolist()])
+        held, page_size = self._ledger.full.held, self._ledger.page_size
+        return torch.tensor([slot // page_size in held for slot in indices.tolist()])
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
         """Name the SWA slot behind each slot, 0 where it is gone."""

@@ -160,11 +160,12 @@ class PoolJudge:
         self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
     ) -> None:
         """Test the sizes that were found against those that the model knows now."""
-        told = {name: size for name, size in found.items() if name in now}
-        wanted = {name: now[name] for name in told}
-        if told != wanted:
-            # What a first operation did not change was wrong before it.
-            was_wrong = self._sizes is None and now == before
-            self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
+        if found != now:  # not all are told, or one is wrong
+            told = {name: size for name, size in found.items() if name in now}
+            wanted = {name: now[name] for name in told}
+            if told != wanted:
+                # What a first operation did not change was wrong before it.
+                was_wrong = self._sizes is None and now == before
+                self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
         if now != before:
             self.evidence.count(law)
