@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = [
     "BUFFER_OPERATIONS",
     "MoveKV",
@@ -12,6 +14,7 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class WriteKV:
     """Write rows of keys and values (P3).
@@ -40,6 +43,7 @@ class WriteKV:
     form: str = "int64"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class MoveKV:
     """Write rows that are views of the layer's own buffers, all read before one is written (P3).
@@ -53,6 +57,7 @@ class MoveKV:
     count: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReadKV:
     """Read both whole buffers of a layer; answered by `Buffers`."""

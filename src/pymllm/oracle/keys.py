@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = ["Key", "Token"]
 
 Token = int | tuple[int, ...]
 """One element of a key: a token id, or a tuple of them (bigrams)."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a prefix cache.

@@ -29,7 +29,7 @@ class StateEnds:
 
     def locks(self, path: Path, holds: Mapping[int, Hold]) -> int:
         """Count the holds at exactly a path while it has a state (M4)."""
-        return sum(hold.path == path for hold in holds.values()) if path in self.slots else 0
+        return [hold.path for hold in holds.values()].count(path) if path in self.slots else 0
 
     def sizes(self, holds: Mapping[int, Hold]) -> dict[str, int]:
         """Return the numbers of states without and with a lock (M6)."""

@@ -167,6 +167,8 @@ def _rows_of(pools: EnginePools, lives: Sequence[LiveRequest]) -> list[np.ndarra
 
 def _joined(pieces: Sequence[torch.Tensor]) -> np.ndarray:
     """Join slots into one array on the host."""
+    if len(pieces) == 1:
+        return pieces[0].cpu().numpy()
     return torch.cat([*pieces]).cpu().numpy() if pieces else np.empty(0, dtype=np.int64)
 
 

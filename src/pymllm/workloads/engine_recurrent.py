@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -82,7 +83,8 @@ class SimulatedRecurrent:
         ]
         kinds = [buffer.recurrence for buffer in self._buffers]
         self._recurrence = Recurrence.side_by_side(kinds)
-        self._ends = np.cumsum([kind.elements for kind in kinds])[:-1]
+        ends = [*accumulate(kind.elements for kind in kinds)]
+        self._columns = [slice(end - kind.elements, end) for end, kind in zip(ends, kinds, strict=True)]
         # Drawn once: what padding carries only has to be no state of anybody's.
         most = max(kind.elements for kind in kinds)
         drawn = np.random.default_rng(seed).integers(1, 100, (BATCH_MULTIPLE, most))
@@ -136,7 +138,7 @@ class SimulatedRecurrent:
 
     def _parts(self, values: np.ndarray) -> list[np.ndarray]:
         """Cut values of all buffers into those of each."""
-        return np.split(values, self._ends, axis=1)
+        return [values[:, columns] for columns in self._columns]
 
     def _cold_run(self, live: LiveRequest) -> ColdRun:
         if live.cold_run is None:
@@ -168,7 +170,7 @@ class SimulatedRecurrent:
         self.checked_states += 1
         for buffer, states in zip(self._buffers, self._cold_run(live).bits, strict=True):
             expected, found = states[:, live.length], buffer.bits[:, live.row].cpu().numpy()
-            if not np.array_equal(found, expected):
+            if found.tobytes() != expected.tobytes():
                 layer, element = np.argwhere(found != expected)[0].tolist()
                 raise InvariantViolation(
                     "E1",
@@ -191,7 +193,7 @@ class SimulatedRecurrent:
         """
         for buffer in self._buffers:
             found, written = buffer.named.cpu().numpy(), buffer.record[:, 1:]
-            if not np.array_equal(found, written):
+            if found.tobytes() != written.tobytes():
                 layer, row, element = np.argwhere(found != written)[0].tolist()
                 raise InvariantViolation(
                     "E5",
