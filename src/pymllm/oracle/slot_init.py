@@ -45,5 +45,5 @@ def built_through_slots(kind: type[Record]) -> type[Record]:
     exec(text, names)
     made, given = names["__init__"], kind.__init__
     made.__qualname__, made.__annotations__ = given.__qualname__, given.__annotations__
-    kind.__init__ = made  # type: ignore[misc]
+    kind.__init__ = made  # type: ignore[method-assign]
     return kind
