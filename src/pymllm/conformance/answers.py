@@ -45,8 +45,9 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     if type(result) not in _LEGAL.get(type(operation), _FITS):
         legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
-    if not _fits_effects(outcome.effects):
+    effects, sizes = outcome.effects, outcome.sizes
+    if (type(effects) is not tuple or effects) and not _fits_effects(effects):
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
-    if not _fits_sizes(outcome.sizes):
+    if not _fits_sizes(sizes):
         return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
     return None
