@@ -278,7 +278,10 @@ def _record_fits(kind: Any) -> Fit:
                 return False
             deeper = tuple((at, check) for at, check in enumerate(found) if check is not None)
             known[classes] = deeper
-        return all(check(values[at]) for at, check in deeper) if deeper else True
+        for at, check in deeper:
+            if not check(values[at]):
+                return False
+        return True
 
     return fit
 
