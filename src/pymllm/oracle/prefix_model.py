@@ -86,6 +86,7 @@ class PrefixModel:
         self._births = 0
         self._sizes: dict[str, int] = {}
         self._is_counted = False
+        self._counted_changes = 0
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -140,24 +141,27 @@ class PrefixModel:
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache as a recount (R7, S6, M6).
 
-        A large cache is counted again only after what changes pages or holds, every second operation or so.
+        Counted again only after what changes pages, holds or states, every second operation or so; the dict is
+        the model's.
         """
-        if not self._is_counted:
-            self._sizes, self._is_counted = self._recount(), True
-        return self._sizes if self.states is None else self._sizes | self.states.sizes(self.holds)
+        changes = 0 if self.states is None else self.states.changes
+        if not self._is_counted or changes != self._counted_changes:
+            self._sizes, self._is_counted, self._counted_changes = self._recount(), True, changes
+        return self._sizes
 
     def _recount(self) -> dict[str, int]:
         size, pages = self.page_size, self.pages.values()
         alive = [page for page in pages if page.alive] if self.window is not None else []
         held = len([page for page in pages if page.locks])
         covered = len([page for page in alive if page.swa_locks])
-        return {
+        count = {
             "evictable_size": (len(pages) - held) * size,
             "protected_size": held * size,
             "total_size": len(pages) * size,
             "swa_evictable_size": (len(alive) - covered) * size,
             "swa_protected_size": covered * size,
         }
+        return count if self.states is None else count | self.states.sizes(self.holds)
 
     # -- match ---------------------------------------------------------------------------------------------
 
@@ -285,8 +289,7 @@ class PrefixModel:
         self.pages.clear()
         self.holds.clear()
         if self.states is not None:
-            self.states.slots.clear()
-            self.states.evicted = frozenset()
+            self.states.clear()
         return slots
 
     # -- holds ---------------------------------------------------------------------------------------------

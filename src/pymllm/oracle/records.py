@@ -278,10 +278,7 @@ def _record_fits(kind: Any) -> Fit:
                 return False
             deeper = tuple((at, check) for at, check in enumerate(found) if check is not None)
             known[classes] = deeper
-        for at, check in deeper:
-            if not check(values[at]):
-                return False
-        return True
+        return not deeper or all(check(values[at]) for at, check in deeper)
 
     return fit
 

@@ -18,11 +18,14 @@ class StateEnds:
         Track slots, by the prefixes whose states they hold.
     evicted : frozenset of Path
         Cached prefixes whose state was evicted, and their KV was not.
+    changes : int
+        Counts up whenever a state comes or goes.
     """
 
     def __init__(self) -> None:
         self.slots: dict[Path, int] = {}
         self.evicted: frozenset[Path] = frozenset()
+        self.changes = 0
 
     def __contains__(self, path: Path) -> bool:
         return path in self.slots
@@ -40,7 +43,19 @@ class StateEnds:
             "mamba_protected_size": protected,
         }
 
+    def add(self, path: Path, slot: int) -> None:
+        """Put a state at the end of a path."""
+        self.changes += 1
+        self.slots[path] = slot
+
+    def clear(self) -> None:
+        """Forget every state."""
+        self.changes += 1
+        self.slots.clear()
+        self.evicted = frozenset()
+
     def remove(self, paths: Iterable[Path]) -> None:
         """Take states away; their KV may stay."""
+        self.changes += 1
         for path in paths:
             del self.slots[path]
