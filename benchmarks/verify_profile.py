@@ -51,8 +51,8 @@ ROOMS = {
 """Parts by room."""
 
 PARTS = (
-    "Hypothesis", "machine", "engine", "adapter", "cache", "judge", "walks", "again", "garbage", "smoke", "smaller",
-    "rest",
+    "Hypothesis", "machine", "engine", "adapter", "cache", "judge", "walks", "again", "garbage", "smoke",
+    "smaller", "rest",
 )  # fmt: skip
 """Columns of the table: `machine` is the machines, the examiner and what counts for them."""
 

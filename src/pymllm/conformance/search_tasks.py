@@ -20,7 +20,7 @@ __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
 _BURST_ACTS = 400
-# An engine's act is many operations: 80 acts test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
+# An engine's act is many operations: 80 test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
 _BURST_ACTS_OF_AN_ENGINE = 80
 _BURST_SECONDS = 5.0  # at most: it ends once the law was tested, which takes longer on a busy machine
 
