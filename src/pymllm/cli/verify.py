@@ -64,8 +64,8 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
     type=click.IntRange(1, 10_000_000),
     metavar="N",
     show_default="as many as the profile has time for",
-    help="Programs per machine and configuration, the same everywhere; a law that so few do not test is "
-    "unknown (1 leaves most of them, 60 few).",
+    help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "
+    "unknown: with 1 that is most laws; what breaks seldom needs hundreds.",
 )
 @jobs_option
 @timeout_option
