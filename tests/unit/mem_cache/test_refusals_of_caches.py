@@ -37,6 +37,8 @@ KEYS = [
     Refusal(lambda _: hash_token_ids("12"), TypeError, TOKENS[0].format("str")),
     Refusal(lambda _: hash_token_ids({1: 2}), TypeError, TOKENS[0].format("dict")),
     Refusal(lambda _: hash_token_ids([1, 2.0]), TypeError, f"token_ids[1] has 2.0: {TOKENS[1]}"),
+    Refusal(lambda _: hash_token_ids([0, 2**32 - 1, "x"]), TypeError, f"token_ids[2] has 'x': {TOKENS[1]}"),
+    Refusal(lambda _: hash_token_ids([0, 2**32 - 1, -1]), ValueError, f"token -1 {TOKENS[2]}"),
     Refusal(lambda _: hash_token_ids([7, 9, True]), TypeError, f"token_ids[2] has True: {TOKENS[1]}"),
     Refusal(
         lambda _: hash_token_ids([(7, 9), (3, False)]), TypeError, f"token_ids[1] has False: {TOKENS[1]}"

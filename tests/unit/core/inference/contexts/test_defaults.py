@@ -81,3 +81,25 @@ def test_objects_say_what_they_are(make_context: Callable[..., Any]) -> None:
     assert repr(context) == f"DynamicInferenceContext(requests=1 of 3, {blocks}, None)"
     assert repr(context.batch_dimensions) == "BatchDimensions(decode_req_count=0, prefill_req_count=1)"
     assert repr(PrefixCachingEvictionPolicy.REF_ZERO) == "PrefixCachingEvictionPolicy.REF_ZERO"
+
+
+def test_tables_have_their_documented_dtypes(make_context: Callable[..., Any]) -> None:
+    """Section 8: whoever reads them on a device counts on the width."""
+    slots = make_context().slots
+    context = DynamicInferenceContext(
+        max_requests=3, num_blocks=9, max_blocks_per_request=3, block_size_tokens=4
+    )
+    blocks = context.kv_block_allocator
+    narrow = [
+        blocks.block_ref_counts,
+        blocks.block_parents,
+        context.request_to_kv_block_ids,
+        context.mamba_metadata.request_to_mamba_state_idx,
+        slots.block_to_slot,
+        slots.slot_to_block,
+        slots.free_slots,
+    ]
+    assert {table.dtype for table in narrow} == {torch.int32}
+    assert {table.dtype for table in (blocks.block_hashes, blocks.block_timestamps)} == {torch.int64}
+    shapes = [list(table.shape) for table in narrow]
+    assert shapes == [[9], [9], [3, 3], [3], [9], [3], [3]]

@@ -76,6 +76,23 @@ def test_a_table_elsewhere_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) 
     assert sent == [([1, 0, 3], "meta")]
 
 
+def test_rows_of_states_go_where_the_states_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: the table may be on another device than they are; a table that says so stands in for it."""
+    moved: list[tuple[Any, ...]] = []
+
+    class Table(torch.Tensor):
+        device = torch.device("cuda", 1)
+
+        def index_select(self, dim: int, index: Any) -> Any:
+            return SimpleNamespace(to=lambda *where: moved.append((dim, index, *where)))
+
+    monkeypatch.setattr(live_states, "row_index", lambda numbers, device: (numbers.tolist(), str(device)))
+    table = torch.zeros(4, dtype=torch.int32).as_subclass(Table)
+    context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
+    LiveStates(context, CONV, SSM).rows([2, 1])
+    assert moved == [(0, ([2, 1], "cuda:1"), torch.device("cpu"), torch.int64)]
+
+
 def test_buffers_are_the_contexts() -> None:
     """X5: shared by design."""
     conv, ssm = make_live([0]).buffers()
