@@ -108,6 +108,18 @@ class DeviceSlotStore(SlotStore):
         else:
             self.give(self.claim(indices))
 
+    def free_starts(self, starts: torch.Tensor) -> None:
+        """Give back the pages that begin at ``starts``, each named once.
+
+        Notes
+        -----
+        Without checks nothing has to be told apart, so nothing waits for the device.
+        """
+        if self.check_ownership or self.page_size == 1:
+            self.free(starts)
+        else:
+            self.give(self._pages_of(self._read(starts)))
+
     def claim(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
         pages = self.check_held(indices)

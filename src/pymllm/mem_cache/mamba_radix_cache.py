@@ -23,10 +23,11 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan
 from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
-from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots, read_track_slot
+from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
 
 __all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
 
@@ -109,7 +110,8 @@ class MambaRadixCache(BasePrefixCache):
         self.mamba_pool = as_pool(mamba_pool, "mamba_pool", "free_track_slot")
         self.on_node_evict = as_callback(on_node_evict)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
-        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device)
+        keeps_pages = counts_in_pages(self.pool, self.page_size, self.device)
+        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages)
         self._states = CachedStates(self._tree)
         self.full_lru = LRUList()
         self._callbacks = EvictionCallbacks()
@@ -276,7 +278,7 @@ class MambaRadixCache(BasePrefixCache):
                 )
         tree = self._tree
         walk = tree.walk(paged)
-        new = copy_for_keeps(slots, walk.length, paged.length, self.device)
+        new = copy_for_tree(tree, slots, walk.length, paged.length)
         if walk.shared:
             assert walk.partial is not None
             walk.path.append(self._split(walk.partial, walk.shared))
@@ -411,7 +413,7 @@ class MambaRadixCache(BasePrefixCache):
             plan.give_back(self.mamba_pool)
             if removed and self.pool is not None:
                 try:
-                    self.pool.free(self._tree.hand_over(removed))
+                    return_slots(self.pool, self._tree, removed)
                 except BaseException:
                     plan.call_off()
                     raise

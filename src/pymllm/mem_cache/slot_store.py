@@ -80,6 +80,10 @@ class SlotStore(ABC):
         """Give back the pages that ``indices`` names, or refuse all of them."""
         self.give(self.claim(indices))
 
+    def free_starts(self, starts: torch.Tensor) -> None:
+        """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
+        self.free(starts)
+
     @abstractmethod
     def clear(self) -> None:
         """Make every page free, as in a new store, and close the group."""
@@ -87,6 +91,11 @@ class SlotStore(ABC):
     @abstractmethod
     def take(self, count: int) -> Pages | None:
         """Hand out ``count`` pages, or return ``None`` and change nothing (laws A3, A4, X4)."""
+
+    def take_slots(self, count: int) -> torch.Tensor | None:
+        """Hand out ``count`` slots in whole pages, as `take` and `slots_of` do."""
+        pages = self.take(-(-count // self.page_size))
+        return None if pages is None else self.slots_of(pages, count)
 
     @abstractmethod
     def claim(self, indices: torch.Tensor) -> Pages:

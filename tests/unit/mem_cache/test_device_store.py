@@ -162,6 +162,20 @@ def test_pages_are_told_apart_alike_near_the_host_and_far_from_it(
 
 
 @pytest.mark.gpu
+def test_pages_named_by_their_first_slots_do_not_wait() -> None:
+    """A5: what a cache gives back is known to be distinct; inside a group, too."""
+    allocator = TokenToKVPoolAllocator(64, "cuda", 16)
+    slots = allocator.alloc(64)
+    with synchronisations() as waits:
+        allocator.free_pages(slots[:32:16])
+        allocator.free_group_begin()
+        allocator.free_pages(slots[32::16])
+        allocator.free_group_end()
+    assert [str(wait.message) for wait in waits] == []
+    assert allocator.available_size() == 64
+
+
+@pytest.mark.gpu
 def test_paged_windows_wait_once_per_free() -> None:
     """Issue 10: for pages and halves together, whether halves are gone or not."""
     allocator = SWATokenToKVPoolAllocator(64, 64, "cuda", 4)
