@@ -79,12 +79,12 @@ class RecordingPool(Recorder):
 class RecordingPagedPool(RecordingPool):
     """The same around a pool that takes pages by their first slots."""
 
-    def free_pages(self, starts: torch.Tensor) -> None:
+    def free_pages(self, starts: Any) -> None:
         """Give pages back; written down as the `free` of all their slots that it stands for."""
         self._fail_if_told("free")
         self.inner.free_pages(starts)
-        slots = starts.reshape(-1, 1) + torch.arange(self.inner.page_size, device=starts.device)
-        self._record(Effect("free", _plain(slots)))
+        offsets = range(self.inner.page_size)
+        self._record(Effect("free", tuple(start + at for start in starts.tolist() for at in offsets)))
 
 
 class RecordingSWAPool(RecordingPool):

@@ -38,6 +38,8 @@ class EdgeSlots(EdgeKey):
         """The KV slots, one per token: the node's own, or made now where it keeps its pages."""
         if self._starts is None:
             return self._value
+        if self._starts.size == self._length:
+            return torch.from_numpy(self._starts)
         return expand_pages(self._starts, self._length // self._starts.size)
 
     @value.setter

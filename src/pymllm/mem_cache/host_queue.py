@@ -124,9 +124,11 @@ class HostQueueStore(HostPages):
         page: int = min(numbers) // self.page_size
         return page if 0 < page <= self.pages and max(numbers) // self.page_size == page else 0
 
-    def free_starts(self, starts: torch.Tensor) -> None:
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once, and no more than are handed out."""
-        pages = self.check_held(starts)
+        if not isinstance(starts, np.ndarray):
+            starts = self._read(starts)
+        pages = starts if self.page_size == 1 else self._pages_of(starts)
         self._check_count(pages.size)
         self.give(pages)
 

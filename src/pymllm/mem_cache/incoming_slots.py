@@ -109,9 +109,13 @@ def copy_for_tree(
     at all pages would add 5 us to the 23 of an insert in T3. Cost: one copy of what is kept. Laws: R1, X5.
     """
     if tree.keeps_pages:
-        numbers, size = slots.cpu().numpy()[start:stop], tree.page_size
-        if start == stop or (
-            numbers.item(size - 1) - numbers.item(0) == numbers.item(-1) - numbers.item(-size) == size - 1
+        numbers, size = (slots if slots.is_cpu else slots.cpu()).numpy()[start:stop], tree.page_size
+        if (
+            size == 1
+            or start == stop
+            or (
+                numbers.item(size - 1) - numbers.item(0) == numbers.item(-1) - numbers.item(-size) == size - 1
+            )
         ):
             starts: PageStarts = numbers[::size].astype(np.int64)
             return starts

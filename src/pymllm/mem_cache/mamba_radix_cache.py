@@ -421,12 +421,9 @@ class MambaRadixCache(BasePrefixCache):
             self._callbacks.inside = None
 
     def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
-        """Split a node; the state stays with the lower half, whose end it belongs to (M3).
-
-        The upper half is listed as the most recent: the insert that needs it is about to stamp it.
-        """
+        """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
         upper = self._tree.split(node, tokens)
-        self.full_lru.insert_mru(upper)
+        self.full_lru.insert_behind(upper, node)
         return upper
 
     def _stamp(self, path: list[MambaTreeNode]) -> None:
@@ -436,14 +433,16 @@ class MambaRadixCache(BasePrefixCache):
         if not path:
             return
         last = path[-1]
+        if path[0].last_access_time == last.last_access_time:  # then all were, and stand together in the list
+            self.full_lru.touch_stretch_mru(last, path[0])
+        else:
+            self.full_lru.touch_path_mru(path)
         is_leaf = tree.is_evictable_leaf(last)  # the only one of the path that can be a victim of phase 1
         if is_leaf:
             tree.leaves.discard(last)
         self._states.stamp(path, now)
         if is_leaf:
             tree.leaves.add(last)
-        self.full_lru.touch_path_mru(path)
-        self._states.lru.touch_path_mru(path)
 
 
 def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:

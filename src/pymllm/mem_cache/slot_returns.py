@@ -35,12 +35,9 @@ def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
     Of 13,000 slots in pages of 16, reading all of them and telling their pages apart takes 38 us of a request
     of T3 in ``benchmarks``; this takes 11. On a device nothing waits.
     """
-    if tree.page_size > 1 and takes_pages(pool):
+    if takes_pages(pool):
         starts = tree.page_starts(nodes)
-        if starts is not None:
-            pool.free_pages(torch.from_numpy(starts))
-        else:
-            pool.free_pages(tree.hand_over(nodes)[:: tree.page_size])
+        pool.free_pages(tree.hand_over(nodes)[:: tree.page_size] if starts is None else starts)
     else:
         pool.free(tree.hand_over(nodes))
 
@@ -70,8 +67,9 @@ def takes_pages(pool: Any) -> bool:
 
 
 def counts_in_pages(pool: Any, page_size: int, device: torch.device) -> bool:
-    """Tell whether a tree over a pool may keep pages instead of slots: only the pool's own numbers are known.
+    """Tell whether a tree over a pool may keep the first slots of pages, in NumPy, instead of all in tensors.
 
-    On a device they stay there, and so do all slots of a node, which are copied in one launch.
+    A page of one slot is its first slot; what the others of larger pages are is known of such a pool alone.
+    On a device all slots of a node stay there, since they are copied in one launch.
     """
-    return page_size > 1 and device.type == "cpu" and takes_pages(pool)
+    return device.type == "cpu" and (page_size == 1 or takes_pages(pool))

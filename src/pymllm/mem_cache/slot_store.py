@@ -14,7 +14,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_size, as_switch
@@ -80,9 +82,9 @@ class SlotStore(ABC):
         """Give back the pages that ``indices`` names, or refuse all of them."""
         self.give(self.claim(indices))
 
-    def free_starts(self, starts: torch.Tensor) -> None:
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
-        self.free(starts)
+        self.free(torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts)
 
     @abstractmethod
     def clear(self) -> None:

@@ -6,7 +6,9 @@ It hands out indices and never touches a KV row. Windowed caches use
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.slot_store import StoreKind, make_slot_store
@@ -156,15 +158,16 @@ class TokenToKVPoolAllocator:
         """
         self._store.free(indices)
 
-    def free_pages(self, starts: torch.Tensor) -> None:
+    def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give whole pages back, each named once, by its first slot.
 
         For caches, which know their pages: `free` would have to tell them apart among all their slots.
 
         Parameters
         ----------
-        starts : torch.Tensor
+        starts : torch.Tensor or numpy.ndarray
             First slots of pages that `alloc` handed out, no page twice: any integer dtype, shape and device.
+            An array is ``int64`` and has one dimension, as caches keep them.
 
         Raises
         ------

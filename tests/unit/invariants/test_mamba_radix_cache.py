@@ -110,7 +110,7 @@ def offer_a_held_state(it: Family) -> None:
 
 
 def confuse_the_oldest_state(it: Family) -> None:
-    it.kept.unlocked._blocks.clear()
+    it.kept.unlocked._queue.move_to_end(it.old.last_access_time)
 
 
 # -- the lists -----------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ class _Counting(TokenToKVPoolAllocator):
 
 
 class _Paging(_Counting):
-    def free_pages(self, starts: torch.Tensor) -> None:
-        self.freed += starts.numel() * self.page_size
+    def free_pages(self, starts: Any) -> None:
+        self.freed += len(starts) * self.page_size
         super().free_pages(starts)
 
 
@@ -52,7 +52,7 @@ def test_pool_takes_pages_where_nobody_replaced_free_alone(
     pool = make(kind, *sizes)
     assert takes_pages(pool) is expected
     assert counts_in_pages(pool, 4, torch.device("cpu")) is expected
-    assert not counts_in_pages(pool, 1, torch.device("cpu"))
+    assert counts_in_pages(pool, 1, torch.device("cpu"))  # a slot is all of its page, whose ever it is
     assert not counts_in_pages(pool, 4, torch.device("meta"))
 
 

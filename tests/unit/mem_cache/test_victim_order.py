@@ -142,3 +142,43 @@ def test_order_agrees_with_sorting_however_it_is_used() -> None:
         if members and source.random() < 0.1:
             assert order.oldest() is members[min(members)]
     assert drain(order) == sorted(members)
+
+
+@pytest.mark.parametrize("used", [1, 2, 4])
+@pytest.mark.parametrize("others", [0, 1])
+def test_path_that_is_used_again_as_a_whole_or_in_part(used: int, others: int) -> None:
+    """R8: the part that is used gets the new access; what is below it, and other paths, keep theirs."""
+    order: VictimOrder[Aged] = VictimOrder()
+    path, aside = [Aged(3.0, depth) for depth in (4, 8, 12, 16)], [Aged(5.0, 4)] * others
+    for node in [*path, *aside]:
+        order.add(node)
+    order.restamp(path[:used], 6.0)
+    order.restamp(path[:used], 7.0)
+    assert len(order) == 4 + others
+    assert all(node in order for node in [*path, *aside])
+    rest = [(3.0, depth) for depth in (4, 8, 12, 16)[used:]]
+    assert drain(order) == [*rest, *[(5.0, 4)] * others, *((7.0, depth) for depth in (4, 8, 12, 16)[:used])]
+
+
+def test_numbers_may_come_in_any_order() -> None:
+    """R5: what comes in turn queues up, what comes late is sorted in, and both leave as they should."""
+    order: VictimOrder[Aged] = VictimOrder()
+    nodes = {number: Aged(float(number), 1) for number in (5, 2, 9, 700, 3, 701, 600)}
+    for node in nodes.values():
+        order.add(node)
+    for number in (700, 3):
+        order.discard(nodes[number])
+    order.add(nodes[700])
+    assert [access for access, _ in drain(order)] == [2.0, 5.0, 9.0, 600.0, 700.0, 701.0]
+
+
+def test_late_numbers_that_come_and_go_leave_nothing_behind() -> None:
+    """R5: a block that empties again and again does not make the heap of blocks grow."""
+    order: VictimOrder[Aged] = VictimOrder()
+    order.add(Aged(1e6, 1))
+    for number in range(0, 500_000, 500):
+        late = Aged(float(number), 1)
+        order.add(late)
+        order.discard(late)
+    assert len(order._old._heap) < 200
+    assert drain(order) == [(1e6, 1)]
