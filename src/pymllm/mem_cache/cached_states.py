@@ -76,7 +76,9 @@ class CachedStates:
                 self.lru.touch_stretch_mru(states[-1], states[0])
             else:
                 self.lru.touch_path_mru(states)
-            self.unlocked.restamp([node for node in states if not node.mamba_lock_ref], now)
+            if self.protected:
+                states = [node for node in states if not node.mamba_lock_ref]
+            self.unlocked.move(states, now)
         for node in path:
             node.last_access_time = now
 

@@ -46,8 +46,9 @@ class MambaRadixCache(BasePrefixCache):
     page_size : int
         Tokens per KV page; keys and values are cut down to whole pages. Must be the allocator's.
     token_to_kv_pool_allocator : allocator, optional
-        Owner of the KV slots: ``free(indices)`` is required; ``page_size``, ``device`` and
-        ``check_ownership`` are honoured. Without one, slots are plain numbers on the CPU.
+        Owner of the KV slots: ``free(indices)`` is required; ``free_pages`` is used where present,
+        ``page_size``, ``device`` and ``check_ownership`` are honoured. Without one, slots are plain numbers
+        on the CPU.
     mamba_pool : pool, optional
         Owner of the track slots: ``free_track_slot(slot)`` is required. The cache copies no state: its
         user copies a working state into a track slot and hands that over. Without one, track slots are plain
@@ -437,12 +438,9 @@ class MambaRadixCache(BasePrefixCache):
             self.full_lru.touch_stretch_mru(last, path[0])
         else:
             self.full_lru.touch_path_mru(path)
-        is_leaf = tree.is_evictable_leaf(last)  # the only one of the path that can be a victim of phase 1
-        if is_leaf:
-            tree.leaves.discard(last)
+        if tree.is_evictable_leaf(last):  # the only one of the path that can be a victim of phase 1
+            tree.leaves.move((last,), now)
         self._states.stamp(path, now)
-        if is_leaf:
-            tree.leaves.add(last)
 
 
 def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:

@@ -45,7 +45,7 @@ class RadixCache(BasePrefixCache):
         Tokens that the model's window layers look back (W). With it, nodes may lose their window KV alone
         (tombstones) and a match must end in a whole window of alive tokens.
     token_to_kv_pool_allocator : allocator, optional
-        Owner of the slots: ``free(indices)`` is required; ``free_swa``, ``move_swa`` and
+        Owner of the slots: ``free(indices)`` is required; ``free_pages``, ``free_swa``, ``move_swa`` and
         ``translate_to_swa`` are used where present, ``page_size``, ``device`` and ``check_ownership``
         honoured. Without one, slots are plain numbers on the CPU and simply forgotten.
     on_node_evict : callable, optional

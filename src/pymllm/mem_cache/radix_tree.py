@@ -304,9 +304,9 @@ class RadixTree(Generic[NodeT]):
             starts = self.page_starts(nodes)
             if starts is None:
                 return torch.cat([node.value for node in nodes if node.value is not None])
-            if self.page_size == 1:
-                return torch.from_numpy(starts.copy() if len(nodes) == 1 else starts)
-            return expand_pages(starts, self.page_size)
+            if self.page_size > 1:
+                return expand_pages(starts, self.page_size)
+            return torch.from_numpy(starts.copy() if len(nodes) == 1 else starts)
         if len(nodes) == 1:
             assert nodes[0]._value is not None
             return nodes[0]._value.clone()

@@ -100,8 +100,8 @@ class VictimOrder(Generic[NodeT]):
     Notes
     -----
     A node's ``last_access_time`` and ``_depth`` must not change while it is a member: `discard` it,
-    stamp it, `add` it again. Cost: every operation is O(1) amortised (the heap of blocks grows by one
-    entry per 512 accesses). Laws: R5, R8, S3.
+    stamp it, `add` it again; or `move` it. Cost: every operation is O(1) amortised (the heap of blocks grows
+    by one entry per 512 accesses). Laws: R5, R8, S3.
 
     Most accesses leave one member behind (their leaf), so a lone member is stored bare and only several
     of one access get a container of their own.
@@ -139,11 +139,11 @@ class VictimOrder(Generic[NodeT]):
         else:
             self._at[number] = _SameAccess((held, node))
 
-    def restamp(self, nodes: Sequence[NodeT], now: float) -> None:
-        """Give members of one path, shallowest first, a new access that no other member has.
+    def move(self, nodes: Sequence[NodeT], now: float) -> None:
+        """File members of one path, shallowest first, under the newest access, which no other member has.
 
-        Together, because of a chain of 1,000 states that was used as a whole before, only the number
-        changes: 0.04 us a node instead of 0.4.
+        Their ``last_access_time`` is the caller's to set, before anything else is asked of the order. Together,
+        because then only the number of a path changes that was used as a whole before: 0.4 us a node less.
         """
         if not nodes:
             return
@@ -158,10 +158,9 @@ class VictimOrder(Generic[NodeT]):
                 self.discard(node)
             held = nodes[0] if len(nodes) == 1 else _SameAccess(nodes)
             self._size += len(nodes)
-        for node in nodes:
-            node.last_access_time = now
         self._at[now] = held
-        self._enter(now)
+        self._queue[now] = None
+        self._newest = now
 
     def discard(self, node: NodeT) -> None:
         """Remove a member."""
@@ -193,9 +192,9 @@ class VictimOrder(Generic[NodeT]):
             self._old.add(int(number))
 
     def _leave(self, number: float) -> None:
-        if number in self._queue:
+        try:
             del self._queue[number]
-        else:
+        except KeyError:
             self._old.discard(int(number))
 
 

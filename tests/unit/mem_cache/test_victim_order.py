@@ -27,6 +27,13 @@ def drain(order: VictimOrder[Aged]) -> list[tuple[float, int]]:
     return taken
 
 
+def move(order: VictimOrder[Aged], nodes: list[Aged], now: float) -> None:
+    """Use nodes again."""
+    order.move(nodes, now)
+    for node in nodes:
+        node.last_access_time = now
+
+
 def test_empty_order_has_no_oldest() -> None:
     """R5: nothing can be evicted where nothing is."""
     order: VictimOrder[Aged] = VictimOrder()
@@ -74,26 +81,26 @@ def test_member_removed_from_the_middle_of_one_access_is_gone() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_restamped_members_are_the_youngest(count: int) -> None:
+def test_moved_members_are_the_youngest(count: int) -> None:
     """R8: a path that is used again leaves its old places together, and the shallowest stays the oldest."""
     order: VictimOrder[Aged] = VictimOrder()
     path = [Aged(float(access), depth) for depth, access in enumerate((9, 9, 4, 3, 3)[:count], start=1)]
     other = Aged(5.0, 7)
     for node in [*path, other]:
         order.add(node)
-    order.restamp(path, 10.0)
+    move(order, path, 10.0)
     assert len(order) == count + 1
     assert all(node in order for node in path)
     assert drain(order) == [(5.0, 7), *((10.0, depth) for depth in range(1, count + 1))]
 
 
-def test_member_of_a_restamped_access_comes_and_goes() -> None:
+def test_member_of_a_moved_access_comes_and_goes() -> None:
     """R5: nodes enter and leave the container of a path like any other."""
     order: VictimOrder[Aged] = VictimOrder()
     path = [Aged(float(depth), depth) for depth in (4, 8)]
     for node in path:
         order.add(node)
-    order.restamp(path, 20.0)
+    move(order, path, 20.0)
     order.discard(path[0])
     order.add(Aged(20.0, 2))
     assert drain(order) == [(20.0, 2), (20.0, 8)]
@@ -152,8 +159,8 @@ def test_path_that_is_used_again_as_a_whole_or_in_part(used: int, others: int) -
     path, aside = [Aged(3.0, depth) for depth in (4, 8, 12, 16)], [Aged(5.0, 4)] * others
     for node in [*path, *aside]:
         order.add(node)
-    order.restamp(path[:used], 6.0)
-    order.restamp(path[:used], 7.0)
+    move(order, path[:used], 6.0)
+    move(order, path[:used], 7.0)
     assert len(order) == 4 + others
     assert all(node in order for node in [*path, *aside])
     rest = [(3.0, depth) for depth in (4, 8, 12, 16)[used:]]
