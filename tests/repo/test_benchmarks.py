@@ -87,6 +87,7 @@ def test_every_scenario_of_the_table_is_there() -> None:
         "T1a", "T1b", "T1c", "T2", "T3", "T4", "T5", "T6a", "T6b", "T7", "T8"
     ]  # fmt: skip
     assert chosen(["T5", "T1?-p16"]) == ["T1a-p16", "T1b-p16", "T1c-p16", "T5-1", "T5-128", "T5-4096"]
+    assert {id.split("-")[0] for id in chosen(["T6"])} == {"T6a", "T6b"}
 
 
 @pytest.mark.parametrize(
@@ -134,5 +135,6 @@ def test_one_command_prints_the_table_and_writes_the_document(
     assert document["schema"] == "pymllm.peers"
     assert [one["id"] for one in document["scenarios"]] == ["T7-allocate-1"]
     with pytest.raises(SystemExit) as ended:
-        main(["--scenario", "T9"])
+        main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
+    assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err

@@ -128,12 +128,13 @@ class OwnPrefixCache(BaseAdapter, ABC):
         kind, page_size = self.config["pool"], self._size("page_size")
         if kind == "none":
             return None
+        # What an insert is to refuse, the pool's books tell it; by default those of a GPU are not asked.
         inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
         if kind == "token":
-            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size)
+            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size, check_ownership=True)
         elif kind == "swa":
             slots, swa_slots = self._size("slots"), self._size("swa_slots")
-            inner = SWATokenToKVPoolAllocator(slots, swa_slots, self._device, page_size)
+            inner = SWATokenToKVPoolAllocator(slots, swa_slots, self._device, page_size, check_ownership=True)
         else:
             raise ValueError(f"pool is {kind!r}; it must be none, token or swa")
         return record_around(inner, lambda effect: self.effects.append(effect))

@@ -74,6 +74,10 @@ class HostPages(SlotStore):
         """Return a zero for each page, page 0 included."""
         return np.zeros(self.pages + 1, np.int32)
 
+    def forget(self, table: NDArray[np.int32], pages: NDArray[np.integer]) -> None:
+        """Write a zero to a table for each of some pages, repeats and all."""
+        table[pages] = 0
+
     def _read(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return ``indices`` as one dimension of int64, without a copy where they are that."""
         try:

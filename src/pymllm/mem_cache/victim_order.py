@@ -142,8 +142,8 @@ class VictimOrder(Generic[NodeT]):
     def move(self, nodes: Sequence[NodeT], now: float) -> None:
         """File members of one path, shallowest first, under the newest access, which no other member has.
 
-        Their ``last_access_time`` is the caller's to set, before anything else is asked of the order. Together,
-        because then only the number of a path changes that was used as a whole before: 0.4 us a node less.
+        Their ``last_access_time`` is the caller's to set, before anything else is asked of the order.
+        Together, because of a path that was used as a whole before only the number changes: 0.4 us a node less.
         """
         if not nodes:
             return

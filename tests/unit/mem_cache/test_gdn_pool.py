@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from tests.far_device import Apart
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -412,3 +413,17 @@ def test_pool_tells_which_track_slots_are_handed_out() -> None:
     pool.free_track_slot(5)
     assert slots == [5, 6]
     assert [slot for slot in range(-9, 9) if pool.is_track_slot_handed_out(slot)] == [6]
+
+
+def test_copies_and_resets_wait_for_nothing(apart: Apart) -> None:
+    """P5, issue 10: rows are ints, or indices on the device."""
+    device, synchronisations = apart
+    pool = make_pool(device=device)
+    src, dst = torch.tensor([1, 2], device=device), torch.tensor([5, 6], device=device, dtype=torch.int32)
+    with synchronisations() as waits:
+        pool.copy_states(1, 5)
+        pool.copy_states(src, dst)
+        pool.reset_states(3)
+        pool.reset_states(dst)
+        pool.clear()
+    assert waits == []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache.kv_pool import KVPool
+from tests.far_device import Apart
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -499,3 +500,16 @@ def test_the_pool_shows_its_shape() -> None:
     assert repr(make_pool(page_size=4)) == (
         "KVPool(size=8, layer_num=2, k=2x4, v=3x2, dtype=torch.float32, device='cpu', page_size=4)"
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_write_waits_for_nothing(apart: Apart, dtype: torch.dtype) -> None:
+    """P3, issue 10: with indices on the device, whoever moves the rows."""
+    device, synchronisations = apart
+    pool = make_pool(device)
+    indices = torch.tensor([3, 0, 7, 0], device=device, dtype=dtype)
+    k, v = make_rows(pool, 4)
+    with synchronisations() as waits:
+        pool.set_kv_buffer(1, indices, k, v)
+    assert waits == []
+    assert torch.equal(pool.k_buffer[1].cpu()[[3, 7]], k.cpu()[[0, 2]])

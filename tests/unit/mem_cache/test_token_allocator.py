@@ -533,3 +533,18 @@ def test_indices_of_the_other_device_are_taken_back() -> None:
         allocator = TokenToKVPoolAllocator(4, device, check_ownership=True)
         allocator.free(alloc(allocator, 3).to(other))
         assert allocator.available_size() == 4
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_pool_from_inference_mode_works_outside(make: Make, page_size: int, checked: bool) -> None:
+    """A3, X7: it is often built, and cleared, where a model is loaded."""
+    with torch.inference_mode():
+        allocator = make(8, page_size, check_ownership=checked)
+    slots = alloc(allocator, 4)
+    allocator.free(slots)
+    with torch.inference_mode():
+        allocator.clear()
+        slots = alloc(allocator, 8)
+    allocator.free(slots)
+    assert allocator.available_size() == 8
