@@ -143,7 +143,7 @@ class VictimOrder(Generic[NodeT]):
         """File members of one path, shallowest first, under the newest access, which no other member has.
 
         Their ``last_access_time`` is the caller's to set, before anything else is asked of the order.
-        Together, because of a path that was used as a whole before only the number changes: 0.4 us a node less.
+        Together, since of a path that was used as a whole before only the number changes: 0.4 us a node less.
         """
         if not nodes:
             return
