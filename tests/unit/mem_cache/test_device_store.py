@@ -174,6 +174,20 @@ def test_pages_are_told_apart_alike_near_the_host_and_far_from_it(
         assert store.claim(torch.tensor(named, device=device)).tolist() == pages
 
 
+def test_pages_named_by_their_first_slots_do_not_wait(apart: Apart) -> None:
+    """A5: what a cache gives back is known to be distinct; inside a group, too."""
+    device, synchronisations = apart
+    allocator = TokenToKVPoolAllocator(64, device, 16)
+    slots = allocator.alloc(64)
+    with synchronisations() as waits:
+        allocator.free_pages(slots[:32:16])
+        allocator.free_group_begin()
+        allocator.free_pages(slots[32::16])
+        allocator.free_group_end()
+    assert waits == []
+    assert allocator.available_size() == 64
+
+
 def test_paged_windows_wait_once_per_free(apart: Apart) -> None:
     """Issue 10: for pages and halves together, whether halves are gone or not."""
     device, synchronisations = apart

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -162,3 +163,20 @@ def test_a_group_leaves_nothing_pending(page_size: int, kind: StoreKind, checked
         pages = 12 // page_size
         assert (store.free_pages, store.pending_pages) == (free - 12 + pages, 0)
         assert store.held_pages == 12 - free
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize(
+    "options",
+    [{"store": "device"}, {"check_ownership": True}, {"need_sort": False, "check_ownership": False}],
+    ids=["device", "checked", "queue"],
+)
+def test_pages_come_back_by_their_first_slots(options: dict[str, Any], page_size: int) -> None:
+    """A2: named in a tensor, as callers have them, or in an array, as caches keep them."""
+    store = make(size=8 * page_size, page_size=page_size, **options)
+    store.take(6)
+    store.free_starts(torch.tensor([2, 5]) * page_size)
+    store.free_starts(np.array([4, 1]) * page_size)
+    assert (store.free_pages, store.held_pages) == (6, 2)
+    starts = torch.arange(1, 9) * page_size
+    assert store.is_handed_out(starts).tolist() == [page in (3, 6) for page in range(1, 9)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
+from pymllm.invariants import check_token_allocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 Make = Callable[..., TokenToKVPoolAllocator]
@@ -249,6 +250,39 @@ def test_a_page_is_freed_whole_and_once(make: Make, naming: list[int]) -> None:
     allocator.free(torch.tensor(naming))
     assert allocator.available_size() == 4
     assert alloc(allocator, 4).tolist() == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 3, 4])
+@pytest.mark.parametrize("need_sort", [True, False])
+def test_whole_pages_go_back_by_their_first_slots(
+    make: Make, page_size: int, checked: bool, need_sort: bool
+) -> None:
+    """A2, A6: the same pages are free as if all their slots had been named, inside a group and out of one."""
+    allocators = [
+        make(6 * page_size, page_size, need_sort=need_sort, check_ownership=checked) for _ in range(2)
+    ]
+    for allocator, step in zip(allocators, (page_size, 1), strict=True):
+        slots = alloc(allocator, 6 * page_size)
+        release = allocator.free_pages if step > 1 else allocator.free
+        release(slots[: 2 * page_size : step])
+        allocator.free_group_begin()
+        release(slots[4 * page_size :: step].long())
+        assert allocator.available_size() == 2 * page_size
+        allocator.free_group_end()
+        release(slots[:0])
+        check_token_allocator(allocator)
+    assert drain(allocators[0]) == drain(allocators[1])
+
+
+def test_page_that_is_nobodys_is_refused_by_its_first_slot_too(make: Make) -> None:
+    """A5, X1: where ownership is checked, all or none."""
+    allocator = make(16, 4)
+    slots = alloc(allocator, 8)
+    with pytest.raises(OwnershipError, match="not handed out"):
+        allocator.free_pages(torch.tensor([4, 12]))
+    allocator.free_pages(slots[::4])
+    assert allocator.available_size() == 16
 
 
 @pytest.mark.parametrize("page_size", [3, 4])
