@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import code_hash, shares
+from benchmarks import code_hash, verify_profile
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -154,6 +156,20 @@ def test_shares_of_the_time_are_measured_and_add_up(capsys: pytest.CaptureFixtur
         percents = [int(cell.rstrip("%")) for cell in row[start : start + len(shares.PARTS)]]
         assert 97 <= sum(percents) <= 103, "each is rounded"
         assert percents[shares.PARTS.index("judge")] > 0
+
+
+def test_the_time_of_a_verification_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each adapter, in shares of all samples; what is broken is made smaller, too."""
+    assert verify_profile.main(["rows", "faulty-merging-failure", "--examples", "2"]) == 0
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()
+    )
+    assert head[:4] == ["adapter", "operations", "per second", "Hypothesis"]
+    assert {"smaller", "machine"} <= set(head)
+    assert [row[0] for row in rows] == ["rows", "faulty-merging-failure"]
+    for row in rows:
+        assert 95 <= sum(map(int, row[3:])) <= 105
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
 def test_a_run_is_kept_for_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Real
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -56,7 +55,7 @@ class NvmlTracker:
     """
 
     def __init__(self, device: Any = None, *, hz: float = 10.0) -> None:
-        if isinstance(hz, bool) or not isinstance(hz, Real):
+        if isinstance(hz, bool) or not isinstance(hz, int | float):
             raise TypeError(f"hz must be a number, got {hz!r} of type {type(hz).__name__}; 10 is usual")
         if not 0 < hz <= 1000:
             raise ValueError(f"hz must be above 0 and at most 1000, got {hz}; 10 is usual")

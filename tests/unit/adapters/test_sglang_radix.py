@@ -11,6 +11,7 @@ from pymllm.adapters.sglang_radix import SglangRadix
 from pymllm.errors import AdapterError
 from pymllm.oracle.operations import Alloc, Insert, Inspect, Key, Lock, Span
 from pymllm.oracle.outcomes import Inspected
+from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 CONFIG = SglangRadix.CONFIGURATIONS[0]
 is_missing = importlib.util.find_spec("sglang") is None
@@ -23,7 +24,7 @@ def test_without_sglang_it_cannot_be_built_and_says_why() -> None:
         make_adapter("sglang-radix")
 
 
-@pytest.mark.skipif(is_missing, reason="sglang is not installed; tox -e peers installs it")
+@needs_sglang_newer
 def test_a_node_shows_what_it_holds() -> None:
     """Tokens, slots, holds, and no more memory than its slots take (X5)."""
     adapter = make_adapter("sglang-radix", CONFIG)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from pymllm.adapters.registry import make_adapter
@@ -11,6 +9,7 @@ from pymllm.adapters.sglang_rows import SglangRows
 from pymllm.errors import ProgramError
 from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
 from pymllm.oracle.outcomes import NoRoom, Slots, Table
+from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 CONFIG = {"max_reqs": 2, "max_context_len": 2}
 
@@ -20,9 +19,7 @@ def test_two_tables_are_examined() -> None:
     assert [config["max_reqs"] for config in SglangRows.CONFIGURATIONS] == [3, 5]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
-)
+@needs_sglang_newer
 def test_rows_are_written_and_keep_their_entries() -> None:
     """P1, P3: row 0 is padding; a freed row is as it was, so ``zeroed_rows`` is not claimed."""
     adapter = make_adapter("sglang-rows", dict(CONFIG))

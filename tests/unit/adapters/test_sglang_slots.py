@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
-import pytest
-
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_slots import SglangPagedSlots, SglangSWASlots, SglangTokenSlots
 from pymllm.oracle.operations import (
@@ -20,10 +16,7 @@ from pymllm.oracle.operations import (
     Span,
 )
 from pymllm.oracle.outcomes import Done, NoRoom, Slots, Unsupported
-
-needs_sglang = pytest.mark.skipif(
-    importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
-)
+from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 
 def test_every_order_is_examined() -> None:
@@ -33,7 +26,7 @@ def test_every_order_is_examined() -> None:
     assert all("swa_pages" in config for config in SglangSWASlots.CONFIGURATIONS)
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_slots_come_and_go_in_groups() -> None:
     """A3, A6, X4, X7: whole pages, and what is freed inside a group is free after it."""
     adapter = make_adapter("sglang-paged", {"page_size": 4, "pages": 3, "need_sort": True})
@@ -46,7 +39,7 @@ def test_slots_come_and_go_in_groups() -> None:
     assert adapter.apply(7, Clear()).sizes == {"available_size": 12}
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_halves_are_read_and_given_back() -> None:
     """A7: all slots of a page have one, those beyond the ones asked for included."""
     adapter = make_adapter(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-
-import pytest
 import torch
 
 from pymllm.adapters.sglang_states import SglangStates, settings_of_states
 from pymllm.oracle.outcomes import Effect
+from tests.unit.adapters.sglang_versions import needs_sglang
 
 
 def test_settings_bound_nothing_and_name_the_chunk() -> None:
@@ -18,9 +16,7 @@ def test_settings_bound_nothing_and_name_the_chunk() -> None:
     assert published["exec"].mamba.mamba_max_states_per_path < 0
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
-)
+@needs_sglang
 def test_only_what_a_cache_gives_back_is_written_down() -> None:
     """M7: the caller's own calls are no effects."""
     seen: list[Effect] = []

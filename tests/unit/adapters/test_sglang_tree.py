@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from pymllm.adapters.registry import make_adapter
@@ -25,10 +23,8 @@ from pymllm.oracle.operations import (
     Unlock,
 )
 from pymllm.oracle.outcomes import Done, Effect, Inspected, Locked, Matched, NodeView, Outcome, Unsupported
+from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
-needs_sglang = pytest.mark.skipif(
-    importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
-)
 CONFIG = sglang_configurations()[0]
 FILL: list[Operation] = [Alloc(3), Insert(Key((1, 2, 3), "1"), (Span(1, 0, 3),))]
 
@@ -61,7 +57,7 @@ def test_nothing_of_sglang_is_loaded_by_the_class() -> None:
     assert (SglangTree.KIND, len(SglangTree.CONFIGURATIONS)) == ("prefix", 2)
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_nodes_are_numbered_from_0_in_each_adapter() -> None:
     """X3: sglang counts those of all caches together."""
     views = [play(*FILL, Match(Key((1,), "1")), Inspect())[-1].result for _ in range(2)]
@@ -74,7 +70,7 @@ def test_nodes_are_numbered_from_0_in_each_adapter() -> None:
     assert all(isinstance(node, NodeView) and node.hit_count is None for node in views[0].nodes)
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_a_reset_frees_what_the_tree_held_unless_it_is_left_to_sglang() -> None:
     """X7: a server clears tree and pools together."""
     assert play(*FILL, Reset())[-1].effects == (Effect("free", (1, 2, 3)),)
@@ -83,14 +79,14 @@ def test_a_reset_frees_what_the_tree_held_unless_it_is_left_to_sglang() -> None:
     assert whole.sizes["total_size"] == left.sizes["total_size"] == 0
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_holds_in_a_tree_that_was_reset_are_gone() -> None:
     """X7: a server resets when nothing runs."""
     outcomes = play(*FILL, Lock(2), Reset(), Unlock(3), Lock(2), Unlock(6))
     assert [outcome.result for outcome in outcomes[4:]] == [Done(), Locked(), Done()]
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_what_it_cannot_do_is_not_supported() -> None:
     """Halves where there are none, a hold that is released elsewhere, token ids for slots."""
     asked: list[Operation] = [FreeSWA(()), ReadHalves(()), Unlock(3, at=2), Insert(Key((1,)))]
@@ -102,7 +98,7 @@ def test_what_it_cannot_do_is_not_supported() -> None:
         play(Alloc(1), Unlock(1))
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_what_the_cache_frees_is_an_effect() -> None:
     """And a match gives slots, prefix and dtype."""
     outcomes = play(*FILL, Match(Key((1, 2, 9), "1")), Evict(1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from pymllm.adapters.registry import make_adapter
@@ -21,10 +19,8 @@ from pymllm.oracle.operations import (
     Unlock,
 )
 from pymllm.oracle.outcomes import Done, Effect, Evicted, Inspected, Locked, Matched, Unsupported
+from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
-needs_sglang = pytest.mark.skipif(
-    importlib.util.find_spec("sglang") is None, reason="sglang is not installed; tox -e peers installs it"
-)
 NAMES = {
     "sglang-unified": SglangUnified,
     "sglang-rust": SglangRust,
@@ -40,7 +36,7 @@ def test_the_trees_are_told_apart() -> None:
     assert {config["sliding_window"] for config in SglangRustSWA.CONFIGURATIONS} == {4, 6}
 
 
-@needs_sglang
+@needs_sglang_newer
 @pytest.mark.parametrize("name", NAMES)
 def test_it_matches_and_evicts_over_its_own_pool(name: str) -> None:
     """R2, R5: slots with halves go as one, whichever of the two goes first."""
@@ -55,7 +51,7 @@ def test_it_matches_and_evicts_over_its_own_pool(name: str) -> None:
     assert evicted.sizes["available_size"] == min(24, evicted.sizes.get("swa_available_size", 24))
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_only_the_tree_in_python_shows_nodes() -> None:
     """And only where no leaf is split for its window."""
     shown = {name: make_adapter(name).apply(1, Inspect()).result for name in NAMES}
@@ -63,13 +59,13 @@ def test_only_the_tree_in_python_shows_nodes() -> None:
     assert all(isinstance(result, Unsupported) for result in shown.values())
 
 
-@needs_sglang
+@needs_sglang_newer
 def test_halves_are_not_given_back_early() -> None:
     """There would be tombstones, of which nothing is claimed."""
     assert isinstance(make_adapter("sglang-rust-swa").apply(1, FreeSWA(())).result, Unsupported)
 
 
-@needs_sglang
+@needs_sglang_newer
 @pytest.mark.parametrize("name", ["sglang-unified-swa", "sglang-rust-swa"])
 def test_a_window_holds_it_to_our_rules(name: str) -> None:
     """S5 to S7: halves go early, an insert says which, a hold has a token, and window sizes are told."""
