@@ -16,6 +16,9 @@ from benchmarks.peers.__main__ import chosen, gate, main
 from benchmarks.peers.run import Options, all_scenarios, play
 from benchmarks.peers.table import make_markdown, make_table
 from pymllm.instrument.peer_comparison import OURS, make_row
+from pymllm.report.loading import load_runs
+from pymllm.report.store import read_run
+from pymllm.report.trends import find_trends
 
 ROOT = Path(__file__).parents[2]
 RADIX = ROOT / "benchmarks" / "bench_radix_cache.py"
@@ -151,3 +154,19 @@ def test_shares_of_the_time_are_measured_and_add_up(capsys: pytest.CaptureFixtur
         percents = [int(cell.rstrip("%")) for cell in row[start : start + len(shares.PARTS)]]
         assert 97 <= sum(percents) <= 103, "each is rounded"
         assert percents[shares.PARTS.index("judge")] > 0
+
+
+def test_a_run_is_kept_for_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what was typed; its figures are followed over time."""
+    options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--only", "nobody"]
+    assert main([*options, "--store", str(tmp_path / "a store")]) == 0
+    (path,) = (tmp_path / "a store").iterdir()
+    assert f"kept as {path}" in capsys.readouterr().err
+    stored = read_run(path)
+    assert stored.header.kind == "peers"
+    assert stored.header.command == (
+        f"python -m benchmarks.peers {' '.join(options)} --store '{tmp_path / 'a store'}'"
+    )
+    (run,) = load_runs([path]).runs
+    names = {trend.name for trend in find_trends([run])}
+    assert "peers T7-allocate-1 a slot for each of 1 blocks: pymllm, median" in names

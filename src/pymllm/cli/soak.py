@@ -18,6 +18,7 @@ from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
 from pymllm.cli.soak_plan import AUDIT, SoakOptions
 from pymllm.cli.values import CONFIG, Amount
 from pymllm.errors import UsageError
+from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
     from pymllm.conformance.soak.campaign import SoakReport
@@ -216,7 +217,7 @@ def _tell(report: SoakReport, strict: bool, as_json: bool, page: Path | None) ->
     from pymllm.cli.soak_table import make_page, make_text
 
     if page is not None:
-        page.write_text(make_page(report, strict=strict), encoding="utf-8")
+        write_text_file(page, make_page(report, strict=strict))
     if as_json:
         say(json.dumps(make_document(report, strict=strict), indent=2))
         return

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
 from pymllm.mem_cache.late_count import LateCount, Whereabouts
@@ -213,6 +215,18 @@ class DeviceSlotStore(SlotStore):
             others._give_some(found)
         else:
             others.give_loosely(found)
+
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give back the pages that begin at ``starts``, each named once.
+
+        Notes
+        -----
+        Without checks nothing has to be told apart, so nothing waits for the device.
+        """
+        if self.check_ownership or self.page_size == 1 or isinstance(starts, np.ndarray):
+            super().free_starts(starts)
+        else:
+            self.give(self._pages_of(self._read(starts)))
 
     def claim(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""

@@ -14,7 +14,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_size, as_switch
@@ -107,6 +109,10 @@ class SlotStore(ABC):
         self.give(pages)
         others.give(found)
 
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
+        self.free(torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts)
+
     @abstractmethod
     def clear(self) -> None:
         """Make every page free, as in a new store, and close the group."""
@@ -114,6 +120,11 @@ class SlotStore(ABC):
     @abstractmethod
     def take(self, count: int) -> Pages | None:
         """Hand out ``count`` pages, or return ``None`` and change nothing (laws A3, A4, X4)."""
+
+    def take_slots(self, count: int) -> torch.Tensor | None:
+        """Hand out ``count`` slots in whole pages, as `take` and `slots_of` do."""
+        pages = self.take(-(-count // self.page_size))
+        return None if pages is None else self.slots_of(pages, count)
 
     @abstractmethod
     def claim(self, indices: torch.Tensor) -> Pages:

@@ -8,10 +8,14 @@ from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = [
     "BUFFER_OPERATIONS",
+    "SHAPES",
     "MoveKV",
     "ReadKV",
     "WriteKV",
 ]
+
+SHAPES = ("flat", "heads", "strided", "batch")
+"""The shapes that rows of keys and values may be written in."""
 
 
 @built_through_slots

@@ -101,7 +101,7 @@ class PoolJudge:
         """Return every size that the model knows, by its documented name."""
         return {}
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which changed nothing."""
 
     def number(self, key: str, least: int = 1) -> int:
@@ -143,9 +143,7 @@ class PoolJudge:
         if expected != found:
             self.evidence.refuse(law, what, expected, found)
 
-    def expect_refusal(
-        self, law: str, what: str, operation: Operation, outcome: Outcome, *errors: str
-    ) -> str:
+    def expect_refusal(self, law: str, what: str, outcome: Outcome, *errors: str) -> str:
         """Judge an operation that must be refused with one of some errors, and return the law of its traces.
 
         Raises
@@ -158,13 +156,13 @@ class PoolJudge:
         if not self.can_refuse:
             raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")
         self.evidence.expect_error(law, what, outcome, *errors)
-        self.refused(operation)
+        self.refused()
         return "X1"
 
     def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
         what = f"{operation.call} with {operation.wrong}"
         self.evidence.meet("a malformed call is refused")
-        return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+        return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
 
     def _test_sizes(
         self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]

@@ -121,7 +121,7 @@ class PrefixJudge(PoolJudge):
         result = books.answer(Matched, "R2", "match", outcome)
         is_elsewhere = not found.stored and self._is_in_another_space(key)
         self.require_shape("R2", "dtype of a match's indices", "int64", result.dtype)
-        law = self._law_of_match(key, found, result, is_elsewhere)
+        law = self._law_of_match(found, result, is_elsewhere)
         books.expect(law, f"slots that match {key.tokens}", len(found.slots), len(result.slots))
         self._check_content(found, result)
         books.expect("R2", f"slots that match {key.tokens}", found.slots, result.slots)
@@ -141,7 +141,7 @@ class PrefixJudge(PoolJudge):
         self._holds.give(step, found.path)
         return "R7"
 
-    def _law_of_match(self, key: Path, found: Found, result: Matched, is_elsewhere: bool) -> str:
+    def _law_of_match(self, found: Found, result: Matched, is_elsewhere: bool) -> str:
         """Return the law that says why the match is as long as it is."""
         if len(result.slots) % self.books.page_size:
             return "R1"
