@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = ["KEY_FORMS", "Key", "Token"]
 
 Token = int | tuple[int, ...]
@@ -13,6 +15,7 @@ KEY_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
 """The containers that a key may be handed over in."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a prefix cache.
