@@ -141,8 +141,8 @@ class PrefixModel:
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache as a recount (R7, S6, M6).
 
-        Counted again only after what changes pages, holds or states, every second operation or so; the dict is
-        the model's.
+        Counted again only after what changes pages, holds or states, every second operation or so; the dict
+        is the model's.
         """
         changes = 0 if self.states is None else self.states.changes
         if not self._is_counted or changes != self._counted_changes:
