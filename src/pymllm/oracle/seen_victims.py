@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pymllm.oracle.keys import Token
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.prefix_victims import Taken
 from pymllm.oracle.seen_effects import SeenEffects
 from pymllm.oracle.slot_ledger import Owner
 
-__all__ = ["SeenVictims", "check_victims", "read_victims"]
+__all__ = ["SeenVictims", "check_victims", "read_victims", "tokens_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +87,27 @@ def _pages_of(
     return paths
 
 
+def tokens_of(paths: Iterable[Path]) -> list[tuple[Token, ...]]:
+    """Return what pages spell, in an order that is the same in every process."""
+    return sorted((path.tokens for path in paths), key=str)
+
+
 def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = True) -> None:
     """Refuse pages that no eviction may take: locked ones (R6, S6), or one above a page that stays (R9).
 
     A whole eviction also leaves no dead leaf (S4).
     """
     pages, removed = books.model.pages, seen.removed or frozenset()
-    locked = [path.tokens for path in removed if pages[path].locks]
-    books.forbid("R6", "removed pages with a hold at or below", sorted(locked, key=str))
-    covered = [path.tokens for path in seen.tombstoned or () if pages[path].swa_locks]
-    books.forbid("S6", "tombstoned pages in a hold's window", sorted(covered, key=str))
+    locked = [path for path in removed if pages[path].locks]
+    books.forbid("R6", "removed pages with a hold at or below", tokens_of(locked))
+    covered = [path for path in seen.tombstoned or () if pages[path].swa_locks]
+    books.forbid("S6", "tombstoned pages in a hold's window", tokens_of(covered))
     above = {books.model.parent(path) for path in pages if path not in removed}
     if above & removed:
         kept = [path for path in pages if path not in removed]
-        orphans = [path.tokens for path in kept if books.model.parent(path) in removed]
-        books.forbid("R9", "pages that stay below removed ones", orphans)
+        orphans = [path for path in kept if books.model.parent(path) in removed]
+        books.forbid("R9", "pages that stay below removed ones", tokens_of(orphans))
     dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
-    bare = [path.tokens for path in dead - removed - above]
+    bare = dead - removed - above
     if is_whole and seen.removed is not None:
-        books.forbid("S4", "dead leaves", sorted(bare, key=str))
+        books.forbid("S4", "dead leaves", tokens_of(bare))

@@ -15,7 +15,7 @@ from pymllm.oracle.prefix_situations import note_eviction
 from pymllm.oracle.prefix_victims import Taken
 from pymllm.oracle.seen_callbacks import check_callbacks
 from pymllm.oracle.seen_effects import SeenEffects, sort_effects
-from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims
+from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims, tokens_of
 from pymllm.oracle.slot_ledger import Owner
 from pymllm.oracle.state_situations import note_state_eviction
 from pymllm.oracle.state_victims import is_state_eviction_explained, plan_state_eviction
@@ -110,10 +110,10 @@ class StateEvictionJudge:
     def _check_states(self, seen: SeenVictims) -> None:
         """Test that no locked state went, and that none outlives its page (M4, M7)."""
         books, holds = self.books, self.books.model.holds
-        locked = [path.tokens for path in seen.states if self.ends.locks(path, holds)]
-        books.forbid("M4", "evicted states with a hold at their node", sorted(locked, key=str))
-        lost = [path.tokens for path in seen.removed or () if path in self.ends and path not in seen.states]
-        books.forbid("M7", "removed pages whose state was not freed", sorted(lost, key=str))
+        locked = [path for path in seen.states if self.ends.locks(path, holds)]
+        books.forbid("M4", "evicted states with a hold at their node", tokens_of(locked))
+        lost = [path for path in seen.removed or () if path in self.ends and path not in seen.states]
+        books.forbid("M7", "removed pages whose state was not freed", tokens_of(lost))
 
     def _check_counts(self, seen: SeenVictims, told: int | None) -> None:
         books = self.books
@@ -157,11 +157,11 @@ class StateEvictionJudge:
         pages, parent = books.model.pages, books.model.parent
         inner = {parent(path) for path in pages if path not in removed}
         bare = [
-            path.tokens
+            path
             for path in {parent(path) for path in removed} - removed - inner
             if path in pages and not pages[path].locks and (path not in self.ends or path in seen.states)
         ]
-        books.forbid("M5", "leaves without a state that a removal left", sorted(bare, key=str))
+        books.forbid("M5", "leaves without a state that a removal left", tokens_of(bare))
 
     def _explain_by_size(self, seen: SeenVictims, tokens: int, wanted: int) -> Taken:
         books, removed = self.books, seen.removed or frozenset()

@@ -191,6 +191,18 @@ def test_a_reset_is_compared_with_what_was_new_only_where_that_was_seen(
     assert law_broken_by(NOT_SEEN, view("refs", 0, 1)) == "C9"
 
 
+@pytest.mark.parametrize(("evicted", "met"), [(0, 0), (1, 1), (2, 0)])
+def test_a_reset_is_noticed_where_slots_are_in_use_and_in_hand(evicted: int, met: int) -> None:
+    """C9: with some of two slots evicted into a caller's hands."""
+    program = [AllocBlocks(2), AllocSlots((Span(1, 0, 2),)), EvictSlots(evicted), Reset()]
+    program.insert(2, ReleaseBlocks((Span(1, 0, 2),)))
+    program.insert(2, RegisterBlocks((Span(1, 0, 2),), (5, 6)))
+    history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), program)
+    evidence, found = judge_steps(history.header, history.steps)
+    assert found is None
+    assert evidence.reached["a reset with slots in use and in hand"] == met
+
+
 def test_a_reset_takes_something_away_only_where_something_is_held() -> None:
     """X7: what nobody had cannot be missed, so that such a reset tests nothing."""
     counts = []

@@ -8,8 +8,9 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.history import Step
 from pymllm.oracle.operations import Evict, Fault, Inspect, Key, Lock, Match
-from pymllm.oracle.outcomes import INJECTED, Effect, Evicted, Failed
+from pymllm.oracle.outcomes import INJECTED, Effect, Evicted, Failed, Outcome
 
 
 def freed(*slots: int) -> Effect:
@@ -419,6 +420,19 @@ def test_counts_are_unknown_where_a_callback_raised_and_sizes_are_not_told() -> 
         evicted, step.operation, type(told.outcome(evicted))(Failed(INJECTED), step.outcome.effects)
     )  # type: ignore[union-attr]
     assert told.judged()[1] is None
+
+
+def test_without_an_order_of_calls_all_windows_may_go_before_a_refused_free() -> None:
+    """X2: those of the pages that were to be freed, too; then nothing of the plan but that is left."""
+    told, evicted = struck("free", 1, 3, without=("call_order",))
+    good = windowed(without=("call_order",))
+    good.put(9)
+    planned = [slot for effect in good.effects(good(Evict(1, 3))) for slot in effect.slots]
+    step = told.step(evicted)
+    outcome = Outcome(Failed(INJECTED), (halved(*planned),))
+    evidence, law = told.judged(Step(evicted, step.operation, outcome))
+    assert law is None
+    assert evidence.reached["the pool refuses an eviction"] == 1
 
 
 def test_a_call_that_is_not_made_does_not_fail() -> None:

@@ -13,7 +13,7 @@ from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_model import Path, Space
 from pymllm.oracle.prefix_victims import Taken
 from pymllm.oracle.seen_effects import SeenEffects
-from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims
+from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims, tokens_of
 
 WHOLE = Path(Space(), (1, 1, 2, 2))
 END, TOP = WHOLE, WHOLE.upto(2)
@@ -118,3 +118,9 @@ def test_what_is_unknown_fits_everything() -> None:
     assert SeenVictims(frozenset({END}), frozenset({TOP}), 2, 4).fits(taken)
     assert not SeenVictims(None, None, 2, 2).fits(taken)
     assert not SeenVictims(frozenset({TOP}), None).fits(taken)
+
+
+def test_pages_are_named_in_one_order_whatever_their_tokens_are() -> None:
+    """X3: numbers and tuples have no order among each other, and a set has none at all."""
+    paths = {Path(Space(), (9,)), Path(Space(), (10,)), Path(Space(width=2), ((1, 2),))}
+    assert tokens_of(paths) == [((1, 2),), (10,), (9,)]

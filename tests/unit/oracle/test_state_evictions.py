@@ -184,6 +184,17 @@ def test_a_leaf_may_lack_a_state_where_nothing_else_is_claimed(
     assert told.law(evicted, effects=effects, result=Evicted(1, 0, 1), sizes=sizes) == law
 
 
+def test_a_page_that_is_more_than_was_asked_for_is_noticed_without_an_order() -> None:
+    """R5: of two tokens one was needed."""
+    told = ToldProgram("mamba", without=("exact_lru",), **{**HYBRID, "page_size": 2})
+    told.put_state(9, 9)
+    told.put_state(8, 8)
+    told(Evict(1, 0))
+    evidence, law = told.judged()
+    assert law is None
+    assert evidence.reached["an eviction takes more than was asked for"] == 1
+
+
 # -- calls that fail ---------------------------------------------------------------------------------------
 
 REFUSED = Failed(INJECTED)
