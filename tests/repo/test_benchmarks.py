@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import code_hash, shares
-from benchmarks import code_hash, verify_profile
+from benchmarks import code_hash, soak_profile, verify_profile
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -145,17 +144,16 @@ def test_one_command_prints_the_table_and_writes_the_document(
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
 
 
-def test_shares_of_the_time_are_measured_and_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a soak and of a search, with a judge in either; the table is one of Markdown."""
-    assert shares.main(["--adapter", "gdn-states", "--operations", "300", "--seconds", "0.2"]) == 0
+def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each adapter, in shares that add up, a judge among them; the table is one of Markdown."""
+    assert soak_profile.main(["--adapter", "gdn-states", "--operations", "300"]) == 0
     head, rule, row = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
-    assert head[0] == "adapter"
-    assert len(head) == len(row) == 1 + 2 * (1 + len(shares.PARTS))
+    assert head == ["adapter", "ops/CPU s", *soak_profile.PARTS]
     assert set("".join(rule)) <= set("-:| ")
-    for start in (2, 3 + len(shares.PARTS)):
-        percents = [int(cell.rstrip("%")) for cell in row[start : start + len(shares.PARTS)]]
-        assert 97 <= sum(percents) <= 103, "each is rounded"
-        assert percents[shares.PARTS.index("judge")] > 0
+    assert row[0] == "gdn-states"
+    percents = [int(cell.rstrip("%")) for cell in row[2:]]
+    assert 97 <= sum(percents) <= 103, "each is rounded"
+    assert percents[soak_profile.PARTS.index("judge")] > 0
 
 
 def test_the_time_of_a_verification_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:
