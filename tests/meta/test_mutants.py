@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import subprocess
@@ -264,13 +265,16 @@ def test_nothing_that_a_process_started_outlives_it(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_every_reason_is_of_a_function_that_is_there() -> None:
+def test_every_reason_is_of_code_that_is_there() -> None:
     """What was explained once may have been rewritten since."""
     for mutant in mutation.explain():
-        module, _, function = mutant.function.rpartition(".")
-        path = next(
-            file
-            for parts in (module, module.rpartition(".")[0])
-            if (file := mutation.ROOT.joinpath("src", *parts.split(".")).with_suffix(".py")).exists()
+        parts = mutant.function.split(".")
+        path, names = next(
+            (file, parts[count:])
+            for count in (len(parts) - 1, len(parts) - 2)
+            if (file := mutation.ROOT.joinpath("src", *parts[:count]).with_suffix(".py")).exists()
         )
-        assert f"def {function}(" in path.read_text(encoding="utf-8")
+        scope: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+        for name in names:
+            (scope,) = (it for it in ast.iter_child_nodes(scope) if getattr(it, "name", None) == name)
+        assert "".join(mutant.old.split()) in "".join(ast.unparse(scope).split()), mutant
