@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FOLDER",
         help="write what was measured on a GPU to the file of that device in FOLDER, and show it at the end",
     )
+    group.addoption(
+        "--gpu-store",
+        metavar="FOLDER",
+        help="keep it as a run of the store FOLDER, too, so that pymllm report follows it over time",
+    )
 
 
 @pytest.fixture
@@ -53,9 +58,10 @@ def gpu_results(card: Card, all_results: dict[str, GpuResults]) -> GpuResults:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    folder = config.getoption("--gpu-results")
-    for document in config.stash.get(_documents, []) if folder is not None else []:
-        from benchmarks.gpu_results import result_lines, write_results
+    folder, store = config.getoption("--gpu-results"), config.getoption("--gpu-store")
+    is_asked = folder is not None or store is not None
+    for document in config.stash.get(_documents, []) if is_asked else []:
+        from benchmarks.gpu_results import result_lines
 
         terminalreporter.section("GPU benchmarks")
         for line in result_lines(document):
@@ -63,5 +69,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         if document["machine"]["cuda"] is None:
             terminalreporter.write_line("a rehearsal on the CPU, which is not written")
         else:
-            path = write_results(document, Path(config.invocation_params.dir, folder))
-            terminalreporter.write_line(f"written to {path}")
+            for path in _write(document, config.invocation_params, folder, store):
+                terminalreporter.write_line(f"written to {path}")
+
+
+def _write(
+    document: dict[str, Any], typed: pytest.Config.InvocationParams, folder: str | None, store: str | None
+) -> Iterator[Path]:
+    """Write what was found to the file of its device and into a store, whichever was asked for."""
+    from benchmarks.gpu_results import write_results
+    from benchmarks.run_store import keep_document
+
+    if folder is not None:
+        yield write_results(document, Path(typed.dir, folder))
+    if store is not None:
+        machine = document["machine"]
+        versions = {name: machine[name] for name in ("python", "torch", "triton")}
+        yield keep_document(Path(typed.dir, store), document, versions, ["pytest", *map(str, typed.args)])

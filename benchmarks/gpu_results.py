@@ -23,6 +23,7 @@ from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_device import find_device
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
+from pymllm.text_file import write_text_file
 from tests.stress.card import Card
 
 __all__ = ["Goal", "GpuResults", "Measured", "result_lines", "write_results"]
@@ -257,7 +258,7 @@ def write_results(document: Mapping[str, Any], folder: Path) -> Path:
     """Write a document into its device's file, in the place of what was found there before."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(str(document["machine"]["device"]))
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_text_file(path, json.dumps(document, indent=1) + "\n")
     return path
 
 

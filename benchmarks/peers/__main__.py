@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 # Before torch is loaded: the tensors are small, and other threads would be timed, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +19,7 @@ from benchmarks.peers.contenders import CONTENDERS, describe, version_of
 from benchmarks.peers.run import Options, all_scenarios, play_all
 from benchmarks.peers.table import make_absences, make_markdown, make_table
 from benchmarks.peers.traces import missing_trace
+from benchmarks.run_store import keep_document
 from pymllm.instrument.peer_comparison import (
     CLOCKS,
     SCHEMA,
@@ -27,6 +29,9 @@ from pymllm.instrument.peer_comparison import (
     ScenarioRow,
     make_document,
 )
+from pymllm.text_file import write_text_file
+
+COMMAND = "python -m benchmarks.peers"
 
 SLICES = {"full": (1.0, 1.0), "short": (1.0, 0.25), "smoke": (0.125, 0.01)}
 """By name: the factors of what is built, and of rounds and seconds."""
@@ -35,7 +40,8 @@ PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core")
 
 def main(arguments: list[str] | None = None) -> int:
     """Play what was asked for; 1 where the gate is on and ours is behind a peer, 2 for bad arguments."""
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(words)
     scale, share = SLICES[options.slice]
     ids = chosen(options.scenario)
     reason = missing_trace()
@@ -47,33 +53,40 @@ def main(arguments: list[str] | None = None) -> int:
     begun, machine = time.monotonic(), machine_facts()
     known: list[ScenarioRow] = []
 
+    def document() -> dict[str, Any]:
+        return make_document(
+            PeerComparison(
+                schema=SCHEMA,
+                version=VERSION,
+                versions={name: told for name in PACKAGES if (told := version_of(name))},
+                machine=machine,
+                clock=options.clock,
+                slice=options.slice,
+                seconds=round(time.monotonic() - begun, 1),
+                contenders=contenders,
+                scenarios=tuple(known),
+            )
+        )
+
     def keep(row: ScenarioRow) -> None:
         """Show a scenario and write the document anew: a run that is broken off leaves what it has."""
         known.append(row)
         tell(row)
-        if not options.json:
-            return
-        document = PeerComparison(
-            schema=SCHEMA,
-            version=VERSION,
-            versions={name: told for name in PACKAGES if (told := version_of(name))},
-            machine=machine,
-            clock=options.clock,
-            slice=options.slice,
-            seconds=round(time.monotonic() - begun, 1),
-            contenders=contenders,
-            scenarios=tuple(known),
-        )
-        Path(options.json).write_text(json.dumps(make_document(document), indent=1) + "\n", encoding="utf-8")
+        if options.json:
+            write_text_file(Path(options.json), json.dumps(document(), indent=1) + "\n")
 
     rows = play_all(ids, Options(options.clock, scale, share, tuple(options.only)), keep)
+    if options.store and rows:
+        made = document()
+        path = keep_document(Path(options.store), made, made["versions"], [*COMMAND.split(), *words])
+        print(f"kept as {path}", file=sys.stderr)
     print(make_markdown(rows) if options.markdown else make_table(rows), end="")
     return gate(rows) if options.gate else 0
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers",
+        prog=COMMAND,
         description="Ours, the best peer, the limit and the target of every scenario, all from one run.",
     )
     made.add_argument(
@@ -87,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--slice", choices=tuple(SLICES), default="full", help="smoke: tiny, for tests")
     made.add_argument("--json", metavar="FILE", help="write the document of docs/schemas/peers.schema.json")
+    made.add_argument("--store", metavar="FOLDER", help="keep the result in this store of runs, too")
     made.add_argument("--markdown", action="store_true", help="print the table for a page")
     made.add_argument("--gate", action="store_true", help="end with 1 where ours is behind the best peer")
     return made

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import code_hash
+from benchmarks import code_hash, shares
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -16,6 +16,9 @@ from benchmarks.peers.__main__ import chosen, gate, main
 from benchmarks.peers.run import Options, all_scenarios, play
 from benchmarks.peers.table import make_markdown, make_table
 from pymllm.instrument.peer_comparison import OURS, make_row
+from pymllm.report.loading import load_runs
+from pymllm.report.store import read_run
+from pymllm.report.trends import find_trends
 
 ROOT = Path(__file__).parents[2]
 RADIX = ROOT / "benchmarks" / "bench_radix_cache.py"
@@ -138,3 +141,32 @@ def test_one_command_prints_the_table_and_writes_the_document(
         main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
+
+
+def test_shares_of_the_time_are_measured_and_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a soak and of a search, with a judge in either; the table is one of Markdown."""
+    assert shares.main(["--adapter", "gdn-states", "--operations", "300", "--seconds", "0.2"]) == 0
+    head, rule, row = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert head[0] == "adapter"
+    assert len(head) == len(row) == 1 + 2 * (1 + len(shares.PARTS))
+    assert set("".join(rule)) <= set("-:| ")
+    for start in (2, 3 + len(shares.PARTS)):
+        percents = [int(cell.rstrip("%")) for cell in row[start : start + len(shares.PARTS)]]
+        assert 97 <= sum(percents) <= 103, "each is rounded"
+        assert percents[shares.PARTS.index("judge")] > 0
+
+
+def test_a_run_is_kept_for_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what was typed; its figures are followed over time."""
+    options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--only", "nobody"]
+    assert main([*options, "--store", str(tmp_path / "a store")]) == 0
+    (path,) = (tmp_path / "a store").iterdir()
+    assert f"kept as {path}" in capsys.readouterr().err
+    stored = read_run(path)
+    assert stored.header.kind == "peers"
+    assert stored.header.command == (
+        f"python -m benchmarks.peers {' '.join(options)} --store '{tmp_path / 'a store'}'"
+    )
+    (run,) = load_runs([path]).runs
+    names = {trend.name for trend in find_trends([run])}
+    assert "peers T7-allocate-1 a slot for each of 1 blocks: pymllm, median" in names

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu_fixtures import _write
 from benchmarks.gpu_results import GpuResults, result_lines, write_results
 from benchmarks.gpu_timing import Sampled
+from benchmarks.run_store import keep_document
+from pymllm.report.loading import load_runs
+from pymllm.report.store import read_run
+from pymllm.report.trends import find_trends
 from tests.stress.card import Card
 
 pytestmark = pytest.mark.usefixtures("_no_commit")
@@ -58,3 +63,31 @@ def test_a_file_is_its_devices_and_says_what_was_measured(tmp_path: Path) -> Non
     assert read["machine"]["torch"] == torch.__version__
     assert set(read["clocks"]) == {"before", "after"}
     assert {"date", "pymllm", "benchmarks", "health"} <= set(read)
+
+
+def test_a_run_is_kept_for_the_report_beside_its_file(tmp_path: Path) -> None:
+    """The file is of the last run; the store has all of them."""
+    document = a_document(10.0)
+    versions = {name: document["machine"][name] for name in ("python", "torch", "triton")}
+    for _ in range(2):
+        path = keep_document(tmp_path, document, versions, ["pytest", "--gpu-store=a b"])
+    stored = read_run(path)
+    assert stored.header.kind == "gpu-benchmarks"
+    assert stored.header.command == "pytest '--gpu-store=a b'"
+    assert stored.header.versions["torch"] == torch.__version__
+    runs = load_runs([tmp_path]).runs
+    assert len(runs) == 2
+    names = {trend.name: len(trend.points) for trend in find_trends(runs)}
+    assert names["gpu work (rows 3), launches: ours, median"] == 2
+
+
+def test_the_options_write_what_they_name(tmp_path: Path) -> None:
+    """The file, the run, or both; folders count from where pytest was started."""
+    document = a_document(10.0)
+    document["machine"]["device"] = "A GPU"
+    typed = pytest.Config.InvocationParams(args=["x"], plugins=None, dir=tmp_path)
+    assert [path.name for path in _write(document, typed, "results", None)] == ["a-gpu.json"]
+    (path,) = _write(document, typed, None, "store")
+    assert path.parent == tmp_path / "store"
+    assert read_run(path).header.command == "pytest x"
+    assert len(list(_write(document, typed, "results", "store"))) == 2

@@ -16,6 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A new room gets a line here.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
+    "text_file": (set(), set()),
     # Triton only once a pool on a GPU, or a test, asks for a kernel.
     "mem_cache": ({"errors"}, {"numpy", "torch", "triton"}),
     # From the caches, core takes how arguments are read, bits are viewed and tokens hashed.
@@ -27,7 +28,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
-    "instrument": ({"errors", "oracle", "adapters"}, {"pynvml"}),
+    "instrument": ({"errors", "text_file", "oracle", "adapters"}, {"pynvml"}),
     "testing": ({"errors", "instrument", "oracle"}, {"torch"}),
     "conformance": (
         {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
@@ -35,12 +36,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Each package only where a page is made: whatever writes a run loads neither.
     "report": (
-        {"errors", "oracle", "instrument", "conformance"},
+        {"errors", "text_file", "oracle", "instrument", "conformance"},
         {"jinja2", "plotly"},
     ),
     "cli": (
         {
             "errors",
+            "text_file",
             "mem_cache",
             "core",
             "invariants",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.far_device import Apart
     from tests.unit.mem_cache.plain_kernel import PlainKernel
 
+pytest.register_assert_rewrite("tests.unit.refusals")
+
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:

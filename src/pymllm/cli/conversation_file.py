@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pymllm.cli.program import complain
+from pymllm.text_file import write_text_file
 
 __all__ = ["save_conversation"]
 
@@ -26,7 +27,7 @@ def save_conversation(text: str, path: Path) -> str | None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text_file(path, text)
     except OSError as error:
         complain(f"{path}: cannot be written: {error.strerror or error}")
         return None

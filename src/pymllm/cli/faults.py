@@ -17,6 +17,7 @@ from pymllm.cli.options import count_processes, jobs_option, json_option, progre
 from pymllm.cli.program import say
 from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
 from pymllm.errors import UsageError
+from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
@@ -109,7 +110,7 @@ def faults_command(
     from pymllm.cli.faults_table import make_page, make_text
 
     if page is not None and report.interruption is None:
-        page.write_text(make_page(report), encoding="utf-8")
+        write_text_file(page, make_page(report))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     document = make_document(report)
     keep_run(store, document)

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,9 @@ def replay_command(
     """
     plans = [
         ReplayPlan(page_size=page_size, capacity=capacity, **options)
-        for page_size, capacity in itertools.product(page_sizes, capacities or (None,))
+        for page_size, capacity in itertools.product(
+            _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
+        )
     ]
     for plan in plans:
         plan.check()
@@ -226,6 +229,14 @@ def replay_command(
             f"{result.violation.law} is violated by {result.violation.cache}: {result.violation.message}"
         )
     return 0 if result.violation is None else 1
+
+
+def _each_once(option: str, values: tuple[int, ...]) -> tuple[int, ...]:
+    """Leave out what was given before, perhaps in other words, and say so."""
+    for value, times in Counter(values).items():
+        if times > 1:
+            complain(f"{option} {value} was given {times} times; it is played once")
+    return tuple(dict.fromkeys(values))
 
 
 def _replay_grid(plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path | None, progress: str) -> int:

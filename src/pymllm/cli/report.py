@@ -9,6 +9,7 @@ import click
 
 from pymllm.cli.program import complain, say
 from pymllm.errors import UsageError
+from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
     from pymllm.report.loading import LoadedRuns
@@ -71,7 +72,7 @@ def report_command(
         say(text)
         return
     try:
-        output.write_text(text, encoding="utf-8")
+        write_text_file(output, text)
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}.") from None
     count = "1 run" if len(loaded.runs) == 1 else f"{len(loaded.runs)} runs"

@@ -13,6 +13,7 @@ from pymllm.cli.situations_document import make_document
 from pymllm.cli.situations_page import make_page
 from pymllm.oracle.operations import KINDS
 from pymllm.oracle.situations import SITUATIONS
+from pymllm.text_file import write_text_file
 
 __all__ = ["situations_command"]
 
@@ -36,7 +37,7 @@ def situations_command(kind: str | None, as_json: bool, page: Path | None) -> No
         raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")
     chosen = [one for one in SITUATIONS if kind in (None, one.kind)]
     if page is not None:
-        page.write_text(make_page(SITUATIONS), encoding="utf-8")
+        write_text_file(page, make_page(SITUATIONS))
     if as_json:
         say(json.dumps(make_document(chosen), indent=2))
         return

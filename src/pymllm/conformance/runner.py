@@ -75,10 +75,7 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
             searches = _search_all(tasks, workers, done)
         if workers.interruption is not None and not any(found.result.programs for found in searches):
             raise workers.interruption
-        bursts = [] if workers.interruption else plan_bursts(sane, searches, plan)
-        if bursts:
-            with show("what was not met yet", len(bursts)) as done:
-                searches += _search_all(bursts, workers, done)
+        searches += _look_again(sane, searches, plan, workers, show)
         refined = _refine_all(searches, plan, workers, show)
     results = tuple(
         _sum_up(entry, smoke, searches, refined[entry.name], plan)
@@ -118,6 +115,23 @@ def _search_all(
         )
         for place, task in enumerate(tasks)
     ]
+
+
+def _look_again(
+    smokes: Sequence[SmokeReport],
+    searches: Sequence[SearchedConfiguration],
+    plan: VerifyPlan,
+    workers: Workers,
+    show: Progress,
+) -> list[SearchedConfiguration]:
+    """Look for what was not met, one machine after the other, until none is left that might meet it."""
+    again: list[SearchedConfiguration] = []
+    turn = 0
+    while not workers.interruption and (bursts := plan_bursts(smokes, searches, plan, again, turn)):
+        with show("what was not met yet", len(bursts)) as done:
+            again += _search_all(bursts, workers, done)
+        turn += 1
+    return again
 
 
 def _refine_all(

@@ -29,7 +29,6 @@ from pymllm.oracle.history import History
 __all__ = ["Crash", "SearchPlan", "SearchResult", "burst", "search"]
 
 _SLICE = 25  # Programs per run of Hypothesis: what it remembers of them grows with their number.
-_BURST_STEPS = 400
 _SHARE = 0.5  # of the time is for Hypothesis
 _LONGER = 4  # times as many acts has a program that it does not play
 
@@ -293,7 +292,7 @@ def burst(
     Parameters
     ----------
     machine, plan
-        As of `search`; ``plan.steps`` is not looked at.
+        As of `search`; every program has ``plan.steps`` acts.
     laws : collection of str
         Their ids.
     situations : collection of str, optional
@@ -302,7 +301,7 @@ def burst(
     watch = _Watch(machine, plan)
     numbers = itertools.count() if plan.examples is None else range(plan.examples)
     is_done = functools.partial(_is_everything_met, watch, laws, situations)
-    _drive_on(watch, machine, plan.seed, numbers, _BURST_STEPS, is_done)
+    _drive_on(watch, machine, plan.seed, numbers, plan.steps, is_done)
     return watch.result()
 
 

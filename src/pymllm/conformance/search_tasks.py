@@ -19,6 +19,9 @@ from pymllm.oracle.verdicts import Verdict
 __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
+_BURST_ACTS = 400
+# An engine's act is many operations: 80 test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
+_BURST_ACTS_OF_AN_ENGINE = 80
 _BURST_SECONDS = 5.0  # at most: it ends once the law was tested, which takes longer on a busy machine
 
 
@@ -120,12 +123,16 @@ def _search_plan(plan: VerifyPlan, seconds: float = 0.0) -> SearchPlan:
 
 
 def plan_bursts(
-    smokes: Sequence[SmokeReport], searches: Sequence[SearchedConfiguration], plan: VerifyPlan
+    smokes: Sequence[SmokeReport],
+    searches: Sequence[SearchedConfiguration],
+    plan: VerifyPlan,
+    earlier: Sequence[SearchedConfiguration] = (),
+    turn: int = 0,
 ) -> list[SearchTask]:
-    """Plan another search for laws that nothing has tested, on two configurations for each machine.
+    """Plan another search for laws that nothing has tested, on two configurations of one machine.
 
-    Where the plan is strict, situations that were never reached are looked for, too. There is none where a
-    number of programs was asked for: that many are played, and no more.
+    Where the plan is strict, situations that were never reached are looked for in the first turn, too. There
+    is none where a number of programs was asked for: that many are played, and no more.
 
     Parameters
     ----------
@@ -133,20 +140,26 @@ def plan_bursts(
         As of `plan_searches`.
     searches : sequence of SearchedConfiguration
         What these came to. An adapter that broke a law or met a problem is left alone.
+    earlier : sequence of SearchedConfiguration, optional
+        What the bursts of earlier turns came to.
+    turn : int
+        Which of the machines that may test a law looks for it, from 0. Not every machine that may does it,
+        and one that cannot takes all of its time: a second one is asked only for what the first left.
     """
     bursts: list[SearchTask] = []
     for smoke in smokes if plan.examples is None else ():
         own = [found for found in searches if found.adapter == smoke.name]
-        result = judge_adapter(smoke, own, plan.laws)
+        again = [found for found in earlier if found.adapter == smoke.name]
+        result = judge_adapter(smoke, [*own, *again], plan.laws)
         if result.findings or result.problems:
             continue
         laws, situations = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):
-            for place in _pick_places(own, [found.could_test(law) for found in own]):
+            for place in _pick_places(own, [found.could_test(law) for found in own], turn):
                 laws[place].append(law.id)
-        for machine, name in _unmet(result) if plan.is_strict else ():
+        for machine, name in _unmet(result) if plan.is_strict and turn == 0 else ():
             able = [found.machine.name == machine and name in found.expected for found in own]
-            for place in _pick_places(own, able):
+            for place in _pick_places(own, able, 0):
                 situations[place].append(name)
         bursts += [
             _burst(own[place], laws[place], situations[place], plan)
@@ -159,24 +172,27 @@ def _unmet(result: AdapterResult) -> list[tuple[str, str]]:
     return [(machine.name, name) for machine in result.machines for name in machine.unmet]
 
 
-def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool]) -> set[int]:
-    """Pick the first and the last able configuration of each machine: not every machine that may does it."""
+def _pick_places(own: Sequence[SearchedConfiguration], able: Sequence[bool], turn: int) -> set[int]:
+    """Pick the first and the last able configuration of a machine; of none where it is nobody's turn."""
     places: dict[MachineEntry, list[int]] = defaultdict(list)
     for place, (found, is_able) in enumerate(zip(own, able, strict=True)):
         if is_able:
             places[found.machine].append(place)
-    return {place for able in places.values() for place in (able[0], able[-1])}
+    chosen = list(places.values())[turn : turn + 1]
+    return {place for able in chosen for place in (able[0], able[-1])}
 
 
 def _burst(
     found: SearchedConfiguration, laws: Sequence[str], situations: Sequence[str], plan: VerifyPlan
 ) -> SearchTask:
+    is_short = found.machine.has_engine and not situations  # some of which come only late
+    acts = _BURST_ACTS_OF_AN_ENGINE if is_short else _BURST_ACTS
     return SearchTask(
         found.adapter,
         found.config,
         found.capabilities,
         found.machine,
-        _search_plan(plan, _BURST_SECONDS),
+        replace(_search_plan(plan, _BURST_SECONDS), steps=acts),
         tuple(laws),
         tuple(situations),
     )

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -40,7 +41,7 @@ class NvmlTracker:
     ValueError
         For a rate out of range or a device that is no CUDA device.
     TypeError
-        For a device of another type.
+        For a device of another type, or a rate that is no number.
 
     Notes
     -----
@@ -55,11 +56,13 @@ class NvmlTracker:
     """
 
     def __init__(self, device: Any = None, *, hz: float = 10.0) -> None:
+        if isinstance(hz, bool) or not isinstance(hz, Real):
+            raise TypeError(f"hz must be a number, got {hz!r} of type {type(hz).__name__}; 10 is usual")
         if not 0 < hz <= 1000:
             raise ValueError(f"hz must be above 0 and at most 1000, got {hz}; 10 is usual")
         device_index(device)
         self._device = device
-        self._period = 1 / hz
+        self._period = 1 / float(hz)
         self._run: NvmlRun | None = None
         self._begin_in_process()
 

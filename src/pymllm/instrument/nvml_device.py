@@ -167,7 +167,8 @@ def _by_index(library: NvmlLibrary, index: int) -> NvmlDevice:
     """Return the device of the machine's index, or the one MIG instance that it is divided into."""
     count = library.call("nvmlDeviceGetCount")
     if index >= count:
-        raise Unreadable(f"the driver shows {count} devices, so none has index {index}")
+        devices = "1 device" if count == 1 else f"{count} devices"
+        raise Unreadable(f"the driver shows {devices}, so none has index {index}")
     if count > 1 and os.environ.get(_ORDER) != "PCI_BUS_ID":
         handles = list(_gpus(library))
         names = {library.call("nvmlDeviceGetName", handle) for handle in handles}

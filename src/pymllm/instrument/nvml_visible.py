@@ -50,7 +50,8 @@ def visible_name(index: int, environment: Mapping[str, str]) -> int | str:
     if len(set(names)) < len(names):
         raise Unreadable(f"{VARIABLE}={text!r} names a device twice, for which CUDA shows none")
     if index >= len(names):
-        raise Unreadable(f"{VARIABLE}={text!r} shows {len(names)} devices, so none has index {index}")
+        devices = "1 device" if len(names) == 1 else f"{len(names)} devices"
+        raise Unreadable(f"{VARIABLE}={text!r} shows {devices}, so none has index {index}")
     return names[index]
 
 

@@ -6,7 +6,6 @@ collector of its node exporter read it.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.timing import Timing
 from pymllm.instrument.torch_memory import TorchMemoryRecord
+from pymllm.text_file import write_text_file
 
 __all__ = [
     "Family",
@@ -137,13 +137,7 @@ def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
     families : iterable of Family
         As for `make_text`.
     """
-    text = make_text(families)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    write_text_file(path, make_text(families))
 
 
 def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:

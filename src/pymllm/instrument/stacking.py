@@ -10,6 +10,8 @@ from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["AdapterWrapper", "layers"]
 
+_INTERFACE = ("name", "kind", "config", "capabilities", "apply", "audit", "close")
+
 
 class AdapterWrapper:
     """Looks like the adapter inside, and hands everything on to it.
@@ -19,6 +21,11 @@ class AdapterWrapper:
     adapter : Adapter
         What is wrapped; it may be a wrapper itself.
 
+    Raises
+    ------
+    TypeError
+        It is none.
+
     Notes
     -----
     An instrument derives from this and watches `apply`. Whoever runs a program cannot tell it from the
@@ -26,6 +33,12 @@ class AdapterWrapper:
     """
 
     def __init__(self, adapter: Adapter) -> None:
+        missing = [name for name in _INTERFACE if not hasattr(adapter, name)]
+        if missing:
+            raise TypeError(
+                f"adapter must have {', '.join(missing)}, got {adapter!r}; "
+                "make_adapter of pymllm.adapters.registry makes one of a name"
+            )
         self.adapter = adapter
         self.name = adapter.name
         self.kind = adapter.kind

@@ -35,7 +35,7 @@ class HostPages(SlotStore):
         # 0.5 us less than by a Python int, however few.
         is_power = page_size & (page_size - 1) == 0
         self._page_shift = np.array(page_size.bit_length() - 1) if is_power else None
-        self._offsets = torch.arange(page_size, dtype=torch.int32)
+        self._offsets = torch.arange(page_size, dtype=torch.int32, device="cpu")
 
     def slots_of(self, pages: NDArray[np.integer], count: int) -> torch.Tensor:
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""

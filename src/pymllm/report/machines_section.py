@@ -101,7 +101,7 @@ def _doctors(doctors: Sequence[DoctorDocument]) -> Table:
             Cell(it.platform),
             Cell(it.python),
             Cell(f"{it.torch.version or 'none'}, CUDA {it.torch.cuda or 'none'}"),
-            Cell(f"{len(it.nvml_devices)} devices")
+            Cell(_devices(len(it.nvml_devices)))
             if it.nvml_reason is None
             else Cell(f"unknown: {it.nvml_reason}", UNKNOWN),
             Cell(", ".join(f"{name} {version}" for name, version in it.packages.items() if version)),
@@ -135,7 +135,9 @@ def make_runs_section(loaded: LoadedRuns, shown: Collection[str]) -> Section:
         rows = tuple((Cell(it.source), Cell(it.reason, UNKNOWN)) for it in loaded.skipped)
         blocks.append(Table("Files that could not be read", (Column("file"), Column("why")), rows))
     if loaded.copies:
-        blocks.append(Text(f"{loaded.copies} files were copies of others and count once."))
+        copies = "1 file was a copy of another and counts" if loaded.copies == 1 else None
+        copies = copies or f"{loaded.copies} files were copies of others and count"
+        blocks.append(Text(f"{copies} once."))
     absent = {id: words for id, words in BRINGS.items() if id not in shown}
     if absent:
         rows = tuple((Cell(title), Cell(command)) for title, command in absent.values())
@@ -162,3 +164,7 @@ def _run_row(run: Run) -> tuple[Cell, ...]:
         Cell(commit, None if run.commit else QUIET),
         Cell("; ".join(run.unread) or "nothing", UNKNOWN if run.unread else None),
     )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

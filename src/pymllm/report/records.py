@@ -19,6 +19,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, get_args
 
 __all__ = [
@@ -306,6 +307,9 @@ class Histogram:
                 f"{self.name}: ends and counts must be as long, got {len(self.ends)} and {len(self.counts)}"
             )
         _check_numbers(self.name, self.ends)
+        for end, after in pairwise(self.ends):
+            if after < end:
+                raise ValueError(f"{self.name}: ends must rise, got {after} after {end}; sort the buckets")
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ class VerifyDocument:
     adapters: tuple[SearchedAdapter, ...]
     situations: tuple[SituationRow, ...] = ()
     examples: int | None = None
+    jobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

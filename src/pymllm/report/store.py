@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pymllm.errors import TraceError
 from pymllm.report.machine import find_commit, look_at_this_machine
 from pymllm.report.records import Record, RunHeader
 from pymllm.report.run_lines import dump_record, dump_run_header, read_record, read_run_header
+from pymllm.text_file import write_text_file
 
 __all__ = ["SUFFIX", "StoredRun", "make_header", "read_run", "write_run"]
 
@@ -113,12 +113,7 @@ def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     time = re.sub(r"[-:]|\.\d+", "", header.time)
     path = folder / f"{header.kind}-{time}-{_identity(lines)[:8]}{SUFFIX}"
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text_file(path, "".join(f"{line}\n" for line in lines))
     return path
 
 

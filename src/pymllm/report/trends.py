@@ -123,6 +123,9 @@ def figures_of(document: AnyDocument) -> Iterator[Figure]:
         amount = f"profile {document.profile}"
         if document.examples is not None:
             amount = f"{document.examples:,} examples"
+        # Nor are a step's seconds alike where processes share a machine's caches, or its processors.
+        if document.jobs is not None:
+            amount += ", 1 process" if document.jobs == 1 else f", {document.jobs} processes"
         for adapter in document.adapters:
             for machine in adapter.machines:
                 name = f"verify {adapter.name}, {machine.name}, {amount}: steps judged"

@@ -286,6 +286,17 @@ def test_several_capacities_make_a_curve() -> None:
     assert "--capacity 2000 holds no page of 4000 tokens" in refused.stderr
 
 
+def test_equal_capacities_are_played_once() -> None:
+    """In whatever words they were given; and that is said."""
+    options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "4k", "--capacity", "4000"]
+    result = replay(*options, "--capacity", "8k", "--jobs", "1", "--json")
+    assert [run["config"]["capacity"] for run in json.loads(result.stdout)["runs"]] == [4000, 8000]
+    assert result.stderr == "pymllm: --capacity 4000 was given 2 times; it is played once\n"
+    alone = replay(*options, "--page-size", "1", "--page-size", "1", "--json")
+    assert json.loads(alone.stdout)["schema"] == "pymllm.replay"
+    assert "--page-size 1 was given 2 times" in alone.stderr
+
+
 def test_a_broken_law_in_a_curve_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """The document says which, and so does the other stream."""
 

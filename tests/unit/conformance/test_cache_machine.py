@@ -5,6 +5,7 @@ from __future__ import annotations
 import unittest
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.own_radix import WindowedRadix
@@ -41,6 +42,15 @@ def test_a_machine_is_of_the_adapters_kind_and_a_test_case() -> None:
         cache_machine("rows", driven=True)
     with pytest.raises(AdapterError):
         cache_machine("nowhere:Cache")
+
+
+def test_what_fails_is_shrunk_and_not_explained() -> None:
+    """Whatever else the profile has stays, and its length counts."""
+    chosen = cache_machine(TinyRows).TestCase.settings
+    assert set(settings.default.phases) - set(chosen.phases) == {Phase.explain}
+    assert Phase.shrink in chosen.phases
+    assert chosen.stateful_step_count == settings.default.stateful_step_count
+    assert chosen.max_examples == settings.default.max_examples
 
 
 def test_a_wrong_adapter_is_found_by_its_machine() -> None:

@@ -146,7 +146,7 @@ def test_the_first_error_is_the_one_that_is_told(tiny: str) -> None:
 
 def test_a_burst_ends_once_the_laws_were_tested(tiny: str) -> None:
     """Long programs, one seed after another, until nothing is missing or the number is up."""
-    plan = dataclasses.replace(PLAN, examples=5, seconds=math.inf)
+    plan = dataclasses.replace(PLAN, steps=400, examples=5, seconds=math.inf)
     assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1"]).programs == 1
     result = burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1", "R6"])
     assert (result.programs, result.found, result.crash) == (5, (), None)
@@ -157,7 +157,7 @@ def test_a_burst_ends_once_the_laws_were_tested(tiny: str) -> None:
 
 def test_a_burst_goes_on_until_situations_are_reached(tiny: str) -> None:
     """One that this adapter never reaches takes all the programs."""
-    plan = dataclasses.replace(PLAN, examples=5, seconds=math.inf)
+    plan = dataclasses.replace(PLAN, steps=400, examples=5, seconds=math.inf)
     met = burst(machine_of(f"{tiny}:TinyRows"), plan, [], ["a batch finds too few rows"])
     assert met.programs == 1
     assert met.reached["a batch finds too few rows"] > 0

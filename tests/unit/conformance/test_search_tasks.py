@@ -142,9 +142,22 @@ def test_each_machine_gets_its_turn_with_a_law_that_none_has_tested() -> None:
     """Only one of them may be able to: the engine writes what is cut to whole pages, and never reads it."""
     cache = SmokeReport("cache", "prefix", tuple(({"n": n}, ENGINE) for n in range(4)))
     tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id != "R1"), 1)
-    assert names(plan_bursts([cache], searched(cache, **tested), PLAN)) == [
-        ("cache", 0, "PrefixMachine"),
-        ("cache", 0, "LifecycleMachine"),
-        ("cache", 3, "PrefixMachine"),
-        ("cache", 3, "LifecycleMachine"),
+    untold = searched(cache, **tested)
+    turns = [names(plan_bursts([cache], untold, PLAN, turn=turn)) for turn in range(3)]
+    assert turns == [
+        [("cache", 0, "PrefixMachine"), ("cache", 3, "PrefixMachine")],
+        [("cache", 0, "LifecycleMachine"), ("cache", 3, "LifecycleMachine")],
+        [],
     ]
+
+
+def test_no_machine_looks_for_what_another_has_just_met() -> None:
+    """Its turn comes only for what those before it left."""
+    cache = SmokeReport("cache", "prefix", (({"n": 1}, ENGINE),))
+    tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id not in ("R1", "R10")), 1)
+    untold = searched(cache, **tested)
+    met = searched(cache, R10=1)
+    (burst,) = plan_bursts([cache], untold, PLAN, met, 1)
+    assert (burst.machine.name, burst.laws) == ("LifecycleMachine", ("R1",))
+    assert burst.plan.steps < plan_bursts([cache], untold, PLAN)[0].plan.steps  # its acts are long ones
+    assert plan_bursts([cache], untold, PLAN, searched(cache, R1=1, R10=1), 1) == []

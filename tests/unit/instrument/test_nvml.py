@@ -267,6 +267,8 @@ def test_bad_arguments_are_refused_before_anything_runs() -> None:
     assert "no CUDA device" in raised(ValueError, lambda: NvmlTracker("cpu"))
     assert "at least 0" in raised(ValueError, lambda: NvmlTracker(-1))
     assert "must be an index" in raised(TypeError, lambda: NvmlTracker(1.5))
+    for rate in ("x", None, True, 1j):
+        assert "hz must be a number" in raised(TypeError, lambda rate=rate: NvmlTracker(hz=rate))
     assert users() == 0
 
 

@@ -103,6 +103,12 @@ def test_without_the_variable_indices_are_the_machines() -> None:
     assert found(2) == "the driver shows 2 devices, so none has index 2"
 
 
+@on_machine(gpus=1)
+def test_one_device_is_no_plural() -> None:
+    """As a person would say it."""
+    assert found(1) == "the driver shows 1 device, so none has index 1"
+
+
 @on_machine(gpus=3, environment={VISIBLE: "GPU-00000002,GPU-0000000"})
 def test_a_uuid_may_be_cut_short_but_not_ambiguous() -> None:
     """CUDA takes the beginning of a UUID where it leads to one device."""

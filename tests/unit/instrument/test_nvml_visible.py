@@ -34,7 +34,7 @@ def test_an_index_is_what_cuda_makes_of_it(text: str | None, index: int, name: i
     [
         ("", 0, "shows 0 devices"),
         ("-1,0", 0, "shows 0 devices"),
-        ("0,-1,1", 1, "shows 1 devices"),
+        ("0,-1,1", 1, "shows 1 device, so"),
         ("none", 0, "shows 0 devices"),
         ("0,1", 2, "shows 2 devices"),
         ("0,0", 0, "twice"),

@@ -71,3 +71,11 @@ def test_a_wrapper_hands_audit_and_close_on() -> None:
     assert stack.audit() == ("A1",)
     stack.close()
     assert told == ["audit", "close"]
+
+
+def test_what_is_no_adapter_is_refused() -> None:
+    """When it is wrapped, not when it is used; what is missing is named (X1)."""
+    with pytest.raises(TypeError, match=r"adapter must have name, kind, .* got None; make_adapter of"):
+        Timing(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got 'radix'"):
+        AdapterWrapper("radix")  # type: ignore[arg-type]

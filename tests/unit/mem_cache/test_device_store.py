@@ -62,6 +62,32 @@ def test_an_unchecked_paged_group_tells_pages_apart_at_its_end(device: torch.dev
     assert take(store, 3).tolist() == [1, 2, 4]
 
 
+def test_numbers_from_the_host_go_to_the_device() -> None:
+    """X4: a device without memory stands in for a GPU; nothing is read back."""
+    store = DeviceSlotStore(8, 1, torch.device("meta"), need_sort=False, check_ownership=False)
+    assert store.take(4) is not None
+    store.free(torch.tensor([3, 1], dtype=torch.int32))
+    assert store.free_pages == 6
+    pages, _ = store.locate(torch.tensor([3]))
+    for numbers in (*store._released, pages):
+        assert (numbers.device.type, numbers.dtype) == ("meta", torch.int64)
+
+
+@pytest.mark.parametrize("page_size", [2, 3, 4])
+def test_a_page_may_come_back_in_parts_within_an_unchecked_group(
+    device: torch.device, page_size: int
+) -> None:
+    """A5, A6: it is free once, whatever the size of a page."""
+    store = make(device, page_size=page_size)
+    take(store, 12)
+    store.begin_group()
+    store.free(torch.tensor([page_size], device=device))
+    store.free(torch.tensor([2 * page_size - 1, 2 * page_size], device=device))
+    store.end_group()
+    assert store.free_pages == 2
+    assert take(store, 2).tolist() == [1, 2]
+
+
 def test_a_clear_forgets_what_an_unchecked_group_noted_down(device: torch.device) -> None:
     """A6, X7: the group is closed and its pages are free once."""
     store = make(device, page_size=4)

@@ -50,6 +50,17 @@ def halves(allocator: SWATokenToKVPoolAllocator, slots: list[int]) -> list[int]:
     return allocator.translate_to_swa(torch.tensor(slots)).tolist()
 
 
+def test_slots_come_back_in_the_order_of_release(make: Make) -> None:
+    """A4: where nobody sorts, also once some have lost their halves."""
+    allocator = make(need_sort=False, check_ownership=False, swa_size=8)
+    device = alloc(allocator, 8).device
+    for lost in ([], [2], [5]):
+        allocator.free_swa(torch.tensor(lost, dtype=torch.int64, device=device))
+        allocator.free(torch.tensor([5, 2, 7], device=device))
+        allocator.merge_and_sort_free()
+        assert alloc(allocator, 3).tolist() == [5, 2, 7]
+
+
 # -- alloc -----------------------------------------------------------------------------------------------
 
 

@@ -416,6 +416,21 @@ def test_unchecked_pools_do_the_same(make: Make, page_size: int) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize("sorted_and_checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_what_is_outside_is_handed_out_to_nobody(
+    make: Make, page_size: int, sorted_and_checked: bool
+) -> None:
+    """A2: however far outside, in a pool that is all taken."""
+    options = {"need_sort": sorted_and_checked, "check_ownership": sorted_and_checked}
+    allocator = make(8, page_size, **options)
+    alloc(allocator, 8)
+    far = [-(2**62), -1, 0, page_size - 1, 8 + page_size, 2**31, 2**62]
+    assert not allocator.is_handed_out(torch.tensor(far)).any()
+    assert allocator.is_handed_out(torch.tensor([page_size, 7 + page_size])).all()
+    assert allocator.is_handed_out(torch.empty(0, dtype=torch.int64)).tolist() == []
+
+
 def test_is_handed_out_keeps_the_shape(make: Make) -> None:
     """A2: slots outside the pool are in nobody's hands."""
     allocator = make(8, 4)

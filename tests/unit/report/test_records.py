@@ -30,6 +30,12 @@ def test_lists_that_belong_together_are_as_long(make: Any) -> None:
         make()
 
 
+def test_buckets_are_in_order() -> None:
+    """A quantile is read from the first one on."""
+    with pytest.raises(ValueError, match=r"x: ends must rise, got 1\.0 after 2\.0; sort the buckets"):
+        Histogram("x", "s", (2.0, 1.0), (1, 1))
+
+
 def test_a_fingerprint_is_of_what_speed_depends_on() -> None:
     """Not of drivers, nor of memory, nor of why no GPU was seen."""
     same = make_machine(

@@ -88,8 +88,8 @@ def test_documents_have_figures_too() -> None:
     }
     replayed = "replay chat seed 0, 200 requests, engine: radix, page 16, 8,192 slots"
     assert names == {
-        "verify faulty-x, RowMachine, profile ci: steps judged": (1000.0, "steps/s", "bigger"),
-        "verify rows, RowMachine, profile ci: steps judged": (1000.0, "steps/s", "bigger"),
+        "verify faulty-x, RowMachine, profile ci, 1 process: steps judged": (1000.0, "steps/s", "bigger"),
+        "verify rows, RowMachine, profile ci, 1 process: steps judged": (1000.0, "steps/s", "bigger"),
         "faults: caught of 2": (0.5, "share", "bigger"),
         "soak radix: operations judged per CPU second": (7238.4, "operations/s", "bigger"),
         f"{replayed}: hit rate": (0.64, "share", "bigger"),
@@ -107,19 +107,22 @@ def test_documents_have_figures_too() -> None:
 
 
 def test_searches_of_other_lengths_are_not_compared() -> None:
-    """Neither by examples nor by profile, nor a few faults with all of them."""
+    """Neither by examples, by profile nor by processes, nor a few faults with all of them."""
     documents = (
         samples.verify(),
         samples.verify(examples=5),
         samples.verify(examples=2000),
         samples.verify(profile="dev"),
+        samples.verify(jobs=2),
         samples.faults(),
         samples.faults(samples.fault("B01", samples.detection(0, "machine", 5))),
     )
     runs = [samples.run(plain) for plain in documents]
     trends = find_trends(runs)
     assert {len(trend.points) for trend in trends} == {1}
-    assert "verify rows, RowMachine, 2,000 examples: steps judged" in {trend.name for trend in trends}
+    assert "verify rows, RowMachine, 2,000 examples, 1 process: steps judged" in {
+        trend.name for trend in trends
+    }
 
 
 def test_what_did_not_run_has_no_speed() -> None:
