@@ -25,7 +25,7 @@ class EdgeSlots(EdgeKey):
 
     A page of a key is one page of the pool (R1), so where the pool's pages are numbers that follow one
     another, the first says all. With pages of 16, an insert then copies, and an eviction reads, a sixteenth
-    of the slots: 89 us a request of T3 in ``benchmarks``, now 75; and a token takes 4.5 bytes instead of 12.
+    of the slots: a request of T3 in ``benchmarks`` took 89 us, now 75; a token takes 4.5 bytes and not 12.
     """
 
     __slots__ = ("_starts", "_value")

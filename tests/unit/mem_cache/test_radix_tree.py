@@ -129,13 +129,15 @@ class TestSplit:
 
     def test_halves_do_not_keep_the_whole_alive(self) -> None:
         """X5: each half owns memory for its own slots and tokens, and no more."""
-        cache = RadixCache()
-        node = put(cache, list(range(1000)))
-        raw_bytes = len(node._raw)
-        upper = cache.match_prefix(RadixKey([0, 1])).last_node
-        assert upper.value.untyped_storage().nbytes() == 2 * 8
-        assert node.value.untyped_storage().nbytes() == 998 * 8
-        assert len(upper._raw) + len(node._raw) == raw_bytes
+        for page_size in (1, 2):  # an array of slots in the nodes, and tensors
+            cache = RadixCache(page_size)
+            node = put(cache, list(range(1000)))
+            raw_bytes = len(node._raw)
+            upper = cache.match_prefix(RadixKey([0, 1])).last_node
+            for half, slots in ((upper, 2), (node, 998)):
+                assert half.value.untyped_storage().nbytes() == slots * 8
+                assert half._starts is None or half._starts.base is None
+            assert len(upper._raw) + len(node._raw) == raw_bytes
 
     def test_split_divides_the_hashes(self) -> None:
         """H2: never recomputes them, and by pages, not by tokens."""

@@ -83,6 +83,11 @@ _STRUCTURE = (
                 "part.clone() if part.dtype is torch.int64 else part.long()",
                 "part.long()",
             ),
+            Edit(
+                "pymllm.mem_cache.incoming_slots:copy_for_tree",
+                ".astype(np.int64)",
+                ".astype(np.int64, copy=False)",
+            ),
         ),
     ),
 )
