@@ -28,6 +28,7 @@ def make_slots(card: Card) -> tuple[MambaSlotAllocator, SimpleNamespace]:
         prefix_cache_lru_clock=0,
         prefix_caching_eviction_policy="lru",
         max_requests=requests,
+        device=card.device,
         mamba_conv_states=torch.randn((LAYERS, requests, *conv), device=card.device).bfloat16(),
         mamba_ssm_states=torch.randn((LAYERS, requests, *ssm), device=card.device),
         mamba_metadata=SimpleNamespace(

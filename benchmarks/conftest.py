@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 
+# The benchmarks of a GPU need no pytest-benchmark, and pytest refuses hooks that nobody calls.
+@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
     """Add GPU, driver, clocks and torch; leave out what differs between two runs on one machine."""
     from benchmarks.machine import machine_facts  # loads what a GPU's source tree lacks
@@ -30,12 +32,14 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
     machine_info.update(machine_facts())
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Write down the code of each benchmark."""
     for benchmark in output_json["benchmarks"]:
         benchmark["extra_info"]["code"] = code_of(file_of(config, benchmark["fullname"]))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_compare_machine_info(
     config: pytest.Config, benchmarksession: Any, compared_benchmark: dict[str, Any]
 ) -> None:

@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         description="Ours, the best peer, the limit and the target of every scenario, all from one run.",
     )
     made.add_argument(
-        "--scenario", metavar="ID", action="append", default=[], help="T1a-p16, T4 or 'T*-p1'; all by default"
+        "--scenario", metavar="ID", action="append", default=[], help="T1a-p16, T6 or 'T*-p1'; all by default"
     )
     made.add_argument(
         "--only", metavar="PEER", action="append", default=[], help="such as sglang-rust; all by default"
@@ -109,12 +109,16 @@ def parser() -> argparse.ArgumentParser:
 def chosen(asked: list[str]) -> list[str]:
     """Return the ids of the scenarios that were asked for."""
     known = list(all_scenarios())
-    if not asked:
-        return known
-    found = [id for id in known if any(fnmatch.fnmatch(id, one) or id.split("-")[0] == one for one in asked)]
-    if not found:
-        parser().error(f"no scenario is called {', '.join(asked)}; there are {', '.join(known)}")
-    return found
+    for one in asked:
+        if not any(is_meant(one, id) for id in known):
+            parser().error(f"no scenario is called {one}; there are {', '.join(known)}")
+    return [id for id in known if not asked or any(is_meant(one, id) for one in asked)]
+
+
+def is_meant(asked: str, id: str) -> bool:
+    """Return whether T1a-p16, T1a, T1 or 'T*-p16' means that scenario."""
+    question = id.partition("-")[0]
+    return fnmatch.fnmatch(id, asked) or asked in (question, question.rstrip("abc"))
 
 
 def everybody() -> tuple[Contender, ...]:

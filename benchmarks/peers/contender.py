@@ -100,6 +100,10 @@ class EvictingPeer(PrefixPeer):
     def evict(self, tokens: int) -> int:
         """Evict, and return how many tokens went."""
 
+    def evict_much(self, tokens: int) -> int:
+        """Evict many nodes in one call, in the way that is best for that where a package has several."""
+        return self.evict(tokens)
+
 
 class SlotPeer(Peer):
     """An allocator of single slots or blocks."""

@@ -81,6 +81,13 @@ class SglangRadixPeer(EvictingPeer):
         gone: int = self.cache.evict(self._evict(num_tokens=tokens)).num_tokens_evicted
         return gone
 
+    def evict_much(self, tokens: int) -> int:
+        """Evict within a group of frees: each free of its own copies the whole list of free slots."""
+        self.pool.free_group_begin()
+        gone = self.evict(tokens)
+        self.pool.free_group_end()
+        return gone
+
     def hold(self, hit: Hit) -> Any:
         return self.cache.inc_lock_ref(hit.node)
 

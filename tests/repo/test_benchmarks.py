@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import code_hash, verify_profile
+from benchmarks import code_hash, shares, verify_profile
 from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
@@ -91,6 +91,7 @@ def test_every_scenario_of_the_table_is_there() -> None:
         "T1a", "T1b", "T1c", "T2", "T3", "T4", "T5", "T6a", "T6b", "T7", "T8"
     ]  # fmt: skip
     assert chosen(["T5", "T1?-p16"]) == ["T1a-p16", "T1b-p16", "T1c-p16", "T5-1", "T5-128", "T5-4096"]
+    assert {id.split("-")[0] for id in chosen(["T6"])} == {"T6a", "T6b"}
 
 
 @pytest.mark.parametrize(
@@ -138,8 +139,22 @@ def test_one_command_prints_the_table_and_writes_the_document(
     assert document["schema"] == "pymllm.peers"
     assert [one["id"] for one in document["scenarios"]] == ["T7-allocate-1"]
     with pytest.raises(SystemExit) as ended:
-        main(["--scenario", "T9"])
+        main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
+    assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
+
+
+def test_shares_of_the_time_are_measured_and_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a soak and of a search, with a judge in either; the table is one of Markdown."""
+    assert shares.main(["--adapter", "gdn-states", "--operations", "300", "--seconds", "0.2"]) == 0
+    head, rule, row = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert head[0] == "adapter"
+    assert len(head) == len(row) == 1 + 2 * (1 + len(shares.PARTS))
+    assert set("".join(rule)) <= set("-:| ")
+    for start in (2, 3 + len(shares.PARTS)):
+        percents = [int(cell.rstrip("%")) for cell in row[start : start + len(shares.PARTS)]]
+        assert 97 <= sum(percents) <= 103, "each is rounded"
+        assert percents[shares.PARTS.index("judge")] > 0
 
 
 def test_the_time_of_a_verification_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,21 @@ def test_a_rehearsal_runs_a_step_without_a_gpu(tmp_path: Path) -> None:
     assert "torch 2." in done.stdout
 
 
+def test_pytest_benchmark_need_not_be_there(tmp_path: Path) -> None:
+    """Issue 10: the benchmarks of a GPU measure by themselves."""
+    (tmp_path / "pytest_benchmark.py").write_text("raise ImportError")
+    done = run(
+        tmp_path / "out",
+        "benchmarks",
+        PYTHON=sys.executable,
+        PYTHONPATH=str(tmp_path),
+        PYMLLM_GPU_REHEARSAL="1",
+        PYTEST_ADDOPTS="-k enter_one_slot",
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d+ passed", done.stdout)
+
+
 def test_what_makes_no_sense_ends_with_status_2(tmp_path: Path) -> None:
     """Before anything is begun."""
     assert run().returncode == 2

@@ -25,14 +25,17 @@ THERE = (
     "psutil",
     "nvidia-ml-py",
 )
-OF_A_GPU_TEST = re.compile(r"\bmark\.gpu\b|^def test_.*\b(kv_device|device: torch\.device)\b", re.MULTILINE)
+OF_A_GPU_TEST = re.compile(
+    r"\bmark\.gpu\b|^def test_.*\b(kv_device|apart: Apart|device: torch\.device)\b", re.MULTILINE
+)
 FOLDERS = ("tests/stress", "tests/unit", "tests/properties", "benchmarks")
 FILES = [
     str(path.relative_to(ROOT))
     for folder in FOLDERS
     for path in sorted((ROOT / folder).rglob("*.py"))
-    # The plugin's own tests write such tests, and have none.
-    if path.name != "test_pytest_plugin.py" and OF_A_GPU_TEST.search(path.read_text(encoding="utf-8"))
+    # The plugin's own tests write such tests, and have none; what tests share has none, either.
+    if path.name not in ("test_pytest_plugin.py", "conftest.py")
+    and OF_A_GPU_TEST.search(path.read_text(encoding="utf-8"))
 ]
 
 

@@ -45,9 +45,15 @@ class Card:
     """A device, and how much of it a test may take."""
 
     def __init__(self, device: torch.device, limit: int | None = None) -> None:
-        self.device = device
         self.is_cuda = device.type == "cuda"
+        # Some of torch.cuda takes a device without a number for the current one, and some refuses it.
+        self.device = torch.device("cuda", torch.cuda.current_device()) if self.is_cuda else device
         self._limit = limit
+
+    @property
+    def is_roomy(self) -> bool:
+        """Whether tests that need little memory are to be as large as on a GPU that they have alone."""
+        return self.is_cuda and self.budget(on_cpu=0) >= 1 << 30
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record work as a graph and return what replays it; on the CPU, replaying is doing it again.

@@ -20,10 +20,15 @@ def watched(gpu_memory: GpuMemory) -> GpuMemory:
 
 
 @pytest.fixture
-def card(kv_device: torch.device, pytestconfig: pytest.Config) -> Card:
-    """Each device in turn, and what of its memory ``--stress-memory`` leaves to a test."""
+def card(kv_device: torch.device, pytestconfig: pytest.Config) -> Iterator[Card]:
+    """Each device in turn, and what of its memory ``--stress-memory`` leaves to a test.
+
+    What the test took is free for the next one, which asks the driver how much there is.
+    """
     limit = pytestconfig.getoption("--stress-memory")
-    return Card(kv_device, None if limit is None else parse_bytes(limit))
+    card = Card(kv_device, None if limit is None else parse_bytes(limit))
+    yield card
+    card.settle()
 
 
 @pytest.fixture

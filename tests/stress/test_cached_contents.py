@@ -21,7 +21,7 @@ class Server:
 
     def __init__(self, card: Card, page_size: int, seed: int) -> None:
         self.device, self.page_size, self.draw = card.device, page_size, random.Random(seed)
-        self.longest = 1_024 if card.is_cuda else 160
+        self.longest = 1_024 if card.is_roomy else 160
         self.size = 8 * self.longest
         self.pool, self.allocator = make_full_attention_net_mem_pool(
             self.size, LAYERS, 1, WIDTH, 1, WIDTH, card.device, torch.int64, page_size
@@ -94,7 +94,7 @@ class Server:
 def test_what_is_cached_is_what_was_computed(card: Card, rounds: Rounds, seed: int, page_size: int) -> None:
     """E1, E5, R1, R6: through hits, splits, duplicates, padding and evictions."""
     server = Server(card, page_size, seed)
-    for number in rounds(150 if not card.is_cuda else 600):
+    for number in rounds(150 if not card.is_roomy else 600):
         server.serve()
         if number % 50 == 49:
             server.read_back()

@@ -179,8 +179,8 @@ def test_a_slot_that_nobody_wrote_stays_zero(kv_device: torch.device) -> None:
     generator = torch.Generator().manual_seed(3)
     order = torch.randperm(rows - 1, generator=generator)[: rows // 2] + 1
     for slots in order.split(61):
-        numbers = slots.to(kv_device, torch.float16)[:, None]
-        pool.set_kv_buffer(0, slots.to(kv_device), numbers.expand(-1, 3), -numbers.expand(-1, 2))
+        numbers = slots.to(kv_device, torch.float16)[:, None].repeat(1, 3)
+        pool.set_kv_buffer(0, slots.to(kv_device), numbers, -numbers[:, :2].contiguous())
     expected = torch.zeros(rows, dtype=torch.float16, device=kv_device)
     expected[order.to(kv_device)] = order.to(kv_device, torch.float16)
     assert torch.equal(pool.k_buffer[0], expected[:, None, None].expand(-1, 1, 3))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ import pytest
 from tests.fake_nvml.machine import FakeNvml
 
 if TYPE_CHECKING:
+    from tests.far_device import Apart
     from tests.unit.mem_cache.plain_kernel import PlainKernel
+
+pytest.register_assert_rewrite("tests.unit.refusals")
 
 
 @pytest.fixture
@@ -39,6 +43,28 @@ def tiny_program() -> Callable[..., str]:
 def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
     """Builds a fake NVML library when it is first asked for one."""
     return FakeNvml(tmp_path_factory.mktemp("fake-nvml"))
+
+
+@pytest.fixture(params=["far", pytest.param("cuda", marks=pytest.mark.gpu)])
+def apart(request: pytest.FixtureRequest) -> Iterator[Apart]:
+    """A device that the host has to wait for, without a GPU and with one, and how to count its waits."""
+    import torch
+
+    from tests.far_device import DEVICE, far_device, synchronisations
+
+    if request.param == "cuda":
+        yield torch.device("cuda"), synchronisations
+        return
+    with far_device() as all_waits:
+
+        @contextmanager
+        def count() -> Iterator[list[str]]:
+            all_waits.clear()
+            waits: list[str] = []
+            yield waits
+            waits += all_waits
+
+        yield DEVICE, count
 
 
 @pytest.fixture

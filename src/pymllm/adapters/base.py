@@ -146,7 +146,8 @@ class BaseAdapter:
 
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Carry an operation out; whatever the implementation raises becomes a `Failed` result."""
-        method = getattr(self, _METHODS[self.kind].get(type(operation), ""), None)
+        name = _METHODS[self.kind].get(type(operation))
+        method = None if name is None else getattr(self, name, None)
         if method is None:
             return Outcome(Unsupported(name_of(type(operation))), (), self.sizes())
         self.effects = []

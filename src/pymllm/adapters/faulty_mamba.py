@@ -166,6 +166,9 @@ class _NeverTouched(LRUList):
     def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:
         pass
 
+    def touch_stretch_mru(self, newest: MambaTreeNode, oldest: MambaTreeNode) -> None:
+        pass
+
 
 class _KeepsItsOrder(MambaRadixCache):
     def __init__(self, *arguments: Any) -> None:

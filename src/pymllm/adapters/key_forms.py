@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,17 +80,24 @@ def make_indices(numbers: Sequence[int], form: str) -> torch.Tensor:
     RuntimeError
         A number does not fit the dtype.
     """
-    dtype, _, layout = form.partition(" ")
-    if layout not in _LAYOUTS or not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ValueError(f"form is {form!r}; it must be a dtype, and strided, 2d or nothing")
-    if dtype not in _ARRAYS:
+    dtype, layout = _parse_form(form)
+    array = _ARRAYS.get(dtype)
+    if array is None:
         return _LAYOUTS[layout](torch.tensor(numbers, dtype=getattr(torch, dtype)))
     try:
         # In a third of the time that torch takes for a few numbers; and torch wraps -1 to 255 without a word.
-        flat = np.array(numbers, dtype=_ARRAYS[dtype])
+        flat = torch.from_numpy(np.array(numbers, dtype=array))
     except OverflowError as error:
         raise RuntimeError(f"{numbers} as {dtype}: {error}") from error
-    return _LAYOUTS[layout](torch.from_numpy(flat))
+    return _LAYOUTS[layout](flat) if layout else flat
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_form(form: str) -> tuple[str, str]:
+    dtype, _, layout = form.partition(" ")
+    if layout not in _LAYOUTS or not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"form is {form!r}; it must be a dtype, and strided, 2d or nothing")
+    return dtype, layout
 
 
 _ARRAYS: dict[str, type[np.generic]] = {

@@ -73,8 +73,11 @@ class Mamba(OwnTree):
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of both kinds of memory, and what both pools have left."""
-        sizes = super().sizes() | {name: getattr(self.cache, name)() for name in _STATE_SIZES}
-        return sizes | {"available_track_slots": self.states.inner.available_track_slots()}
+        sizes = super().sizes()
+        for name in _STATE_SIZES:
+            sizes[name] = getattr(self.cache, name)()
+        sizes["available_track_slots"] = self.states.inner.available_track_slots()
+        return sizes
 
     def _set_fault(self, fault: Fault | None) -> None:
         super()._set_fault(fault)

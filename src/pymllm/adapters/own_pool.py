@@ -57,6 +57,7 @@ class OwnPool(BaseAdapter, ABC):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self.device = torch.device(str(config.get("device", "cpu")))
+        self._is_on_host = self.device.type == "cpu"
         self.pool: Any = self.make_pool()
 
     @abstractmethod
@@ -88,7 +89,8 @@ class OwnPool(BaseAdapter, ABC):
 
     def index(self, numbers: Sequence[int], form: str) -> torch.Tensor:
         """Return numbers as an index tensor on the device."""
-        return make_indices(numbers, form).to(self.device)
+        made = make_indices(numbers, form)
+        return made if self._is_on_host else made.to(self.device)
 
     def do_malformed(self, step: int, operation: Malformed) -> Done:
         """Make one of the calls of `MALFORMED`."""

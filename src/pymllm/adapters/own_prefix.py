@@ -106,6 +106,8 @@ class OwnPrefixCache(BaseAdapter, ABC):
         self._nodes: dict[int, Any] = {}
         self._holds: dict[int, tuple[Any, Any]] = {}
         self.pool = self._make_pool()
+        inner = None if self.pool is None else self.pool.inner
+        self._pool_sizes = tuple(name for name in _POOL_SIZES if hasattr(inner, name))
         self.cache = self.make_cache(self._on_node_evict)
 
     @abstractmethod
@@ -128,12 +130,13 @@ class OwnPrefixCache(BaseAdapter, ABC):
         kind, page_size = self.config["pool"], self._size("page_size")
         if kind == "none":
             return None
+        # What an insert is to refuse, the pool's books tell it; by default those of a GPU are not asked.
         inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
         if kind == "token":
-            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size)
+            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size, check_ownership=True)
         elif kind == "swa":
             slots, swa_slots = self._size("slots"), self._size("swa_slots")
-            inner = SWATokenToKVPoolAllocator(slots, swa_slots, self._device, page_size)
+            inner = SWATokenToKVPoolAllocator(slots, swa_slots, self._device, page_size, check_ownership=True)
         else:
             raise ValueError(f"pool is {kind!r}; it must be none, token or swa")
         return record_around(inner, lambda effect: self.effects.append(effect))
@@ -183,10 +186,10 @@ class OwnPrefixCache(BaseAdapter, ABC):
 
     def sizes(self) -> dict[str, int]:
         """Return the cache's sizes, and what the pool has left."""
-        sizes = {name: getattr(self.cache, name)() for name in _SIZES}
-        if self.pool is not None:
-            inner = self.pool.inner
-            sizes |= {name: getattr(inner, name)() for name in _POOL_SIZES if hasattr(inner, name)}
+        cache, inner = self.cache, None if self.pool is None else self.pool.inner
+        sizes = {name: getattr(cache, name)() for name in _SIZES}
+        for name in self._pool_sizes:
+            sizes[name] = getattr(inner, name)()
         return sizes
 
     def audit_pool(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_pool import OwnPool
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.slot_store import check_slot_store
-from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.invariants.swa_allocator import walk_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 from pymllm.oracle.history import Config
@@ -238,8 +238,7 @@ class SWASlots(TokenSlots):
 
     def audit(self) -> Sequence[str]:
         """Walk both free lists and the table between them."""
-        check_swa_allocator(self.pool)
-        self._compare_handed_out(check_slot_store(self.pool._full))
+        self._compare_handed_out(walk_swa_allocator(self.pool))
         return (*self._audited, "A7")
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Done:

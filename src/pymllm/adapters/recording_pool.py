@@ -13,6 +13,7 @@ from pymllm.oracle.outcomes import Effect
 __all__ = [
     "InjectedFault",
     "Recorder",
+    "RecordingPagedPool",
     "RecordingPool",
     "RecordingSWAPool",
     "RecordingStatePool",
@@ -75,6 +76,17 @@ class RecordingPool(Recorder):
         self._record(Effect("free", _plain(indices)))
 
 
+class RecordingPagedPool(RecordingPool):
+    """The same around a pool that takes pages by their first slots."""
+
+    def free_pages(self, starts: Any) -> None:
+        """Give pages back; written down as the `free` of all their slots that it stands for."""
+        self._fail_if_told("free")
+        self.inner.free_pages(starts)
+        offsets = range(self.inner.page_size)
+        self._record(Effect("free", tuple(start + at for start in starts.tolist() for at in offsets)))
+
+
 class RecordingSWAPool(RecordingPool):
     """The same around an `SWATokenToKVPoolAllocator`."""
 
@@ -102,8 +114,10 @@ class RecordingStatePool(Recorder):
 
 
 def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:
-    """Wrap either allocator; caches look for ``free_swa``, so what has none must not get one."""
-    return (RecordingSWAPool if hasattr(inner, "free_swa") else RecordingPool)(inner, record)
+    """Wrap any allocator; caches look for ``free_swa`` and ``free_pages``: what has none must not get one."""
+    if hasattr(inner, "free_swa"):
+        return RecordingSWAPool(inner, record)
+    return (RecordingPagedPool if hasattr(inner, "free_pages") else RecordingPool)(inner, record)
 
 
 def _plain(indices: torch.Tensor) -> tuple[int, ...]:

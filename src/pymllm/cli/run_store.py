@@ -63,7 +63,7 @@ def keep_run(
     document: dict[str, Any],
     records: Iterable[Record] = (),
     programs: Iterable[str] = (),
-    folder: Path | None = None,
+    folders: Sequence[Path] = (),
     versions: Mapping[str, str] | None = None,
 ) -> None:
     """Write a run with a document, and say on standard error where it is.
@@ -78,8 +78,8 @@ def keep_run(
         More of it.
     programs : iterable of str
         Files of programs that the document names, to be kept with it as far as they are there.
-    folder : Path, optional
-        From which their names count, by default the working folder.
+    folders : sequence of Path, optional
+        From which their names count, beside the working folder.
     versions : mapping, optional
         Of the packages involved, by default those that the document names.
 
@@ -93,7 +93,7 @@ def keep_run(
     from pymllm.report.records import Document, Program
     from pymllm.report.store import make_header, write_run
 
-    kept = read_programs(programs, folder or Path())
+    kept = read_programs(programs, *folders)
     header = make_header(
         str(document["schema"]).removeprefix("pymllm."),
         command=_words(),

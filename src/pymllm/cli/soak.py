@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ def soak_command(
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     report = _play(plan, progress)
-    _keep(report, strict, store)
+    _keep(report, strict, store, () if report.folder is None else (report.folder,))
     _tell(report, strict, as_json, page)
     if report.interruption is not None:
         complain(f"go on with: pymllm soak --resume {report.folder}")
@@ -157,15 +158,22 @@ def soak_command(
 )
 @_strict_option
 @json_option
+@store_option
 @_page_option
 def merge_command(
-    folders: tuple[Path, ...], output: Path | None, strict: bool, as_json: bool, page: Path | None
+    folders: tuple[Path, ...],
+    output: Path | None,
+    strict: bool,
+    as_json: bool,
+    store: Path | None,
+    page: Path | None,
 ) -> int:
     """Put the ledgers of FOLDERs together, and tell what all campaigns came to.
 
     A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
     """
     refuse_missing_folder("--page", page)
+    refuse_unwritable_store(store)
     from pymllm.conformance.soak.merging import merge_campaigns
 
     try:
@@ -174,6 +182,7 @@ def merge_command(
         raise click.UsageError(f"--output {output}: there is a ledger already; choose another.") from None
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+    _keep(report, strict, store, folders)
     _tell(report, strict, as_json, page)
     return report.verdict(strict=strict).exit_status
 
@@ -209,18 +218,18 @@ def _tell(report: SoakReport, strict: bool, as_json: bool, page: Path | None) ->
     say(make_text(report, strict=strict, width=width))
 
 
-def _keep(report: SoakReport, strict: bool, store: Path | None) -> None:
-    """Keep the campaign with the course of its memory, and the programs of its failures."""
+def _keep(report: SoakReport, strict: bool, store: Path | None, campaigns: Sequence[Path]) -> None:
+    """Keep campaigns with the course of their memory, and the programs of their failures."""
     if store is None:
         return
     from pymllm.cli.soak_document import make_document
-    from pymllm.conformance.soak.ledger import FILE
+    from pymllm.conformance.soak.merging import find_ledgers
     from pymllm.report.documents import read_document
     from pymllm.report.ledger_file import read_ledger_file
     from pymllm.report.program_files import files_of
 
     document = make_document(report, strict=strict)
-    folder = report.folder
-    curves = read_ledger_file(folder / FILE).curves if folder is not None else ()
+    ledgers = find_ledgers(campaigns)
+    curves = read_ledger_file(*ledgers).curves if ledgers else ()
     programs = files_of(read_document(document))
-    keep_run(store, document, curves, programs, folder, report.headers[0].versions)
+    keep_run(store, document, curves, programs, [it.parent for it in ledgers], report.headers[0].versions)

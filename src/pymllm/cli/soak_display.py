@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -13,12 +13,14 @@ from rich.live import Live
 from rich.table import Table
 
 from pymllm.cli.soak_table import amount_of_bytes, time_of
+from pymllm.conformance.soak.drift import Drift
 from pymllm.conformance.soak.totals import Totals
 
-__all__ = ["describe_progress", "progress_table", "soak_display"]
+__all__ = ["describe_drifts", "describe_progress", "progress_table", "soak_display"]
 
 _SECONDS_BETWEEN_DRAWS = 0.5
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_ESTIMATES = 30.0
 
 
 @contextmanager
@@ -49,32 +51,56 @@ def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
         yield _lines(start)
         return
     with Live(console=Console(file=sys.stderr), auto_refresh=False, transient=True) as live:
-        drawn = start
+        drawn, memory = start, _MemoryWords()
 
         def draw(totals: Totals) -> None:
             nonlocal drawn
             now = time.monotonic()
             if now - drawn >= _SECONDS_BETWEEN_DRAWS:
-                live.update(progress_table(totals, now - start), refresh=True)
+                seconds = now - start
+                live.update(progress_table(totals, seconds, memory.at(seconds, totals)), refresh=True)
                 drawn = now
 
         yield draw
 
 
 def _lines(start: float) -> Callable[[Totals], None]:
-    said = start
+    said, memory = start, _MemoryWords()
 
     def say(totals: Totals) -> None:
         nonlocal said
         now = time.monotonic()
         if now - said >= _SECONDS_BETWEEN_LINES:
-            click.echo(describe_progress(totals, now - start), err=True)
+            seconds = now - start
+            click.echo(describe_progress(totals, seconds, memory.at(seconds, totals)), err=True)
             said = now
 
     return say
 
 
-def describe_progress(totals: Totals, seconds: float) -> str:
+class _MemoryWords:
+    """What is known of how memory grows, looked at now and then: an estimate takes tenths of a second."""
+
+    def __init__(self) -> None:
+        self._words, self._due = "", 0.0
+
+    def at(self, seconds: float, totals: Totals) -> str:
+        """Return it, after so many seconds."""
+        if seconds >= self._due:
+            self._due = seconds + _SECONDS_BETWEEN_ESTIMATES
+            self._words = describe_drifts(totals.memory.estimate())
+        return self._words
+
+
+def describe_drifts(drifts: Sequence[Drift]) -> str:
+    """Say in a few words what each measure of memory does; one verdict for all of them once."""
+    verdicts = {drift.verdict.value for drift in drifts}
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    return ", ".join(f"{drift.measure} {drift.verdict.value}" for drift in drifts)
+
+
+def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
     """Say in one line how far a campaign is.
 
     Parameters
@@ -83,19 +109,23 @@ def describe_progress(totals: Totals, seconds: float) -> str:
         So far.
     seconds : float
         Since the start.
+    memory : str
+        What is known of how memory grows, as `describe_drifts` says it.
     """
     laws = set[str]().union(*(it.exercised for it in totals.adapters.values()))
     failures = sum(len(it.failures) for it in totals.adapters.values())
     return (
         f"{time_of(seconds)}  {totals.operations:,} operations  {_rate(totals.operations, seconds)}  "
         f"{len(laws)} laws tested  situations {_situations(totals)}  "
-        f"{amount_of_bytes(totals.memory.peak)}  {failures} failures"
+        f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  {failures} failures"
     )
 
 
-def progress_table(totals: Totals, seconds: float) -> Table:
+def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
     """Lay out what there is so far; arguments as of `describe_progress`."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), caption=describe_progress(totals, seconds))
+    table = Table(
+        box=None, pad_edge=False, padding=(0, 3, 0, 0), caption=describe_progress(totals, seconds, memory)
+    )
     table.add_column("adapter", header_style="")
     for column in ("runs", "operations", "per CPU second", "laws", "situations", "failures"):
         table.add_column(column, justify="right", header_style="")

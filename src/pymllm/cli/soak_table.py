@@ -74,7 +74,17 @@ def sum_up(report: SoakReport, *, strict: bool = False) -> str:
     ]
     words += [f"{problems} problems"] if problems else []
     words += [f"{len(report.conflicts)} conflicts"] if report.conflicts else []
+    words += [*_strictly(report)] if strict else []
     return f"{report.verdict(strict=strict).value}: " + "; ".join(words)
+
+
+def _strictly(report: SoakReport) -> Iterator[str]:
+    """Say what a strict campaign fails for besides laws."""
+    missing = sum(map(len, report.missing.values()))
+    if missing:
+        yield f"failed by --strict: {missing} situations left at zero"
+    if report.growing:
+        yield f"failed by --strict: memory grows ({', '.join(drift.measure for drift in report.growing)})"
 
 
 def time_of(seconds: float) -> str:

@@ -16,7 +16,7 @@ _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
 _FITS = {kind: fits(kind) for kind in RESULTS}
 _fits_effects = fits(tuple[Effect, ...])
-_fits_sizes = fits(dict[str, int])
+_NAMES, _COUNTS = {str}, {int}
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
@@ -45,8 +45,10 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     if type(result) not in _LEGAL.get(type(operation), _FITS):
         legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
-    if not _fits_effects(outcome.effects):
+    effects, sizes = outcome.effects, outcome.sizes
+    if (type(effects) is not tuple or effects) and not _fits_effects(effects):
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
-    if not _fits_sizes(outcome.sizes):
+    are_sizes = type(sizes) is dict and {*map(type, sizes)} <= _NAMES
+    if not are_sizes or not {*map(type, sizes.values())} <= _COUNTS:
         return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
     return None

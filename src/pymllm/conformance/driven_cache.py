@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 
 from pymllm.errors import AdapterError, UsageError
@@ -140,7 +141,7 @@ class DrivenCache(BasePrefixCache):
         step = self._carrier.steps
         self._paths[step] = path_of_key(wanted).upto(result.prefix_len)
         self._states[step] = result.state
-        indices = torch.tensor(result.slots, dtype=torch.int64)
+        indices = torch.from_numpy(np.array(result.slots, dtype=np.int64))
         return MatchResult(indices, step, result.prefix_len, result.branching)
 
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:

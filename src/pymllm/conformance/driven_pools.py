@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
@@ -51,7 +52,7 @@ class DrivenAllocator:
         if need_size and self.refuses is not None and self.refuses():
             return None
         result = self._carrier.do(Alloc(need_size), Slots, NoRoom)
-        return torch.tensor(result.slots, dtype=torch.int32) if isinstance(result, Slots) else None
+        return _tensor_of(result.slots, np.int32) if isinstance(result, Slots) else None
 
     def free(self, indices: torch.Tensor) -> None:
         """Take slots back."""
@@ -66,8 +67,8 @@ class DrivenAllocator:
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Tell for each slot whether it is not free."""
-        held = self._ledger.full.held
-        return torch.tensor([self._ledger.page_of(slot) in held for slot in indices.tolist()])
+        held, page_size = self._ledger.full.held, self._ledger.page_size
+        return _tensor_of([slot // page_size in held for slot in indices.tolist()], np.bool_)
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
         """Name the SWA slot behind each slot, 0 where it is gone."""
@@ -77,7 +78,7 @@ class DrivenAllocator:
             half[slot // page_size] * page_size + slot % page_size if slot // page_size in half else 0
             for slot in indices.tolist()
         ]
-        return torch.tensor(found, dtype=torch.int32)
+        return _tensor_of(found, np.int32)
 
     def available_size(self) -> int:
         """Count the tokens that `alloc` can still serve."""
@@ -170,12 +171,10 @@ def make_driven_pools(
     allocator, model = DrivenAllocator(carrier, _integer(header, "slots")), carrier.judge.model
 
     def cached_slots() -> list[torch.Tensor]:
-        return [
-            torch.tensor([slot for page in model.pages.values() for slot in page.slots], dtype=torch.int64)
-        ]
+        return [_tensor_of([slot for page in model.pages.values() for slot in page.slots], np.int64)]
 
     def path_slots(node: int) -> list[torch.Tensor]:
-        return [torch.tensor(model.slots(cache.path_of(node)), dtype=torch.int64)]
+        return [_tensor_of(model.slots(cache.path_of(node)), np.int64)]
 
     kind = CacheKind(cache, _walk_nothing, cached_slots, path_slots)
     if cache.states is not None:
@@ -192,6 +191,11 @@ def make_driven_pools(
         ReqToTokenPool(config.max_running, config.max_context, config.device),
         _walk_nothing,
     )
+
+
+def _tensor_of(numbers: Sequence[int], dtype: type[np.generic]) -> torch.Tensor:
+    """Make a tensor on the host, by NumPy, which takes a third of torch's time for a few numbers."""
+    return torch.from_numpy(np.array(numbers, dtype=dtype))
 
 
 def _walk_nothing() -> None:

@@ -80,17 +80,17 @@ class Examiner:
         AdapterError
             What came back is no answer (`pymllm.conformance.answers`), or nothing did: the step has none.
         """
-        number = self.next_step if step is None else step
+        number, steps = self.next_step if step is None else step, self.history.steps
         try:
             outcome = apply_step(self.adapter, number, operation, self.history)
         except BaseException:  # an interrupt, too, leaves behind what nobody can judge
-            self.history.steps.append(Step(number, operation))
+            steps.append(Step(number, operation))
             raise
         wrong = find_wrong_answer(operation, outcome)
         if wrong is not None:
-            self.history.steps.append(Step(number, operation))
+            steps.append(Step(number, operation))
             raise AdapterError(self.adapter.name, f"step {number}, {operation}: {wrong}")
-        self.history.steps.append(Step(number, operation, outcome))
+        steps.append(Step(number, operation, outcome))
         self.judge.judge(number, operation, outcome)
         if self.audits_steps:
             self.look_inside()

@@ -73,6 +73,9 @@ def _check_edge(tree: RadixTree[NodeT], parent: NodeT, node: NodeT, filed_under:
         fail("R9", f"node {node.id} has {sizes}, page {tree.page_size}")
     if value.dtype != torch.int64 or value.dim() != 1:
         fail("R9", f"node {node.id} holds {value.dtype} slots of shape {tuple(value.shape)}")
+    starts = node._starts
+    if starts is not None and (node._value is not None or starts.base is not None):
+        fail("X5", f"node {node.id} keeps more than the {len(starts)} pages of its edge alive")
     if node._depth != parent._depth + length:
         fail("R9", f"node {node.id} ends at {node._depth}, {length} below {parent._depth}")
     width = len(node._raw) // (length * BYTES_PER_ID)

@@ -16,6 +16,7 @@ from pymllm.mem_cache import device_store, host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
+from pymllm.mem_cache.late_count import Whereabouts
 from pymllm.mem_cache.slot_store import SlotStore
 
 __all__ = ["check_slot_store", "some_repeated"]
@@ -136,11 +137,21 @@ def _held_beside(store: SlotStore, *lists: NDArray[np.int32]) -> NDArray[np.bool
 
 def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
     """Walk the lists of free and pending pages, and the labels where ownership is checked."""
+    late = dict.fromkeys(Whereabouts, 0)
+    for count in store._late:
+        late[count.where] += count.read()
     main = _numbers([store._main[store._main_from :]])
+    main, behind = np.split(main, [store._main_sure + late[Whereabouts.MAIN]])
     released, pending, unread = map(_numbers, (store._released, store._pending, store._unread))
-    unread = np.unique(unread)
+    if store._has_gaps:
+        behind, released, pending = (pages[pages != 0] for pages in (behind, released, pending))
+    if behind.size:
+        raise InvariantViolation("A2", f"pages {behind[:8]} are listed behind those that are handed out next")
+    unread = np.unique(unread[unread != 0])
     held = _held_beside(store, main, released, pending, unread)
-    _check_counters(store, main.size + released.size, pending.size)
+    counted = store._free_sure + late[Whereabouts.MAIN] + late[Whereabouts.RELEASED]
+    _compare(store, main.size + released.size, counted, "free")
+    _compare(store, pending.size, store._pending_sure + late[Whereabouts.PENDING], "pending")
     if unread.size and not store.group_open:
         raise InvariantViolation("A6", f"pages {unread[:8]} are pending and no group is open")
     if store.need_sort and not (main[1:] > main[:-1]).all():
@@ -163,12 +174,16 @@ def _check_labels(store: DeviceSlotStore, held: NDArray[np.bool_], pending: NDAr
 
 def _check_counters(store: SlotStore, free_count: int, pending_count: int) -> None:
     """Compare the counters of a store with a recount."""
-    if store.free_pages != free_count:
-        raise InvariantViolation("A2", f"{free_count} pages are free, counted {store.free_pages}")
-    if store.pending_pages != pending_count:
-        raise InvariantViolation("A2", f"{pending_count} pages are pending, counted {store.pending_pages}")
-    if pending_count and not store.group_open:
-        raise InvariantViolation("A6", f"{pending_count} pages are pending and no group is open")
+    _compare(store, free_count, store.free_pages, "free")
+    _compare(store, pending_count, store.pending_pages, "pending")
+
+
+def _compare(store: SlotStore, found: int, counted: int, state: str) -> None:
+    """Compare one counter; nothing is pending outside a group."""
+    if found != counted:
+        raise InvariantViolation("A2", f"{found} pages are {state}, counted {counted}")
+    if found and state == "pending" and not store.group_open:
+        raise InvariantViolation("A6", f"{found} pages are pending and no group is open")
 
 
 def _numbers(parts: Sequence[torch.Tensor]) -> NDArray[np.int32]:

@@ -11,7 +11,7 @@ from pymllm.invariants.slot_store import check_slot_store, some_repeated
 from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 
-__all__ = ["check_swa_allocator"]
+__all__ = ["check_swa_allocator", "walk_swa_allocator"]
 
 
 def check_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> None:
@@ -33,6 +33,11 @@ def check_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> None:
     -----
     Cost: 6 ms for a million slots in each pool on the host. Laws: A1, A2, A4-A7.
     """
+    walk_swa_allocator(allocator)
+
+
+def walk_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> NDArray[np.bool_]:
+    """Do the same, and return of each full page whether it is handed out, page 0 included."""
     check_subject(allocator, SWATokenToKVPoolAllocator)
     full, swa = check_slot_store(allocator._full), check_slot_store(allocator._swa)
     if allocator._full.group_open != allocator._swa.group_open:
@@ -55,6 +60,7 @@ def check_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> None:
         raise InvariantViolation(
             "A7", f"SWA pages {astray[:8]} are handed out without a full page, or free with one"
         )
+    return full
 
 
 def _as_array(table: NDArray[np.int32] | torch.Tensor) -> NDArray[np.int32]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from pymllm.mem_cache.edge_key import EdgeKey
+from pymllm.mem_cache.edge_slots import EdgeSlots
 
 __all__ = ["BaseTreeNode"]
 
 
-class BaseTreeNode(EdgeKey):
+class BaseTreeNode(EdgeSlots):
     """A node that `pymllm.mem_cache.radix_tree` can work with, but for its locks.
 
     Attributes
@@ -43,7 +41,6 @@ class BaseTreeNode(EdgeKey):
     __slots__ = (  # noqa: RUF023 - the documented order, then what is private
         "children",
         "parent",
-        "value",
         "last_access_time",
         "hit_count",
         "hash_values",
@@ -55,7 +52,6 @@ class BaseTreeNode(EdgeKey):
     )
 
     children: dict[Any, Any]
-    value: torch.Tensor | None
     last_access_time: float
     hit_count: int
     hash_values: list[str] | None
@@ -64,11 +60,6 @@ class BaseTreeNode(EdgeKey):
     _depth: int
     _holds: int
     _owner: object | None
-
-    @property
-    def evicted(self) -> bool:
-        """Whether the KV slots are gone."""
-        return self.value is None
 
     def __lt__(self, other: BaseTreeNode) -> bool:
         """Tell whether this node is less recent than another of its class (R8)."""

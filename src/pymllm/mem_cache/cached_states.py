@@ -69,10 +69,16 @@ class CachedStates:
         self.lru.remove(node)
 
     def stamp(self, path: Sequence[MambaTreeNode], now: float) -> None:
-        """Set the recency of the nodes of a path to that of a new access."""
-        evictable = [node for node in path if node._track_slot is not None and not node.mamba_lock_ref]
-        if evictable:
-            self.unlocked.restamp(evictable, now)
+        """Set the recency of the nodes of a path, at least one, to that of a new access; list its states."""
+        states = [node for node in path if node._track_slot is not None]
+        if states:
+            if states[0].last_access_time == states[-1].last_access_time:
+                self.lru.touch_stretch_mru(states[-1], states[0])
+            else:
+                self.lru.touch_path_mru(states)
+            if self.protected:
+                states = [node for node in states if not node.mamba_lock_ref]
+            self.unlocked.move(states, now)
         for node in path:
             node.last_access_time = now
 

@@ -2,16 +2,19 @@
 
 How many pages are free, and how many a call frees, is known on the host from shapes alone; only their
 numbers live on the device. What needs a number (an ownership check, the distinct pages among slots)
-synchronises, and says so.
+synchronises, and says so. Where only some of what a call names is given back, their count follows later.
 """
 
 from __future__ import annotations
 
 from typing import NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
+from pymllm.mem_cache.late_count import LateCount, Whereabouts
 from pymllm.mem_cache.slot_store import SlotStore
 
 __all__ = ["DeviceSlotStore"]
@@ -37,8 +40,13 @@ class DeviceSlotStore(SlotStore):
     Pages are int64 everywhere, which is what torch wants of an index: in int32 each use of one is a
     conversion more, and a free list takes half the bytes.
 
+    Both lists may have zeros, which are no pages, where `free_with` gave back what a table had: ``_main`` at
+    its end, ``_released`` anywhere. How many pages there are beside them is a `LateCount`; what is certain
+    without it is in ``_main_sure`` and ``_free_sure``, and is handed out without asking.
+
     Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
-    group that has pages to tell apart, once each. With checks on every `claim` does, twice at most.
+    group that has pages to tell apart, once each; and, where a late count decides, whoever asks what is
+    free. With checks on every `claim` does, twice at most.
     Laws: A1-A6, X1, X4. Source: contract, section 1.
     """
 
@@ -63,24 +71,72 @@ class DeviceSlotStore(SlotStore):
         self._main = torch.arange(1, self.pages + 1, device=self.device)
         self._main_from = 0
         self._released: list[torch.Tensor] = []
-        self.free_pages = self.pages
-        self.pending_pages = 0
+        self._main_sure = self._free_sure = self.pages
+        self._pending_sure = 0
+        self._late: list[LateCount] = []
+        self._has_gaps = False
         self.group_open = False
         self._pending: list[torch.Tensor] = []
         self._unread: list[torch.Tensor] = []
         # With padding in front and one entry behind, where everything outside of the pool is looked up.
-        self._state = torch.full((self.pages + 2,), _FREE, dtype=torch.uint8, device=self.device)
+        with torch.inference_mode(False):  # what is born in it could not be written outside it
+            self._state = torch.full((self.pages + 2,), _FREE, dtype=torch.uint8, device=self.device)
         self._state[:: self.pages + 1] = _RESERVED
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that `take` can still deliver; waits for counts that are not here yet."""
+        self._note_counts(wait=True)
+        return self._free_sure
+
+    @free_pages.setter
+    def free_pages(self, count: int) -> None:
+        self._free_sure = count
+
+    @property
+    def pending_pages(self) -> int:
+        """Pages given back inside the open group; waits as `free_pages`."""
+        self._note_counts(wait=True)
+        return self._pending_sure
+
+    @pending_pages.setter
+    def pending_pages(self, count: int) -> None:
+        self._pending_sure = count
+
+    def has_room(self, count: int) -> bool:
+        """Tell whether ``count`` pages are free; waits only where a late count decides."""
+        if count > self._free_sure:
+            self._note_counts(wait=False)
+        return count <= self._free_sure or count <= self.free_pages
+
+    def _note_counts(self, wait: bool) -> None:
+        """Add the late counts that are here, or all of them, to what is certain."""
+        if not self._late:
+            return
+        coming: list[LateCount] = []
+        for late in self._late:
+            if not (wait or late.is_here()):
+                coming.append(late)
+            elif late.where is Whereabouts.PENDING:
+                self._pending_sure += late.read()
+            else:
+                number = late.read()
+                self._free_sure += number
+                self._main_sure += number if late.where is Whereabouts.MAIN else 0
+        self._late = coming
 
     def take(self, count: int) -> torch.Tensor | None:
         """Hand out the next ``count`` pages, or return ``None`` and change nothing."""
-        if count > self.free_pages:
+        if not self.has_room(count):
             return None
-        if count > self._main.numel() - self._main_from:
+        if count > self._main_sure and self._is_late(Whereabouts.MAIN):
+            self._note_counts(wait=True)  # whether the older ones suffice decides which pages go next (A4)
+        if count > self._main_sure:
             self.merge()
         pages = self._main[self._main_from : self._main_from + count]
         self._main_from += count
-        self.free_pages -= count
+        self._main_sure -= count
+        self._free_sure -= count
         self._label(pages, _HELD)
         return pages
 
@@ -88,25 +144,89 @@ class DeviceSlotStore(SlotStore):
         """Put what was freed since the last merge on a par with what was free before."""
         if not self._released:
             return
+        self._note_counts(wait=False)
         pages = torch.cat([self._main[self._main_from :], *self._released])
+        is_late = self._is_late(Whereabouts.MAIN, Whereabouts.RELEASED)
+        count = pages.numel() if is_late else self._free_sure
         if self.need_sort:
-            # The count is known, so the marks can be read without asking the device how many there are.
+            # The count is known, so the marks can be read without asking the device how many there are; where
+            # it is on its way, zeros follow.
             marks = torch.zeros(self.pages + 1, dtype=torch.bool, device=self.device)
             marks.index_fill_(0, pages, True)
-            pages = torch.nonzero_static(marks, size=pages.numel(), fill_value=0).view(-1)
+            if self._has_gaps:
+                marks[:1].zero_()
+            pages = torch.nonzero_static(marks, size=count, fill_value=0).view(-1)
+        elif self._has_gaps:
+            pages = self._closed_up(pages, count)
         self._main, self._main_from, self._released = pages, 0, []
+        self._main_sure = self._free_sure
+        self._has_gaps = is_late or bool(self._pending)
+        self._move_late(Whereabouts.RELEASED, Whereabouts.MAIN)
 
-    def free(self, indices: torch.Tensor) -> None:
-        """Give back the pages that ``indices`` names, or refuse all of them.
+    def _closed_up(self, pages: torch.Tensor, count: int) -> torch.Tensor:
+        """Return the first ``count`` pages in their order, without the zeros between them."""
+        places = torch.nonzero_static(pages != 0, size=count, fill_value=pages.numel()).view(-1)
+        return torch.cat([pages, pages.new_zeros(1)])[places]
+
+    def _is_late(self, *where: Whereabouts) -> bool:
+        return any(late.where in where for late in self._late)
+
+    def _move_late(self, where: Whereabouts, to: Whereabouts) -> None:
+        for late in self._late:
+            if late.where is where:
+                late.where = to
+
+    @property
+    def _reads_later(self) -> bool:
+        """Whether pages are only noted down, and told apart at the end of the group."""
+        return self.group_open and self.page_size > 1 and not self.check_ownership
+
+    def claim_loosely(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return the page of each slot where repeats are dropped at the end of the group, else as `claim`."""
+        return self._pages_of(self._read(indices)) if self._reads_later else self.claim(indices)
+
+    def give_loosely(self, pages: torch.Tensor) -> None:
+        """Note pages down where they are told apart at the end of the group, else `give` them."""
+        if self._reads_later:
+            self._unread.append(pages)
+        else:
+            self.give(pages)
+
+    def free_with(self, indices: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
+        """Give back pages, and what a table has for them to another store.
 
         Notes
         -----
-        Inside a group the unchecked pages are only noted down, and told apart once at its end.
+        Without checks there is no wait for single slots, nor for pages inside a group, and one for pages and
+        what the table has for them together.
         """
-        if self.group_open and self.page_size > 1 and not self.check_ownership:
-            self._unread.append(self._pages_of(self._read(indices)))
+        assert isinstance(others, DeviceSlotStore)
+        is_single = self.page_size == 1 and not self.check_ownership
+        if not (is_single or self._reads_later):
+            super().free_with(indices, table, others)
+            return
+        # A count that is late is one of pages that were not all there.
+        whole = is_single and not others._late and self.held_pages == others.held_pages
+        pages = self.claim_loosely(indices)
+        found = table[pages]
+        self.forget(table, pages)
+        self.give_loosely(pages)
+        if is_single and not whole:
+            others._give_some(found)
         else:
-            self.give(self.claim(indices))
+            others.give_loosely(found)
+
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give back the pages that begin at ``starts``, each named once.
+
+        Notes
+        -----
+        Without checks nothing has to be told apart, so nothing waits for the device.
+        """
+        if self.check_ownership or self.page_size == 1 or isinstance(starts, np.ndarray):
+            super().free_starts(starts)
+        else:
+            self.give(self._pages_of(self._read(starts)))
 
     def claim(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
@@ -151,19 +271,53 @@ class DeviceSlotStore(SlotStore):
         if self.group_open:
             self._label(pages, _PENDING)
             self._pending.append(pages)
-            self.pending_pages += pages.numel()
+            self._pending_sure += pages.numel()
         else:
             self._label(pages, _FREE)
             self._released.append(pages)
-            self.free_pages += pages.numel()
+            self._free_sure += pages.numel()
+
+    def _give_some(self, pages: torch.Tensor) -> None:
+        """Take back pages among zeros, where ownership is not checked: their count follows."""
+        if not pages.numel():
+            return
+        self._note_counts(wait=False)
+        where, parts = Whereabouts.RELEASED, self._released
+        if self.group_open:
+            where, parts = Whereabouts.PENDING, self._pending
+        parts.append(pages)
+        self._late.append(LateCount(pages, where))
+        self._has_gaps = True
+
+    def end_group_with(self, others: SlotStore) -> None:
+        """End both groups; one wait tells apart what either only noted down."""
+        assert isinstance(others, DeviceSlotStore)
+        if self._unread and others._unread:
+            ordered, firsts = self._take_unread()
+            other_ordered, other_firsts = others._take_unread()
+            ours, theirs = self._places(firsts, other_firsts)
+            self.give(ordered[ours])
+            others.give(other_ordered[theirs])
+        super().end_group_with(others)
+
+    def _take_unread(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return in order what was only noted down, and mark each page once and no zero."""
+        ordered, is_first = self._in_order(torch.cat(self._unread))
+        self._unread = []
+        return ordered, is_first.logical_and_(ordered)
 
     def _release_pending(self) -> None:
         """Give what is pending, told apart now where it was only noted down."""
+        for pages in self._pending:
+            self._label(pages, _FREE)
+        self._released += self._pending
+        self._free_sure += self._pending_sure
+        self._pending, self._pending_sure = [], 0
+        self._move_late(Whereabouts.PENDING, Whereabouts.RELEASED)
         if self._unread:
-            self._pending.append(self._distinct(torch.cat(self._unread)))
-        pending, self._pending, self._unread, self.pending_pages = self._pending, [], [], 0
-        for pages in pending:
-            self.give(pages)
+            ordered, is_first = self._take_unread()
+            (firsts,) = self._places(is_first)
+            self.give(ordered[firsts])
 
     def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
@@ -193,7 +347,13 @@ class DeviceSlotStore(SlotStore):
 
     def new_table(self) -> torch.Tensor:
         """Return a zero for each page, page 0 included."""
-        return torch.zeros(self.pages + 1, dtype=torch.int64, device=self.device)
+        with torch.inference_mode(False):
+            return torch.zeros(self.pages + 1, dtype=torch.int64, device=self.device)
+
+    def forget(self, table: torch.Tensor, pages: torch.Tensor) -> None:
+        """Write a zero to a table for each of some pages, repeats and all."""
+        # Assigning the number by index has torch 2.11 send it from the host, and wait until it is there.
+        table.index_fill_(0, pages, 0)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
@@ -203,7 +363,7 @@ class DeviceSlotStore(SlotStore):
         Read from the lists alone, which is right with checks off too: a pass over the whole pool.
         """
         held = torch.ones(self.pages + 1, dtype=torch.bool, device=self.device)
-        held[0] = False
+        held[:1].zero_()
         for free in (self._main[self._main_from :], *self._released, *self._pending, *self._unread):
             held.index_fill_(0, free, False)
         pages = self._pages_of(self._read(indices))

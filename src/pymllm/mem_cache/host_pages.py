@@ -35,15 +35,19 @@ class HostPages(SlotStore):
         # 0.5 us less than by a Python int, however few.
         is_power = page_size & (page_size - 1) == 0
         self._page_shift = np.array(page_size.bit_length() - 1) if is_power else None
-        self._offsets = torch.arange(page_size, dtype=torch.int32)
+        self._offsets = torch.arange(page_size, dtype=torch.int32, device="cpu")
 
     def slots_of(self, pages: NDArray[np.integer], count: int) -> torch.Tensor:
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
         if self.page_size == 1:
             return torch.from_numpy(pages.astype(np.int32))
+        if pages.size == 1:
+            start = int(pages[0]) * self.page_size
+            return torch.from_numpy(np.arange(start, start + count, dtype=np.int32))
         # The one place where torch is quicker: 5.5 us for 800 pages of 16 slots, where NumPy takes 12.
-        numbers = torch.from_numpy(pages.astype(np.int32)).unsqueeze(1)
-        return torch.add(self._offsets, numbers, alpha=self.page_size).view(-1)[:count]
+        numbers = torch.from_numpy(pages.astype(np.int32, copy=False).reshape(-1, 1))
+        slots = torch.add(self._offsets, numbers, alpha=self.page_size).view(-1)
+        return slots if count == slots.numel() else slots[:count]
 
     def locate(
         self, indices: torch.Tensor, *, check_range: bool = False
@@ -69,6 +73,10 @@ class HostPages(SlotStore):
     def new_table(self) -> NDArray[np.int32]:
         """Return a zero for each page, page 0 included."""
         return np.zeros(self.pages + 1, np.int32)
+
+    def forget(self, table: NDArray[np.int32], pages: NDArray[np.integer]) -> None:
+        """Write a zero to a table for each of some pages, repeats and all."""
+        table[pages] = 0
 
     def _read(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return ``indices`` as one dimension of int64, without a copy where they are that."""
@@ -100,8 +108,8 @@ class HostPages(SlotStore):
     def _distinct(self, pages: NDArray[np.int64], table: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return each of ``pages``, at least one, once; ``table`` has a place for each page, and loses it."""
         if pages.size <= self.page_size:
-            numbers = pages.tolist()  # the tail of a request, of one page: 1 us instead of 9
-            if min(numbers) == max(numbers):
+            numbers = pages.tolist()  # the tail of a request, of one page: 0.4 us instead of 9
+            if numbers.count(numbers[0]) == len(numbers):
                 return pages[:1]
         starts = np.empty(pages.size, np.bool_)
         starts[0] = True

@@ -11,6 +11,8 @@ from pymllm.mem_cache.host_pages import HostPages
 
 __all__ = ["HostQueueStore"]
 
+_SIGNED = frozenset({torch.int32, torch.int64})  # what callers have: other integers take the long way
+
 
 class HostQueueStore(HostPages):
     """A ring of free pages: what was freed first goes first.
@@ -60,9 +62,24 @@ class HostQueueStore(HostPages):
         if count > self.free_pages:
             return None
         pages = self._in_ring(self._first, count).copy()  # or what is given next would overwrite it
+        self._move_on(count)
+        return pages
+
+    def take_slots(self, count: int) -> torch.Tensor | None:
+        """Hand out ``count`` slots, or return ``None`` and change nothing.
+
+        Written from the ring itself: a copy of its pages takes 3 us for 12,000 of one slot.
+        """
+        pages = -(-count // self.page_size)
+        if pages > self.free_pages:
+            return None
+        slots = self.slots_of(self._in_ring(self._first, pages), count)
+        self._move_on(pages)
+        return slots
+
+    def _move_on(self, count: int) -> None:
         self._first = (self._first + count) % self.pages
         self.free_pages -= count
-        return pages
 
     def _in_ring(self, start: int, count: int) -> NDArray[np.int32]:
         """Return pages of the ring, to be read at once: mostly a view."""
@@ -79,12 +96,49 @@ class HostQueueStore(HostPages):
         pages = self.check_held(indices)
         if self.page_size > 1 and pages.size:
             pages = self._distinct(pages, self._marks)
-        if pages.size > self.held_pages:
+        self._check_count(pages.size)
+        return pages
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give back the pages that ``indices`` names, or refuse all of them.
+
+        Notes
+        -----
+        A slot, or the tail of a request, which is in one page, goes into the ring as a number: as an array
+        that is read, told apart and written it takes 7 us, and so 1.5.
+        """
+        page = self._only_page(indices)
+        if page and self.held_pages and not self.group_open:
+            self._ring[(self._first + self.free_pages) % self.pages] = page
+            self.free_pages += 1
+        else:
+            self.give(self.claim(indices))
+
+    def _only_page(self, indices: torch.Tensor) -> int:
+        """Return the page that no more slots than one page has are all in; 0 where it is not that simple."""
+        if not isinstance(indices, torch.Tensor) or indices.dtype not in _SIGNED or indices.dim() != 1:
+            return 0
+        if not 0 < indices.numel() <= self.page_size:
+            return 0
+        numbers = indices.tolist()  # 0.25 us for 15 of them, of which an array takes 0.9
+        page: int = min(numbers) // self.page_size
+        return page if 0 < page <= self.pages and max(numbers) // self.page_size == page else 0
+
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give back the pages that begin at ``starts``, each named once, and no more than are handed out."""
+        if not isinstance(starts, np.ndarray):
+            starts = self._read(starts)
+        pages = starts if self.page_size == 1 else self._pages_of(starts)
+        self._check_count(pages.size)
+        self.give(pages)
+
+    def _check_count(self, count: int) -> None:
+        """Refuse what would overwrite the queue."""
+        if count > self.held_pages:
             raise OwnershipError(
-                f"{pages.size} pages are given back and {self.held_pages} are handed out: "
+                f"{count} pages are given back and {self.held_pages} are handed out: "
                 "give each one back once, after alloc returned it"
             )
-        return pages
 
     def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the page of each slot, repeats and all; who has it is not known here."""

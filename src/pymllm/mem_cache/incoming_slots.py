@@ -9,10 +9,11 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
-from pymllm.mem_cache.radix_tree import PagedKey
+from pymllm.mem_cache.edge_slots import PageStarts
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.token_encoding import decode_tokens
 
-__all__ = ["copy_for_keeps", "read_incoming_slots", "read_track_slot"]
+__all__ = ["copy_for_keeps", "copy_for_tree", "read_incoming_slots", "read_track_slot"]
 
 _DENSE, _UINT64 = torch.strided, torch.uint64  # every insert asks: 20 ns less each than through torch
 
@@ -80,6 +81,45 @@ def read_incoming_slots(
     if page_size > 1 and getattr(pool, "check_ownership", False):
         _check_pages(value[: key.length], page_size)
     return value
+
+
+def copy_for_tree(
+    tree: RadixTree[Any], slots: torch.Tensor, start: int, stop: int
+) -> torch.Tensor | PageStarts:
+    """Copy whole pages of a caller's slots as the nodes of a tree keep them.
+
+    Parameters
+    ----------
+    tree : RadixTree
+        Whose node it will be.
+    slots : torch.Tensor
+        Integers, shape ``(n,)``, on any device.
+    start, stop : int
+        The range, ``0 <= start <= stop <= n``, whole pages.
+
+    Returns
+    -------
+    torch.Tensor or numpy.ndarray
+        What `RadixTree.append` takes: all slots, or the first of each page.
+
+    Notes
+    -----
+    That each page is one of the pool's is the caller's duty, checked where ownership is. Elsewhere a glance
+    at the first and the last page finds slots in an order of their own, which are kept as they came; a look
+    at all pages would add 5 us to the 23 of an insert in T3. Cost: one copy of what is kept. Laws: R1, X5.
+    """
+    if tree.keeps_pages:
+        numbers, size = (slots if slots.is_cpu else slots.cpu()).numpy()[start:stop], tree.page_size
+        if (
+            size == 1
+            or start == stop
+            or (
+                numbers.item(size - 1) - numbers.item(0) == numbers.item(-1) - numbers.item(-size) == size - 1
+            )
+        ):
+            starts: PageStarts = numbers[::size].astype(np.int64)
+            return starts
+    return copy_for_keeps(slots, start, stop, tree.device)
 
 
 def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.device) -> torch.Tensor:

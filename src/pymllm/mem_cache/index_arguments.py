@@ -39,6 +39,8 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
     ------
     TypeError
         The dtype or an element is not an integer, or the tensor is not dense.
+    ValueError
+        An int of a sequence is beyond int64.
 
     Notes
     -----
@@ -59,7 +61,13 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
         raise TypeError(
             f"{name} must be a tensor, an array or a sequence of ints, got {type(value).__name__}"
         )
-    return torch.tensor([as_int(name, item) for item in value], dtype=torch.int64)
+    numbers = [as_int(name, item) for item in value]
+    try:
+        # By way of NumPy, so that torch's default device has no say.
+        return torch.from_numpy(np.array(numbers, dtype=np.int64))
+    except OverflowError:
+        beyond = next(number for number in numbers if not -(2**63) <= number < 2**63)
+        raise ValueError(f"{name} has {beyond}, which int64 does not have") from None
 
 
 def as_index(name: str, value: IndexLike) -> torch.Tensor:
@@ -82,6 +90,8 @@ def as_index(name: str, value: IndexLike) -> torch.Tensor:
     ------
     TypeError
         The dtype or an element is not an integer.
+    ValueError
+        An int of a sequence is beyond int64.
 
     Notes
     -----

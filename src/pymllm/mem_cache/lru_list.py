@@ -62,6 +62,7 @@ class LRUList:
         self._lock = "mamba_lock_ref" if mamba else "full_lock_ref"
         # Fields by their own name, twice: by a name looked up, in and out again takes 0.9 us and not 0.42.
         self._put_behind, self._cut = (_put_state, _cut_state) if mamba else (_put_any, _cut_any)
+        self._move = _move_states if mamba else _move_any
         setattr(self.head, self._next, self.tail)
         setattr(self.tail, self._prev, self.head)
 
@@ -192,6 +193,27 @@ class LRUList:
                     self._put_behind(node, newer)
                 newer = node
 
+    def touch_stretch_mru(self, newest: MambaTreeNode, oldest: MambaTreeNode) -> None:
+        """Make neighbours the most recent members, in the order that they have.
+
+        Parameters
+        ----------
+        newest, oldest : MambaTreeNode
+            The ends of a stretch of members: following the older ones from ``newest`` leads to ``oldest``.
+
+        Notes
+        -----
+        For those who know that: the nodes of a path that were last used together stand together. Cost: O(1),
+        of which a path of 1,000 nodes is one. Law: M8.
+        """
+        if getattr(self.head, self._next) is not newest:
+            self._move(newest, oldest, self.head)
+
+    def insert_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
+        """Insert ``node``, which is in no list of this mode, as the next older one to a member."""
+        self._put_behind(node, newer)
+        self._members.add(node)
+
     def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
         """Return the least recent member without children and without a lock, or ``None``."""
         for node in reversed(self):
@@ -247,3 +269,26 @@ def _cut_state(node: MambaTreeNode) -> None:
     assert older is not None
     newer.mamba_next, older.mamba_prev = older, newer
     node.mamba_prev = node.mamba_next = None
+
+
+def _move_any(newest: MambaTreeNode, oldest: MambaTreeNode, newer: MambaTreeNode) -> None:
+    """Link a stretch of members behind ``newer``, which is not one of them, and those around it together."""
+    before, after = newest.prev, oldest.next
+    assert before is not None
+    assert after is not None
+    before.next, after.prev = after, before
+    older = newer.next
+    assert older is not None
+    newer.next, newest.prev = newest, newer
+    older.prev, oldest.next = oldest, older
+
+
+def _move_states(newest: MambaTreeNode, oldest: MambaTreeNode, newer: MambaTreeNode) -> None:
+    before, after = newest.mamba_prev, oldest.mamba_next
+    assert before is not None
+    assert after is not None
+    before.mamba_next, after.mamba_prev = after, before
+    older = newer.mamba_next
+    assert older is not None
+    newer.mamba_next, newest.mamba_prev = newest, newer
+    older.mamba_prev, oldest.mamba_next = oldest, older

@@ -23,10 +23,11 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan
 from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
-from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots, read_track_slot
+from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
 
 __all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
 
@@ -45,8 +46,9 @@ class MambaRadixCache(BasePrefixCache):
     page_size : int
         Tokens per KV page; keys and values are cut down to whole pages. Must be the allocator's.
     token_to_kv_pool_allocator : allocator, optional
-        Owner of the KV slots: ``free(indices)`` is required; ``page_size``, ``device`` and
-        ``check_ownership`` are honoured. Without one, slots are plain numbers on the CPU.
+        Owner of the KV slots: ``free(indices)`` is required; ``free_pages`` is used where present,
+        ``page_size``, ``device`` and ``check_ownership`` are honoured. Without one, slots are plain numbers
+        on the CPU.
     mamba_pool : pool, optional
         Owner of the track slots: ``free_track_slot(slot)`` is required. The cache copies no state: its
         user copies a working state into a track slot and hands that over. Without one, track slots are plain
@@ -109,7 +111,8 @@ class MambaRadixCache(BasePrefixCache):
         self.mamba_pool = as_pool(mamba_pool, "mamba_pool", "free_track_slot")
         self.on_node_evict = as_callback(on_node_evict)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
-        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device)
+        keeps_pages = counts_in_pages(self.pool, self.page_size, self.device)
+        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages)
         self._states = CachedStates(self._tree)
         self.full_lru = LRUList()
         self._callbacks = EvictionCallbacks()
@@ -276,7 +279,7 @@ class MambaRadixCache(BasePrefixCache):
                 )
         tree = self._tree
         walk = tree.walk(paged)
-        new = copy_for_keeps(slots, walk.length, paged.length, self.device)
+        new = copy_for_tree(tree, slots, walk.length, paged.length)
         if walk.shared:
             assert walk.partial is not None
             walk.path.append(self._split(walk.partial, walk.shared))
@@ -411,7 +414,7 @@ class MambaRadixCache(BasePrefixCache):
             plan.give_back(self.mamba_pool)
             if removed and self.pool is not None:
                 try:
-                    self.pool.free(self._tree.hand_over(removed))
+                    return_slots(self.pool, self._tree, removed)
                 except BaseException:
                     plan.call_off()
                     raise
@@ -419,12 +422,9 @@ class MambaRadixCache(BasePrefixCache):
             self._callbacks.inside = None
 
     def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
-        """Split a node; the state stays with the lower half, whose end it belongs to (M3).
-
-        The upper half is listed as the most recent: the insert that needs it is about to stamp it.
-        """
+        """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
         upper = self._tree.split(node, tokens)
-        self.full_lru.insert_mru(upper)
+        self.full_lru.insert_behind(upper, node)
         return upper
 
     def _stamp(self, path: list[MambaTreeNode]) -> None:
@@ -434,14 +434,13 @@ class MambaRadixCache(BasePrefixCache):
         if not path:
             return
         last = path[-1]
-        is_leaf = tree.is_evictable_leaf(last)  # the only one of the path that can be a victim of phase 1
-        if is_leaf:
-            tree.leaves.discard(last)
+        if path[0].last_access_time == last.last_access_time:  # then all were, and stand together in the list
+            self.full_lru.touch_stretch_mru(last, path[0])
+        else:
+            self.full_lru.touch_path_mru(path)
+        if tree.is_evictable_leaf(last):  # the only one of the path that can be a victim of phase 1
+            tree.leaves.move((last,), now)
         self._states.stamp(path, now)
-        if is_leaf:
-            tree.leaves.add(last)
-        self.full_lru.touch_path_mru(path)
-        self._states.lru.touch_path_mru(path)
 
 
 def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
+from pymllm.mem_cache.edge_slots import PageStarts
 
 __all__ = ["MambaTreeNode"]
 
@@ -48,7 +49,8 @@ class MambaTreeNode(BaseTreeNode):
     def __init__(self) -> None:
         self.children: dict[Any, MambaTreeNode] = {}
         self.parent: MambaTreeNode | None = None
-        self.value: torch.Tensor | None = None
+        self._value: torch.Tensor | None = None
+        self._starts: PageStarts | None = None
         self.full_lock_ref = 0
         self.mamba_lock_ref = 0
         self.last_access_time = 0.0
@@ -74,7 +76,7 @@ class MambaTreeNode(BaseTreeNode):
     def mamba_value(self) -> torch.Tensor | None:
         """The track slot of the state, made when first asked for: an insert need not wait 1.7 us for it."""
         if self._track_index is None and self._track_slot is not None:
-            device = None if self.value is None else self.value.device
+            device = None if self._value is None else self._value.device
             self._track_index = torch.full((1,), self._track_slot, dtype=torch.int64, device=device)
         return self._track_index
 
@@ -87,7 +89,7 @@ class MambaTreeNode(BaseTreeNode):
     @property
     def mamba_tombstone(self) -> bool:
         """Whether the node has KV but no state."""
-        return self.value is not None and self._track_slot is None
+        return not self.evicted and self._track_slot is None
 
     def __repr__(self) -> str:
         state = "none" if self._track_slot is None else self._track_slot

@@ -22,9 +22,10 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks, LeafPlan
-from pymllm.mem_cache.incoming_slots import copy_for_keeps, read_incoming_slots
+from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
+from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
 from pymllm.mem_cache.tree_node import TreeNode
 from pymllm.mem_cache.window_insert import WindowInsert
 
@@ -44,7 +45,7 @@ class RadixCache(BasePrefixCache):
         Tokens that the model's window layers look back (W). With it, nodes may lose their window KV alone
         (tombstones) and a match must end in a whole window of alive tokens.
     token_to_kv_pool_allocator : allocator, optional
-        Owner of the slots: ``free(indices)`` is required; ``free_swa``, ``move_swa`` and
+        Owner of the slots: ``free(indices)`` is required; ``free_pages``, ``free_swa``, ``move_swa`` and
         ``translate_to_swa`` are used where present, ``page_size``, ``device`` and ``check_ownership``
         honoured. Without one, slots are plain numbers on the CPU and simply forgotten.
     on_node_evict : callable, optional
@@ -84,7 +85,9 @@ class RadixCache(BasePrefixCache):
         self.pool = as_pool(token_to_kv_pool_allocator)
         self.on_node_evict = as_callback(on_node_evict)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
-        self._tree = RadixTree(TreeNode, self.page_size, self.device)
+        # A window moves slots between nodes one by one.
+        keeps_pages = sliding_window_size is None and counts_in_pages(self.pool, self.page_size, self.device)
+        self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages)
         self._window: SlidingWindow[TreeNode] | None = None
         if self.sliding_window_size is not None:
             self._window = SlidingWindow(self._tree, self.sliding_window_size)
@@ -243,7 +246,7 @@ class RadixCache(BasePrefixCache):
             return self._insert_windowed(paged, slots, protected, evicted)
         tree = self._tree
         walk = tree.walk(paged)
-        new = copy_for_keeps(slots, walk.length, paged.length, self.device)
+        new = copy_for_tree(tree, slots, walk.length, paged.length)
         if walk.shared:
             assert walk.partial is not None
             walk.path.append(tree.split(walk.partial, walk.shared))
@@ -468,7 +471,7 @@ class RadixCache(BasePrefixCache):
         if plan.removed and self.pool is not None:
             self._callbacks.inside = IN_A_POOL
             try:
-                self.pool.free(self._tree.hand_over(plan.removed))
+                return_slots(self.pool, self._tree, plan.removed)
             except BaseException:
                 call_off()
                 raise

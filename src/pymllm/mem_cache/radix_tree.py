@@ -21,6 +21,7 @@ import torch
 
 from pymllm.errors import LockError, StaleNodeError
 from pymllm.mem_cache.base_prefix_cache import RadixKey, as_namespace
+from pymllm.mem_cache.edge_slots import PageStarts, expand_pages
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID, encode_tokens
 from pymllm.mem_cache.victim_order import VictimOrder
 
@@ -42,6 +43,8 @@ class RadixNode(Protocol):
     _key: RadixKey | None  # what `key` returns, where somebody has asked
     _namespace: str | int | None
     _raw: bytes  # the encoded tokens of the edge into this node
+    _value: torch.Tensor | None  # `value`, but where the node keeps its pages
+    _starts: PageStarts | None  # the first slot of each of its pages
     _filed_under: Any  # its key in parent.children
     _length: int  # tokens of the edge
     _depth: int  # tokens from the root to its end
@@ -53,7 +56,8 @@ class RadixNode(Protocol):
 
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
-_get_value = attrgetter("value")
+_get_value = attrgetter("_value")
+_get_starts = attrgetter("_starts")
 
 
 class PagedKey(NamedTuple):
@@ -106,11 +110,16 @@ class RadixTree(Generic[NodeT]):
         Tokens per page.
     device : torch.device
         Where the nodes' slots live.
+    keeps_pages : bool
+        Whether a node keeps the first slot of each page instead of all slots.
     """
 
-    def __init__(self, make_node: Callable[[], NodeT], page_size: int, device: torch.device) -> None:
+    def __init__(
+        self, make_node: Callable[[], NodeT], page_size: int, device: torch.device, keeps_pages: bool = False
+    ) -> None:
         self.page_size = page_size
         self.device = device
+        self.keeps_pages = keeps_pages
         self._make_node = make_node
         self._ids = count(1)
         self._start()
@@ -119,7 +128,7 @@ class RadixTree(Generic[NodeT]):
         """Start empty; nodes of before are stale, ids go on counting (X3, X7)."""
         for node in list(self.nodes()):
             # Parents and children name each other: cut them apart, or the slots wait for the collector.
-            node.value = node.parent = node._owner = None
+            node._value = node._starts = node.parent = node._owner = None
             node.children = {}
         self.root.children = {}
         self._start()
@@ -160,7 +169,7 @@ class RadixTree(Generic[NodeT]):
             node = node.children.get(raw[offset : offset + page_bytes])
         return Walk(path, None, 0, path[-1]._depth if path else 0)
 
-    def append(self, parent: NodeT, key: PagedKey, value: torch.Tensor) -> NodeT:
+    def append(self, parent: NodeT, key: PagedKey, value: torch.Tensor | PageStarts) -> NodeT:
         """Add an unlocked leaf of the current access below ``parent``; ``value`` becomes the tree's own.
 
         Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches.
@@ -168,12 +177,15 @@ class RadixTree(Generic[NodeT]):
         if self.is_evictable_leaf(parent):
             self.leaves.discard(parent)
         raw, namespace, width, _ = key
-        start, length = parent._depth, value.numel()  # 0.05 us, where len() of a tensor takes 0.4
-        end, token_bytes = start + length, width * BYTES_PER_ID
         node = self._make_node()
+        if isinstance(value, torch.Tensor):
+            node._value, length = value, value.numel()  # 0.05 us, where len() of a tensor takes 0.4
+        else:
+            node._starts, length = value, value.size * self.page_size
+        start = parent._depth
+        end, token_bytes = start + length, width * BYTES_PER_ID
         node.id = next(self._ids)
         node.parent = parent
-        node.value = value
         node.last_access_time = self.clock
         node._depth = end
         node._length = length
@@ -193,22 +205,21 @@ class RadixTree(Generic[NodeT]):
         The lower half keeps object, id and holds; both halves own copies, so neither keeps the whole alive
         (R10, X5).
         """
-        assert node.value is not None
         assert node.parent is not None
-        head, tail = node.value[:tokens].clone(), node.value[tokens:].clone()
         width = len(node._raw) // (node._length * BYTES_PER_ID)
         cut = tokens * width * BYTES_PER_ID
         raw = node._raw
         upper = self._make_node()
         upper.id = next(self._ids)
-        upper.parent, upper.value = node.parent, head
+        self._divide_slots(node, upper, tokens)
+        upper.parent = node.parent
         upper._length, upper._depth = tokens, node._depth - node._length + tokens
         upper._owner = self.epoch
         upper.lock_ref, upper.hit_count = node.lock_ref, node.hit_count
         upper.last_access_time = node.last_access_time
         upper._filed_under = node._filed_under
         upper._raw, upper._namespace = raw[:cut], node._namespace
-        node.parent, node.value = upper, tail
+        node.parent = upper
         node._length -= tokens
         node._raw, node._key = raw[cut:], None
         node._filed_under = node._raw[: self.page_size * width * BYTES_PER_ID]
@@ -219,6 +230,15 @@ class RadixTree(Generic[NodeT]):
             upper.hash_values, node.hash_values = node.hash_values[:pages], node.hash_values[pages:]
         return upper
 
+    def _divide_slots(self, node: NodeT, upper: NodeT, tokens: int) -> None:
+        """Give ``upper`` the first slots of ``node``, and both a copy of their own (X5)."""
+        if node._starts is not None:
+            pages = tokens // self.page_size
+            upper._starts, node._starts = node._starts[:pages].copy(), node._starts[pages:].copy()
+            return
+        assert node._value is not None
+        upper._value, node._value = node._value[:tokens].clone(), node._value[tokens:].clone()
+
     def remove(self, nodes: Iterable[NodeT]) -> None:
         """Unlink evicted nodes, children before parents; the caller has taken them out of `leaves`."""
         freed = 0
@@ -226,7 +246,7 @@ class RadixTree(Generic[NodeT]):
             assert node.parent is not None
             del node.parent.children[node._filed_under]
             freed += node._length
-            node.value = node.parent = node._owner = None
+            node._value = node._starts = node.parent = node._owner = None
         self.evictable_tokens -= freed
 
     def nodes(self) -> Iterator[NodeT]:
@@ -260,16 +280,36 @@ class RadixTree(Generic[NodeT]):
 
         A pool reads them and no more. A copy would cost 1.2 us of an eviction's 8.
         """
-        if len(nodes) == 1:
+        if len(nodes) == 1 and self.page_size == 1:
             assert nodes[0].value is not None
             return nodes[0].value
         return self.gather(nodes)
 
+    def page_starts(self, nodes: list[NodeT]) -> PageStarts | None:
+        """Return the first slot of each page of ``nodes``, at least one; ``None`` where one has no pages.
+
+        A single node's own are returned. Of 1,000 nodes of 8 slots, joining bytes takes 24 us, where
+        `numpy.concatenate` and `torch.cat` take 120.
+        """
+        if len(nodes) == 1:
+            return nodes[0]._starts
+        try:
+            return np.frombuffer(bytearray().join(map(_get_starts, nodes)), np.int64)
+        except TypeError:  # somebody has set a node's value
+            return None
+
     def gather(self, nodes: list[NodeT]) -> torch.Tensor:
         """Copy the slots of ``nodes`` into one new tensor, in their order."""
+        if self.keeps_pages and nodes:
+            starts = self.page_starts(nodes)
+            if starts is None:
+                return torch.cat([node.value for node in nodes if node.value is not None])
+            if self.page_size > 1:
+                return expand_pages(starts, self.page_size)
+            return torch.from_numpy(starts.copy() if len(nodes) == 1 else starts)
         if len(nodes) == 1:
-            assert nodes[0].value is not None
-            return nodes[0].value.clone()
+            assert nodes[0]._value is not None
+            return nodes[0]._value.clone()
         values: list[torch.Tensor] = list(map(_get_value, nodes))
         return torch.cat(values) if values else torch.empty(0, dtype=torch.int64, device=self.device)
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_size, as_switch
@@ -76,9 +78,40 @@ class SlotStore(ABC):
         """Pages in the hands of callers."""
         return self.pages - self.free_pages - self.pending_pages
 
+    def has_room(self, count: int) -> bool:
+        """Tell whether ``count`` pages are free."""
+        return count <= self.free_pages
+
     def free(self, indices: torch.Tensor) -> None:
         """Give back the pages that ``indices`` names, or refuse all of them."""
-        self.give(self.claim(indices))
+        self.give_loosely(self.claim_loosely(indices))
+
+    def free_with(self, indices: torch.Tensor, table: Pages, others: SlotStore) -> None:
+        """Give back pages, and what a table has for them to another store, or refuse all of them.
+
+        Parameters
+        ----------
+        indices : torch.Tensor
+            As of `claim`.
+        table : Pages
+            As of `new_table`: a page of ``others`` for each page, 0 for none. Zeros are left there.
+        others : SlotStore
+            Of the same kind, with a free group open where this one has.
+
+        Raises
+        ------
+        TypeError, OwnershipError
+            As of `claim`.
+        """
+        whole = self.held_pages == others.held_pages
+        pages, found = self.claim_with(indices, table, whole)
+        self.forget(table, pages)
+        self.give(pages)
+        others.give(found)
+
+    def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
+        self.free(torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts)
 
     @abstractmethod
     def clear(self) -> None:
@@ -88,12 +121,21 @@ class SlotStore(ABC):
     def take(self, count: int) -> Pages | None:
         """Hand out ``count`` pages, or return ``None`` and change nothing (laws A3, A4, X4)."""
 
+    def take_slots(self, count: int) -> torch.Tensor | None:
+        """Hand out ``count`` slots in whole pages, as `take` and `slots_of` do."""
+        pages = self.take(-(-count // self.page_size))
+        return None if pages is None else self.slots_of(pages, count)
+
     @abstractmethod
     def claim(self, indices: torch.Tensor) -> Pages:
         """Return the distinct pages that a caller names by their slots; change nothing.
 
         Raises as `check_held`.
         """
+
+    def claim_loosely(self, indices: torch.Tensor) -> Pages:
+        """Return pages as `claim`, or with repeats where they are told apart later: for `give_loosely`."""
+        return self.claim(indices)
 
     @abstractmethod
     def check_held(self, indices: torch.Tensor) -> Pages:
@@ -135,6 +177,10 @@ class SlotStore(ABC):
     def give(self, pages: Pages) -> None:
         """Take back distinct pages that are handed out; inside a group they stay pending."""
 
+    def give_loosely(self, pages: Pages) -> None:
+        """Take back what `claim_loosely` returned, or what a table has for it."""
+        self.give(pages)
+
     @abstractmethod
     def merge(self) -> None:
         """Put what was freed since the last merge on a par with what was free before (law A4)."""
@@ -163,6 +209,11 @@ class SlotStore(ABC):
             raise RuntimeError("no free group is open: call free_group_begin first")
         self.group_open = False
         self._release_pending()
+
+    def end_group_with(self, others: SlotStore) -> None:
+        """End the group of this store and that of another one, as `end_group`."""
+        self.end_group()
+        others.end_group()
 
     @abstractmethod
     def _release_pending(self) -> None:
@@ -198,6 +249,10 @@ class SlotStore(ABC):
     @abstractmethod
     def new_table(self) -> Pages:
         """Return a zero for each page, page 0 included."""
+
+    @abstractmethod
+    def forget(self, table: Pages, pages: Pages) -> None:
+        """Write a zero to a table for each of some pages, repeats and all."""
 
     @abstractmethod
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:

@@ -109,7 +109,8 @@ class SWATokenToKVPoolAllocator:
 
     def available_size(self) -> int:
         """Return how many tokens `alloc` can still serve: the smaller of the two pools."""
-        return min(self.full_available_size(), self.swa_available_size())
+        pages = self._full.free_pages
+        return (pages if self._swa.has_room(pages) else self._swa.free_pages) * self.page_size
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Hand out ``need_size`` full slots, each with an SWA half, or nothing of either.
@@ -134,11 +135,12 @@ class SWATokenToKVPoolAllocator:
 
         Notes
         -----
-        Cost: what it hands out; no synchronisation. Laws: A3, A4, A7, X4.
+        Cost: what it hands out; no synchronisation, unless a count that is on its way (`free`) decides.
+        Laws: A3, A4, A7, X4.
         """
         count = as_size("need_size", need_size, minimum=0)
         wanted = -(-count // self.page_size)
-        if wanted > self._full.free_pages or wanted > self._swa.free_pages:
+        if not (self._full.has_room(wanted) and self._swa.has_room(wanted)):
             return None
         pages = self._full.take(wanted)
         self._half_of[pages] = self._swa.take(wanted)
@@ -161,16 +163,12 @@ class SWATokenToKVPoolAllocator:
 
         Notes
         -----
-        Cost: what it frees. On a device: as in `TokenToKVPoolAllocator.free`, though inside a group
-        each paged call tells its pages apart, and where any halves are gone at all, single slots
-        synchronise once, too, to find those that are left.
+        Cost: what it frees. On a device: as in `TokenToKVPoolAllocator.free`. Where halves are gone, single
+        slots do not wait to learn how many are left: the count follows, and is waited for by who asks
+        what is free in the window pool, and by an `alloc` that what is certain without it does not serve.
         Laws: A2, A5, A6, A7, X1.
         """
-        none_is_gone = self._full.held_pages == self._swa.held_pages
-        pages, halves = self._full.claim_with(indices, self._half_of, none_is_gone)
-        self._half_of[pages] = 0
-        self._full.give(pages)
-        self._swa.give(halves)
+        self._full.free_with(indices, self._half_of, self._swa)
 
     def free_swa(self, indices: torch.Tensor) -> None:
         """Give the SWA halves of full slots back and keep the full slots.
@@ -194,12 +192,12 @@ class SWATokenToKVPoolAllocator:
         Takes part in free groups. Cost: what it frees; synchronises as `TokenToKVPoolAllocator.free`.
         Laws: A2, A5, A6, A7, X1.
         """
-        pages = self._full.claim(indices)
+        pages = self._full.claim_loosely(indices)
         halves = self._half_of[pages]
         if self.check_ownership and not halves.all():
             self._refuse(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
-        self._half_of[pages] = 0
-        self._swa.give(halves)
+        self._full.forget(self._half_of, pages)
+        self._swa.give_loosely(halves)
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the slot in the window pool behind each full slot.
@@ -267,7 +265,7 @@ class SWATokenToKVPoolAllocator:
             if (taken := self._half_of[target]).any():
                 self._refuse(taken != 0, target, "has an SWA half: free_swa it before")
             self._refuse_unpaired(source, target, source_offsets == target_offsets)
-        self._half_of[source] = 0
+        self._full.forget(self._half_of, source)
         self._half_of[target] = halves
 
     def _refuse(self, wrong: Pages, pages: Pages, why: str) -> NoReturn:
@@ -323,9 +321,12 @@ class SWATokenToKVPoolAllocator:
         ------
         RuntimeError
             No group is open (law A6).
+
+        Notes
+        -----
+        Cost: what the group frees; on a device with ``page_size > 1`` one synchronisation, for both pools.
         """
-        self._full.end_group()
-        self._swa.end_group()
+        self._full.end_group_with(self._swa)
 
     def clear(self) -> None:
         """Make all slots of both pools free again, as in a new allocator, and close the group.

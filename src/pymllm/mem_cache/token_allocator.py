@@ -6,7 +6,9 @@ It hands out indices and never touches a KV row. Windowed caches use
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
 from pymllm.mem_cache.slot_store import StoreKind, make_slot_store
@@ -128,9 +130,7 @@ class TokenToKVPoolAllocator:
         Cost: what it hands out, plus a search of bounded length; no synchronisation.
         Laws: A1, A3, A4, X4.
         """
-        count = as_size("need_size", need_size, minimum=0)
-        pages = self._store.take(-(-count // self.page_size))
-        return None if pages is None else self._store.slots_of(pages, count)
+        return self._store.take_slots(as_size("need_size", need_size, minimum=0))
 
     def free(self, indices: torch.Tensor) -> None:
         """Give slots back, all of them or none.
@@ -157,6 +157,30 @@ class TokenToKVPoolAllocator:
         Laws: A2, A5, A6, X1.
         """
         self._store.free(indices)
+
+    def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
+        """Give whole pages back, each named once, by its first slot.
+
+        For caches, which know their pages: `free` would have to tell them apart among all their slots.
+
+        Parameters
+        ----------
+        starts : torch.Tensor or numpy.ndarray
+            First slots of pages that `alloc` handed out, no page twice: any integer dtype, shape and device.
+            An array is ``int64`` and has one dimension, as caches keep them.
+
+        Raises
+        ------
+        TypeError, OwnershipError
+            As `free`.
+
+        Notes
+        -----
+        The same as ``free(starts)``, but that a page named twice is not noticed where ownership is not
+        checked. Cost: what it frees, and on a device no synchronisation where ownership is not checked.
+        Laws: A2, A5, A6, X1.
+        """
+        self._store.free_starts(starts)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot whether it is in the hands of a caller.

@@ -8,6 +8,7 @@ import torch
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
+from pymllm.mem_cache.edge_slots import PageStarts
 
 __all__ = ["TreeNode"]
 
@@ -39,7 +40,8 @@ class TreeNode(BaseTreeNode):
     def __init__(self) -> None:
         self.children: dict[Any, TreeNode] = {}
         self.parent: TreeNode | None = None
-        self.value: torch.Tensor | None = None
+        self._value: torch.Tensor | None = None
+        self._starts: PageStarts | None = None
         self.lock_ref = 0
         self.swa_lock_ref = 0
         self.swa_tombstone = False

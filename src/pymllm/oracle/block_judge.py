@@ -78,10 +78,10 @@ class BlockJudge(BlockSlotJudge):
         what = f"store of layer {operation.layer} of block {block}"
         if self.is_outside([block]) or operation.layer not in range(self.cells().layers):
             self.evidence.meet("a store outside is refused")
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         if block not in slots.slot_of:
             self.evidence.meet("a store without a slot is refused")
-            return self.expect_refusal("C7", what, operation, outcome, "UsageError", "OwnershipError")
+            return self.expect_refusal("C7", what, outcome, "UsageError", "OwnershipError")
         self._expect_done("C7", what, outcome)
         self.cells().store(operation.layer, slots.slot_of[block], contents)
         return "C7"
@@ -101,7 +101,7 @@ class BlockJudge(BlockSlotJudge):
             raise ProgramError(f"{what}: each slot is in use or in hand, and named once; else use Malformed")
         if len(slots) != len(requests) or self._is_stateless(requests):
             self.evidence.meet("a save of what is not live is refused")
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         self._expect_done("C7", what, outcome)
         self.evidence.meet("several states are saved at once", len(slots) > 1)
         self.evidence.meet("a state is saved into a slot in hand", model.in_hand.intersection(slots))
@@ -116,7 +116,7 @@ class BlockJudge(BlockSlotJudge):
             if slot is None and not self.is_outside([block]):
                 raise ProgramError(f"{what}: there is nothing to restore, and nowhere")
             self.evidence.meet("a restore to what is not live is refused", slot is not None)
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         self._expect_answer(what, Number(int(slot is not None)), outcome)
         self.evidence.meet("nothing is restored", slot is None)
         self.evidence.meet("a state is restored", slot is not None)

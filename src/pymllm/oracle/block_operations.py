@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
 from pymllm.oracle.spans import Span
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
 # -- blocks --------------------------------------------------------------------------------------------------
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class AllocBlocks:
     """Take blocks with one reference each (C1); answered by `Slots` or `NoRoom`."""
@@ -42,6 +44,7 @@ class AllocBlocks:
     count: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class RetainBlocks:
     """Add a reference to each block for each time that it is named (C1).
@@ -53,6 +56,7 @@ class RetainBlocks:
     form: str = "list"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReleaseBlocks:
     """Take a reference from each block for each time that it is named (C1); ``form`` as of `RetainBlocks`."""
@@ -61,6 +65,7 @@ class ReleaseBlocks:
     form: str = "list"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class RegisterBlocks:
     """Make the content of blocks known under hashes (C3).
@@ -83,6 +88,7 @@ class RegisterBlocks:
     form: str = "list"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class StampBlocks:
     """Let the stamps of blocks be the clock's (X3); ``form`` as of `RetainBlocks`."""
@@ -91,6 +97,7 @@ class StampBlocks:
     form: str = "list"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class SetClock:
     """Set the logical clock of the context, usually forward (X3)."""
@@ -101,6 +108,7 @@ class SetClock:
 # -- slots of states -----------------------------------------------------------------------------------------
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class AllocSlots:
     """Get a slot for each block, repeats included (C5, C6); answered by `Slots`, as many as blocks."""
@@ -108,6 +116,7 @@ class AllocSlots:
     blocks: tuple[Span, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class EvictSlots:
     """Take slots from unreferenced blocks; they stay in the caller's hands (C2, C6); answered by `Slots`."""
@@ -115,6 +124,7 @@ class EvictSlots:
     count: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class FindSlots:
     """Ask each block for its slot (C2); answered by `FoundSlots`."""
@@ -122,6 +132,7 @@ class FindSlots:
     blocks: tuple[Span, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class NameStates:
     """Make the cached states of blocks known under hashes (C4); one that is not positive stands for none."""
@@ -130,6 +141,7 @@ class NameStates:
     hashes: tuple[int, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class DropStates:
     """Free the slots of blocks and forget their hashes (C4).
@@ -152,6 +164,7 @@ class DropStates:
 # -- states --------------------------------------------------------------------------------------------------
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class StoreState:
     """Write the state of one layer into the slot of a block (C7); numbers as of `WriteState`.
@@ -166,6 +179,7 @@ class StoreState:
     ramp: int = 0
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class WriteLive:
     """Write the live state of a request in one layer, as a forward pass does; numbers as of `WriteState`."""
@@ -177,6 +191,7 @@ class WriteLive:
     ramp: int = 0
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class SaveLive:
     """Copy the live states of requests into slots, all layers (C7)."""
@@ -185,6 +200,7 @@ class SaveLive:
     requests: tuple[int, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class RestoreLive:
     """Copy a block's cached state into a request's live one (C7); answered by `Number`: 1, or 0 for none."""
@@ -193,6 +209,7 @@ class RestoreLive:
     block: Span
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReadLive:
     """Read the live states of a layer; answered by `States`: each request's, then what is no request's."""

@@ -11,7 +11,7 @@ from pymllm.oracle.block_states import BlockStates
 from pymllm.oracle.given_numbers import GivenNumbers
 from pymllm.oracle.history import Header
 from pymllm.oracle.kv_block_judge import KVBlockJudge
-from pymllm.oracle.operations import AllocSlots, DropStates, EvictSlots, FindSlots, NameStates, Operation
+from pymllm.oracle.operations import AllocSlots, DropStates, EvictSlots, FindSlots, NameStates
 from pymllm.oracle.outcomes import FoundSlots, Outcome, Slots
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS
 
@@ -87,9 +87,9 @@ class BlockSlotJudge(KVBlockJudge):
             raise ProgramError("cached states are not claimed")
         return self.states
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which changed nothing, no state either."""
-        super().refused(operation)
+        super().refused()
         if self.states is not None:
             self.states.suspect("X1")
 
@@ -114,7 +114,7 @@ class BlockSlotJudge(KVBlockJudge):
         what = f"slots for blocks {wanted}"
         if self.note_faults(wanted):
             errors = ("OwnershipError", "UsageError", "IndexError")
-            return self.expect_refusal("C6", what, operation, outcome, *errors)
+            return self.expect_refusal("C6", what, outcome, *errors)
         new, free, victims = slots.newcomers(wanted), slots.free, slots.victims(wanted)
         missing = max(0, len(new) - len(free))
         if missing > len(victims):
@@ -189,7 +189,7 @@ class BlockSlotJudge(KVBlockJudge):
         slots, blocks = self.slotted(), self.given.resolve(operation.blocks)
         if self.is_outside(blocks):
             what = f"slots of {blocks}"
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         found = [slots.slot_of.get(block, -1) for block in blocks]
         expected = FoundSlots(tuple(found), tuple(slot >= 0 for slot in found))
         self.evidence.expect(self.suspect or "C2", f"slots of {blocks}", expected, outcome.result)
@@ -209,7 +209,7 @@ class BlockSlotJudge(KVBlockJudge):
         self.evidence.meet("a name without a slot is refused", homeless)
         self.evidence.meet("a name that is not the block's hash is refused", strange)
         if counts or homeless or strange or self.is_outside(blocks):
-            return self.expect_refusal("C4", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("C4", what, outcome, *MALFORMED_ERRORS)
         self._expect_done("C4", what, outcome)
         self.evidence.meet("an entry without a hash is passed over", len(pairs) < len(blocks))
         slots.named.update(pairs)
@@ -227,7 +227,7 @@ class BlockSlotJudge(KVBlockJudge):
             if operation.how == "one by one" and len(blocks) > 1:
                 raise ProgramError(f"{what}: those before the one outside are dropped first")
             self.evidence.meet("a drop outside is refused")
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         self._expect_done("C4", what, outcome)
         note_drop(self.evidence, slots, blocks, operation.hashes)
         self.cells().release(slots.drop(blocks))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.buffer_operations import SHAPES
 from pymllm.oracle.expected_cells import Content, ExpectedCells
 from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Malformed, MoveKV, Operation, ReadKV, WriteKV
+from pymllm.oracle.operations import Malformed, MoveKV, ReadKV, WriteKV
 from pymllm.oracle.outcomes import Buffers, Done, Outcome
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
@@ -45,7 +46,7 @@ class BufferJudge(PoolJudge):
             ExpectedCells(f"layer {layer}, {{}} of slot {{}}", "P3", blank) for layer in range(self.layers)
         ]
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which must not have touched any layer."""
         for buffer in self._buffers:
             buffer.suspect("X1")
@@ -53,7 +54,7 @@ class BufferJudge(PoolJudge):
     def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
         self.evidence.meet("a malformed call is refused")
         what = f"{operation.call} with {operation.wrong}"
-        return self.expect_refusal("P3", what, operation, outcome, *MALFORMED_ERRORS)
+        return self.expect_refusal("P3", what, outcome, *MALFORMED_ERRORS)
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class BufferJudge(PoolJudge):
         if wrong:
             for what in wrong:
                 self.evidence.meet(f"a write with {what} is refused")
-            return self.expect_refusal("P3", " and ".join(wrong), operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("P3", " and ".join(wrong), outcome, *MALFORMED_ERRORS)
         _demand_writable(operation)
         self.answer(Done, "P3", f"write of slots {list(slots)}", outcome)
         self._leave_all_else()
@@ -128,7 +129,7 @@ class BufferJudge(PoolJudge):
         if not 0 <= operation.layer < self.layers:
             self.evidence.meet("a layer that is not there is asked for")
             what = f"reading layer {operation.layer} of {self.layers}"
-            return self.expect_refusal("P3", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("P3", what, outcome, *MALFORMED_ERRORS)
         read = self.answer(Buffers, "P3", f"reading layer {operation.layer}", outcome)
         rows = {"key": read.keys, "value": read.values}
         for part, contents in rows.items():
@@ -146,5 +147,9 @@ def _demand_writable(operation: WriteKV) -> None:
     own = [slot for slot in operation.slots if slot != 0]
     if len(own) != len({*own}):
         raise ProgramError(f"slots {own} name one twice; only slot 0 may repeat")
+    if operation.shape not in SHAPES:
+        raise ProgramError(
+            f"rows are written in shape {operation.shape!r}; it must be one of {', '.join(SHAPES)}"
+        )
     if any(number not in _SMALL for row in (*operation.keys, *operation.values) for number in row):
         raise ProgramError("an element is outside -128..127, which every dtype can hold")

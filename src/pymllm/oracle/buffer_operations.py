@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = [
     "BUFFER_OPERATIONS",
+    "SHAPES",
     "MoveKV",
     "ReadKV",
     "WriteKV",
 ]
 
+SHAPES = ("flat", "heads", "strided", "batch")
+"""The shapes that rows of keys and values may be written in."""
 
+
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class WriteKV:
     """Write rows of keys and values (P3).
@@ -40,6 +47,7 @@ class WriteKV:
     form: str = "int64"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class MoveKV:
     """Write rows that are views of the layer's own buffers, all read before one is written (P3).
@@ -53,6 +61,7 @@ class MoveKV:
     count: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReadKV:
     """Read both whole buffers of a layer; answered by `Buffers`."""

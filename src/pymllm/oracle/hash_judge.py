@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.keys import KEY_FORMS
 from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.oracle.outcomes import Hashes, Number, Outcome, Tokens
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
@@ -46,7 +47,7 @@ class HashJudge(PoolJudge):
         what = f"token {at} of {len(key.tokens)}"
         if not -len(key.tokens) <= at < len(key.tokens):
             self.evidence.meet("a token outside the key is asked for")
-            return self.expect_refusal("X1", what, operation, outcome, "IndexError")
+            return self.expect_refusal("X1", what, outcome, "IndexError")
         self._judge_part(key, (key.tokens[at],), what, outcome)
         self.evidence.meet("a token is counted from the end", at < 0)
         return "K1"
@@ -63,21 +64,20 @@ class HashJudge(PoolJudge):
 
     def _judge_hash_page(self, step: int, operation: HashPage, outcome: Outcome) -> str:
         key, prior = operation.key, operation.prior
+        _demand_form(key)
         if len(_widths(key)) > 1:
             self.evidence.meet("a page of several widths is refused")
-            return self.expect_refusal(
-                "X1", "a page of several widths", operation, outcome, *MALFORMED_ERRORS
-            )
+            return self.expect_refusal("X1", "a page of several widths", outcome, *MALFORMED_ERRORS)
         if prior is not None and not _is_digest(prior):
             self.evidence.meet("a prior that is no digest is refused")
-            return self.expect_refusal("X1", f"prior {prior!r}", operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", f"prior {prior!r}", outcome, *MALFORMED_ERRORS)
         numbers = [
             number for token in key.tokens for number in (token if isinstance(token, tuple) else (token,))
         ]
         outside = [number for number in numbers if number not in _TOKENS]
         if outside:
             self.evidence.meet(f"a token {'below 0' if outside[0] < 0 else 'above 32 bits'} is refused")
-            return self.expect_refusal("H1", f"token {outside[0]}", operation, outcome, "ValueError")
+            return self.expect_refusal("H1", f"token {outside[0]}", outcome, "ValueError")
         digests = self.answer(Hashes, "H1", "hash of a page", outcome).digests
         self.evidence.expect(
             "H1", f"hash of {key.tokens} after {prior}", (hash_page(numbers, prior),), digests
@@ -93,7 +93,7 @@ class HashJudge(PoolJudge):
         what = f"the first 16 digits of {digest!r}"
         if not re.fullmatch("[0-9a-fA-F]{16}", digest[:16]):
             self.evidence.meet("what is no digest is not turned into a number")
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         unsigned = int(digest[:16], 16)
         expected = unsigned - 2**64 if unsigned >= 2**63 else unsigned
         self.evidence.expect("H1", what, expected, self.answer(Number, "H1", what, outcome).value)
@@ -118,7 +118,13 @@ def _widths(key: Key) -> set[int]:
     return {len(token) if isinstance(token, tuple) else 0 for token in key.tokens}
 
 
+def _demand_form(key: Key) -> None:
+    if key.form not in KEY_FORMS:
+        raise ProgramError(f"the key is in form {key.form!r}; it must be one of {', '.join(KEY_FORMS)}")
+
+
 def _demand_width(key: Key) -> None:
+    _demand_form(key)
     if len(_widths(key)) > 1:
         raise ProgramError(f"the tokens of {key} have several widths; one key has one")
 

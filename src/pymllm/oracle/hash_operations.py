@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pymllm.oracle.keys import Key
+from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = [
     "HASH_OPERATIONS",
@@ -16,6 +17,7 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class SliceKey:
     """Slice a key (K1); answered by `Tokens`."""
@@ -25,6 +27,7 @@ class SliceKey:
     stop: int | None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class PickToken:
     """Index a key with one integer (K1); answered by `Tokens`."""
@@ -33,6 +36,7 @@ class PickToken:
     at: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class HashPage:
     """Hash the tokens of a page, chained to a prior hash (H1); answered by `Hashes`."""
@@ -41,6 +45,7 @@ class HashPage:
     prior: str | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class HashInt64:
     """Turn a hex digest into a signed 64-bit integer (H1); answered by `Number`."""
@@ -48,6 +53,7 @@ class HashInt64:
     digest: str
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class HashBytes:
     """Hash bytes, given in hex, to an unsigned 64-bit integer (H1); answered by `Number`."""

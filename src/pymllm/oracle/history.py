@@ -22,6 +22,7 @@ from pymllm.errors import TraceError
 from pymllm.oracle.operations import KINDS, OPERATIONS, Operation, operation_from_plain, operation_to_plain
 from pymllm.oracle.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
 from pymllm.oracle.records import decode, encode, schema_of, tagged_schema_of
+from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = [
     "FORMAT",
@@ -120,6 +121,7 @@ class Header:
     scenario: PlayedActs | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Step:
     """One operation and what it did; ``outcome`` is ``None`` where it has not been run."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Key", "Token"]
+from pymllm.oracle.slot_init import built_through_slots
+
+__all__ = ["KEY_FORMS", "Key", "Token"]
 
 Token = int | tuple[int, ...]
 """One element of a key: a token id, or a tuple of them (bigrams)."""
 
+KEY_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
+"""The containers that a key may be handed over in."""
 
+
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a prefix cache.
@@ -21,8 +27,8 @@ class Key:
     extra_key : str, int or None
         Namespace.
     form : str
-        The container that the adapter hands over: ``list``, ``tuple``, ``array``, ``int32``, ``int64``
-        (NumPy), ``tensor32`` or ``tensor64``; an adapter that has only one ignores it.
+        The container that the adapter hands over, one of `KEY_FORMS` (``int32`` and ``int64`` are NumPy's);
+        an adapter that has only one ignores it.
     """
 
     tokens: tuple[Token, ...]

@@ -80,7 +80,7 @@ class KVBlockJudge(PoolJudge):
         """Return ``pool_avail`` and ``evictable_blocks``."""
         return {"pool_avail": len(self.blocks.free), "evictable_blocks": len(self.blocks.evictable())}
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which changed nothing and told nobody."""
         self.seen.check_quiet("X1")
         self.suspect = "X1"
@@ -169,7 +169,7 @@ class KVBlockJudge(PoolJudge):
     def _judge_retain_blocks(self, step: int, operation: RetainBlocks, outcome: Outcome) -> str:
         blocks = self.given.resolve(operation.blocks)
         if self.note_faults(blocks):
-            return self.expect_refusal("C1", f"retain of {blocks}", operation, outcome, "OwnershipError")
+            return self.expect_refusal("C1", f"retain of {blocks}", outcome, "OwnershipError")
         self._expect_done("C1", f"retain of {blocks}", outcome)
         self.evidence.meet("a block is retained twice in one call", len(blocks) > len({*blocks}))
         self.evidence.meet("a cached block is taken up again", not all(self.blocks.refs[it] for it in blocks))
@@ -183,7 +183,7 @@ class KVBlockJudge(PoolJudge):
         self.evidence.meet("more is released than is held", over)
         self.evidence.meet("a good block stays with a bad one", over and len({*blocks}) > len(over))
         if faults or over:
-            return self.expect_refusal("C1", f"release of {blocks}", operation, outcome, "OwnershipError")
+            return self.expect_refusal("C1", f"release of {blocks}", outcome, "OwnershipError")
         return self._follow_release(blocks, outcome)
 
     def _follow_release(self, blocks: Sequence[int], outcome: Outcome) -> str:
@@ -215,7 +215,7 @@ class KVBlockJudge(PoolJudge):
         blocks, hashes, parents = self.given.resolve(operation.blocks), operation.hashes, operation.parents
         what = f"registration of {blocks} under {hashes} below {parents}"
         if self.note_faults(blocks) or self._is_misnamed(blocks, hashes, parents):
-            return self.expect_refusal("C3", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("C3", what, outcome, *MALFORMED_ERRORS)
         for at, above in enumerate(parents or ()):
             if above in hashes[at + 1 :] and above not in hashes[:at]:
                 raise ProgramError(f"{what}: a block stands before its parent")
@@ -243,7 +243,7 @@ class KVBlockJudge(PoolJudge):
         if any(block not in range(self.blocks.usable + 1) for block in blocks):
             self.evidence.meet("a stamp outside is refused")
             what = f"stamps of {blocks}"
-            return self.expect_refusal("X1", what, operation, outcome, "IndexError", "OwnershipError")
+            return self.expect_refusal("X1", what, outcome, "IndexError", "OwnershipError")
         if self.blocks.faults_of(blocks):
             raise ProgramError(f"of {blocks} some are nobody's, and need no stamp")
         self._expect_done("C1", f"stamps of {blocks}", outcome)

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.operations import Token
 from pymllm.oracle.outcomes import NodeView
 from pymllm.oracle.prefix_pages import Path, Space, ends_of_pages
+from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = ["SeenPage", "SeenTree", "read_nodes"]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class SeenPage:
     """One page of one node: its slots, the node, and which page of the node it is."""
@@ -21,6 +24,7 @@ class SeenPage:
     number: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class SeenTree:
     """Every page under its path, and every node under the path at its end."""
@@ -49,7 +53,7 @@ def read_nodes(evidence: Evidence, nodes: Iterable[NodeView], page_size: int) ->
 
 
 def _end_of(evidence: Evidence, node: NodeView, ends: dict[int, Path]) -> Path:
-    widths = {len(token) if isinstance(token, tuple) else 1 for token in node.tokens}
+    widths = _widths_of(node.tokens)
     if len(widths) != 1:
         evidence.refuse("R9", f"tokens of node {node.id}", "some, of one width", node.tokens)
     space = Space(node.extra_key, *widths)
@@ -70,3 +74,9 @@ def _check_shape(evidence: Evidence, node: NodeView, page_size: int) -> None:
         evidence.refuse("R9", f"node {node.id}", f"as many slots as tokens, in pages of {page_size}", sizes)
     if node.kept_bytes not in (None, 8 * length):
         evidence.refuse("X5", f"bytes that the slots of node {node.id} keep", 8 * length, node.kept_bytes)
+
+
+def _widths_of(tokens: Iterable[Token]) -> set[int]:
+    if {*map(type, tokens)} == {int}:  # as most are
+        return {1}
+    return {len(token) if isinstance(token, tuple) else 1 for token in tokens}

@@ -40,6 +40,7 @@ from pymllm.oracle.prefix_operations import PREFIX_OPERATIONS, Evict, Hash, Inse
 from pymllm.oracle.records import decode_tagged, encode_tagged
 from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 from pymllm.oracle.row_operations import ROW_OPERATIONS, AllocRows, FreeRow, ReadRows, WriteEntries, WriteRow
+from pymllm.oracle.slot_init import built_through_slots
 from pymllm.oracle.slot_operations import (
     SLOT_OPERATIONS,
     Alloc,
@@ -136,6 +137,7 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Malformed:
     """Call something with an argument that no caller may pass; must be refused, and change nothing (X1).
@@ -152,6 +154,7 @@ class Malformed:
     wrong: str
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Let a call fail that the next operation makes; forgotten if that operation does not get so far.
@@ -173,16 +176,19 @@ class Fault:
     nth: int = 1
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Clear:
     """Make a pool as good as new; every slot that it handed out is its own again (X7)."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Reset:
     """Empty the cache, whatever is held (X7); of blocks, make all of it new, the context's part too (C9)."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Inspect:
     """Look at every node, where the implementation has nodes to show; answered by `Inspected`.

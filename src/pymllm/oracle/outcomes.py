@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pymllm.oracle.operations import Token
 from pymllm.oracle.records import decode, decode_tagged, encode, encode_tagged, schema_of, tagged_schema_of
 from pymllm.oracle.request_outcomes import ContextView, Ran, RequestView
+from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = [
     "INJECTED",
@@ -47,11 +48,13 @@ INJECTED = "InjectedFault"
 # -- what the caller saw -------------------------------------------------------------------------------------
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Done:
     """Nothing to tell."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Failed:
     """An error, by the name of its class; ``message`` is for people and never compared."""
@@ -60,6 +63,7 @@ class Failed:
     message: str = ""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Unsupported:
     """The adapter cannot carry this operation out, and did nothing."""
@@ -67,11 +71,13 @@ class Unsupported:
     what: str
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class NoRoom:
     """``None``: the pool has too few left."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Slots:
     """Slots, rows or blocks handed out, in order, and the SWA slots behind them where there are such."""
@@ -80,6 +86,7 @@ class Slots:
     swa_slots: tuple[int, ...] = ()
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Matched:
     """Answer of a match.
@@ -108,6 +115,7 @@ class Matched:
     branching: int | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Inserted:
     """Answer of an insert; ``node_len`` as of `Matched`, ``state_exists`` is ``mamba_exist``."""
@@ -118,6 +126,7 @@ class Inserted:
     state_exists: bool = False
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Evicted:
     """Tokens evicted, removed ones and alive ones of the window's half, and states evicted."""
@@ -127,6 +136,7 @@ class Evicted:
     states: int = 0
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Locked:
     """A hold's token, opaque; ``None`` where there is none."""
@@ -134,6 +144,7 @@ class Locked:
     token: int | str | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Hashes:
     """Hex digests, one per page, from the start of the key."""
@@ -141,6 +152,7 @@ class Hashes:
     digests: tuple[str, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Number:
     """One integer."""
@@ -148,6 +160,7 @@ class Number:
     value: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """A key: its tokens and its namespace."""
@@ -156,6 +169,7 @@ class Tokens:
     extra_key: str | int | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Table:
     """Every row of a table, row 0 first."""
@@ -163,6 +177,7 @@ class Table:
     rows: tuple[tuple[int, ...], ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """Every row of a layer's keys and of its values, slot 0 first."""
@@ -171,6 +186,7 @@ class Buffers:
     values: tuple[tuple[int, ...], ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class States:
     """Each slot's recurrent and convolution state, flattened, slot 0 first, and the form of both views.
@@ -186,6 +202,7 @@ class States:
     conv_dtype: str = ""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One node of a tree, as its documented attributes tell; the root is left out.
@@ -233,6 +250,7 @@ class NodeView:
     state_lock_ref: int | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Inspected:
     """Every node, parents before their children.
@@ -250,6 +268,7 @@ class Inspected:
     mamba_lru: tuple[int, ...] | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class FoundSlots:
     """What each block was told: its slot, -1 for none, and whether it has a state."""
@@ -258,6 +277,7 @@ class FoundSlots:
     has_state: tuple[bool, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class BlockBooks:
     """The documented views of a block allocator and of the slots beside it.
@@ -301,6 +321,7 @@ RESULTS: tuple[type, ...] = (
 # -- what the pools saw --------------------------------------------------------------------------------------
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Effect:
     """One call that an operation made and that was carried out.
@@ -331,6 +352,7 @@ class Effect:
     sizes: dict[str, int] = field(default_factory=dict)
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Everything that could be seen of one operation.

@@ -17,6 +17,9 @@ __all__ = ["MALFORMED_ERRORS", "PoolJudge"]
 
 R = TypeVar("R")
 
+_Method = Callable[[int, Any, Outcome], str]
+"""Judges an operation of one class, and returns the law that a wrong size breaks afterwards."""
+
 MALFORMED_ERRORS = (
     "TypeError",
     "ValueError",
@@ -69,20 +72,27 @@ class PoolJudge:
         self.can_refuse = "refusals" in header.capabilities
         self.room_law = "X4" if "pool" in header.capabilities else self.SIZES_LAW
         self._sizes: dict[str, int] | None = None
+        self._methods: dict[type[Operation], _Method] = {}
 
     def judge(self, step: int, operation: Operation, outcome: Outcome) -> None:
         """Judge one step and follow it in the model; see `pymllm.oracle.judge.Judge`."""
-        name = _METHODS[self.KIND].get(type(operation))
-        if name is None:
-            raise ProgramError(f"{name_of(type(operation))} is no operation of kind {self.KIND}")
+        method = self._methods.get(type(operation))
+        if method is None:
+            method = self._methods[type(operation)] = self._method_for(type(operation))
         before = self.sizes() if self._sizes is None else self._sizes
         law = self.SIZES_LAW
         if not isinstance(outcome.result, Unsupported):
-            method: Callable[[int, Any, Outcome], str] = getattr(self, name)
             law = method(step, operation, outcome)
         now = self.sizes()
         self._test_sizes(law, before, now, outcome.sizes)
         self._sizes = now
+
+    def _method_for(self, operation: type[Operation]) -> _Method:
+        name = _METHODS[self.KIND].get(operation)
+        if name is None:
+            raise ProgramError(f"{name_of(operation)} is no operation of kind {self.KIND}")
+        method: _Method = getattr(self, name)
+        return method
 
     def check_end(self) -> None:
         """Judge what is left at the end: nothing, since what these hold is compared wherever it is read."""
@@ -91,7 +101,7 @@ class PoolJudge:
         """Return every size that the model knows, by its documented name."""
         return {}
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which changed nothing."""
 
     def number(self, key: str, least: int = 1) -> int:
@@ -133,9 +143,7 @@ class PoolJudge:
         if expected != found:
             self.evidence.refuse(law, what, expected, found)
 
-    def expect_refusal(
-        self, law: str, what: str, operation: Operation, outcome: Outcome, *errors: str
-    ) -> str:
+    def expect_refusal(self, law: str, what: str, outcome: Outcome, *errors: str) -> str:
         """Judge an operation that must be refused with one of some errors, and return the law of its traces.
 
         Raises
@@ -148,23 +156,24 @@ class PoolJudge:
         if not self.can_refuse:
             raise ProgramError(f"{what} must be refused, and the adapter does not claim to refuse misuse")
         self.evidence.expect_error(law, what, outcome, *errors)
-        self.refused(operation)
+        self.refused()
         return "X1"
 
     def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
         what = f"{operation.call} with {operation.wrong}"
         self.evidence.meet("a malformed call is refused")
-        return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+        return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
 
     def _test_sizes(
         self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
     ) -> None:
         """Test the sizes that were found against those that the model knows now."""
-        told = {name: size for name, size in found.items() if name in now}
-        wanted = {name: now[name] for name in told}
-        if told != wanted:
-            # What a first operation did not change was wrong before it.
-            was_wrong = self._sizes is None and now == before
-            self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
+        if found != now:  # not all are told, or one is wrong
+            told = {name: size for name, size in found.items() if name in now}
+            wanted = {name: now[name] for name in told}
+            if told != wanted:
+                # What a first operation did not change was wrong before it.
+                was_wrong = self._sizes is None and now == before
+                self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
         if now != before:
             self.evidence.count(law)

@@ -100,7 +100,8 @@ class PrefixBooks:
         if "mamba" in self.claims and (self.window is not None or self.pool == "swa"):
             raise ProgramError("a cache that keeps states has no window, and no slots with SWA halves")
         if ("pool" in self.claims) != (self.pool != "none"):
-            raise ProgramError(f"the configuration's pool is {self.pool}, and pool is claimed or not")
+            claimed = "claimed" if "pool" in self.claims else "not claimed"
+            raise ProgramError(f"the configuration's pool is {self.pool}, and pool is {claimed}")
 
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache and of its pools."""

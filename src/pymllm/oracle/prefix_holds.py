@@ -180,8 +180,9 @@ class HoldJudge:
         if operation.token == 0:
             return None
         number = operation.lock if operation.token is None else operation.token
-        if number not in self._given or operation.lock not in self._given:
-            raise ProgramError(f"step {number} or {operation.lock} took no hold")
+        for step in (number, operation.lock):
+            if step not in self._given:
+                raise ProgramError(f"step {step} took no hold")
         return self._given[number]
 
     def note_revival(self, ends: Iterable[Path]) -> None:

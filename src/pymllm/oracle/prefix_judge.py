@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
@@ -51,6 +50,9 @@ from pymllm.oracle.state_views import look_at_states
 
 __all__ = ["PrefixJudge"]
 
+_WHOLE = frozenset({"X1", "X2", "X4", "X7"})
+"""Laws about everything at once: after such an operation a wrong size breaks them, whichever it is."""
+
 
 class PrefixJudge(PoolJudge):
     """Follows a prefix cache page by page, and the pool below it slot by slot.
@@ -70,6 +72,7 @@ class PrefixJudge(PoolJudge):
     def __init__(self, header: Header) -> None:
         super().__init__(header)
         self.books = PrefixBooks(header, self.evidence)
+        self._sizes_by_law: dict[str, list[tuple[str, str]]] = {}
         self._pool = PoolPart(self.books)
         self._holds = HoldJudge(self.books)
         tracks = self.books.tracks
@@ -118,7 +121,7 @@ class PrefixJudge(PoolJudge):
         result = books.answer(Matched, "R2", "match", outcome)
         is_elsewhere = not found.stored and self._is_in_another_space(key)
         self.require_shape("R2", "dtype of a match's indices", "int64", result.dtype)
-        law = self._law_of_match(key, found, result, is_elsewhere)
+        law = self._law_of_match(found, result, is_elsewhere)
         books.expect(law, f"slots that match {key.tokens}", len(found.slots), len(result.slots))
         self._check_content(found, result)
         books.expect("R2", f"slots that match {key.tokens}", found.slots, result.slots)
@@ -138,7 +141,7 @@ class PrefixJudge(PoolJudge):
         self._holds.give(step, found.path)
         return "R7"
 
-    def _law_of_match(self, key: Path, found: Found, result: Matched, is_elsewhere: bool) -> str:
+    def _law_of_match(self, found: Found, result: Matched, is_elsewhere: bool) -> str:
         """Return the law that says why the match is as long as it is."""
         if len(result.slots) % self.books.page_size:
             return "R1"
@@ -284,22 +287,30 @@ class PrefixJudge(PoolJudge):
         self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
     ) -> None:
         """Test every size that is told; the law of a wrong one depends on its name and on what was done."""
+        counts_all = law in _WHOLE or not self.books.retains
+        if found == now == before and not counts_all:
+            return  # as after every second operation: nothing is wrong, and nothing could have become so
         tested = set()
-        for name, expected in now.items():
-            blamed = _law_of_size(law, name, "A7" in self.books.laws)
-            if blamed not in self.books.laws or name not in found:
+        for name, blamed in self._laws_of_sizes(law, now):
+            if name not in found:
                 continue
-            if found[name] != expected:
-                self.evidence.refuse(blamed, f"{name} afterwards", expected, found[name])
-            if expected != before[name] or blamed[0] == "X" or not self.books.retains:
+            if found[name] != now[name]:
+                self.evidence.refuse(blamed, f"{name} afterwards", now[name], found[name])
+            if counts_all or now[name] != before[name]:
                 tested.add(blamed)
         self.evidence.count(*tested)
 
+    def _laws_of_sizes(self, law: str, sizes: Iterable[str]) -> list[tuple[str, str]]:
+        """Return each size that may be tested, which are always the same, with the law of a wrong one."""
+        if law not in self._sizes_by_law:
+            named = [(name, _law_of_size(law, name, "A7" in self.books.laws)) for name in sizes]
+            self._sizes_by_law[law] = [(name, blamed) for name, blamed in named if blamed in self.books.laws]
+        return self._sizes_by_law[law]
 
-@functools.cache
+
 def _law_of_size(law: str, name: str, has_halves_law: bool) -> str:
     """Return the law that a wrong size breaks, after an operation whose own law this is."""
-    if law in ("X1", "X2", "X4", "X7"):
+    if law in _WHOLE:
         return law
     if name.endswith("available_size"):
         return "A7" if name.startswith("swa") and has_halves_law else "A2"

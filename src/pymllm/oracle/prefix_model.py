@@ -84,6 +84,9 @@ class PrefixModel:
         self.holds: dict[int, Hold] = {}
         self.clock = 0
         self._births = 0
+        self._sizes: dict[str, int] = {}
+        self._is_counted = False
+        self._counted_changes = 0
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -136,7 +139,17 @@ class PrefixModel:
         return self.is_usable(path) and (self.states is None or path in self.states)
 
     def sizes(self) -> dict[str, int]:
-        """Return every size of the cache as a recount (R7, S6, M6)."""
+        """Return every size of the cache as a recount (R7, S6, M6).
+
+        Counted again only after what changes pages, holds or states, every second operation or so; the dict is
+        the model's.
+        """
+        changes = 0 if self.states is None else self.states.changes
+        if not self._is_counted or changes != self._counted_changes:
+            self._sizes, self._is_counted, self._counted_changes = self._recount(), True, changes
+        return self._sizes
+
+    def _recount(self) -> dict[str, int]:
         size, pages = self.page_size, self.pages.values()
         alive = [page for page in pages if page.alive] if self.window is not None else []
         held = len([page for page in pages if page.locks])
@@ -242,6 +255,7 @@ class PrefixModel:
 
     def commit_moves(self, ends: Iterable[Path]) -> None:
         """Revive locked pages that took incoming SWA halves (X2: this stays, whatever comes later)."""
+        self._is_counted = False
         for end in ends:
             self.pages[end].alive = True
 
@@ -262,6 +276,7 @@ class PrefixModel:
 
     def commit_evict(self, removed: Iterable[Path], tombstoned: Iterable[Path]) -> None:
         """Take pages out, and mark pages dead."""
+        self._is_counted = False
         for path in tombstoned:
             self.pages[path].alive = False
         for path in removed:
@@ -270,11 +285,11 @@ class PrefixModel:
     def reset(self) -> list[int]:
         """Forget everything, whatever is held; return the slots that were cached (X7)."""
         slots = [slot for page in self.pages.values() for slot in page.slots]
+        self._is_counted = False
         self.pages.clear()
         self.holds.clear()
         if self.states is not None:
-            self.states.slots.clear()
-            self.states.evicted = frozenset()
+            self.states.clear()
         return slots
 
     # -- holds ---------------------------------------------------------------------------------------------
@@ -304,6 +319,7 @@ class PrefixModel:
         self._count(self.holds.pop(number), -1)
 
     def _count(self, hold: Hold, by: int) -> None:
+        self._is_counted = False
         for end in self.page_ends(hold.path):
             page = self.pages[end]
             page.locks += by

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pymllm.oracle.keys import Key
+from pymllm.oracle.slot_init import built_through_slots
 from pymllm.oracle.spans import Span
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Match:
     """Find the longest usable cached prefix (R2); answered by `Matched`."""
@@ -25,6 +27,7 @@ class Match:
     key: Key
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Insert:
     """Cache a key (R3, R4, S7); answered by `Inserted`.
@@ -51,6 +54,7 @@ class Insert:
     state: Span | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Evict:
     """Evict ``tokens`` and, of the second kind of memory, ``secondary``; answered by `Evicted`.
@@ -62,6 +66,7 @@ class Evict:
     secondary: int = 0
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Lock:
     """Take a hold at the node that step ``of`` returned (R6, S5); answered by `Locked`."""
@@ -69,6 +74,7 @@ class Lock:
     of: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Unlock:
     """Release a hold (R6, S5).
@@ -88,6 +94,7 @@ class Unlock:
     token: int | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Hash:
     """Compute the page hashes of the node that step ``of`` returned (H2, H3); answered by `Hashes`.

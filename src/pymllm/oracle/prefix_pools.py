@@ -53,6 +53,9 @@ class PoolPart:
         books = self.books
         if "A7" in books.laws:
             return check_halves(books.evidence, pool.swa, books.page_size, given.slots, given.swa_slots)
+        if len(given.swa_slots) != len(given.slots):
+            told = f"{len(given.swa_slots)} SWA slots for {len(given.slots)} slots"
+            raise ProgramError(f"{told}: without them a pool with SWA halves cannot be followed")
         return [slot // books.page_size for slot in given.swa_slots[:: books.page_size]]
 
     def judge_free(self, step: int, operation: Free, outcome: Outcome) -> str:

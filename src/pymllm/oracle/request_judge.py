@@ -58,7 +58,7 @@ class RequestJudge(PoolJudge):
         is_odd = not operation.tokens or any(not 0 <= token < 2**32 for token in operation.tokens)
         if is_long or is_odd or not self._is_limit(operation.limit):
             self.evidence.meet("a prompt that can never fit is refused", is_long)
-            return self._refused("a request that cannot be served", operation, outcome, "ValueError")
+            return self._refused("a request that cannot be served", outcome, "ValueError")
         if len(model.served) == model.max_requests:
             self.evidence.meet("no row is left for a request")
             return self._no_room("a request without a row", outcome)
@@ -81,7 +81,7 @@ class RequestJudge(PoolJudge):
         request = self.books.find(operation.request, "take a chunk")
         if request is None or request.region != WAITING or not self._is_limit(operation.limit):
             self.evidence.meet("a chunk is refused to a request that does not wait", request)
-            return self._refused("a chunk", operation, outcome, "UsageError", "ValueError")
+            return self._refused("a chunk", outcome, "UsageError", "ValueError")
         chunk, request.chunk = request.chunk, request.plan_chunk(operation.limit)
         if self.books.is_struck(outcome, "allocate_blocks"):
             request.chunk = chunk
@@ -158,7 +158,7 @@ class RequestJudge(PoolJudge):
         request = self.books.find(operation.request, "pause")
         if request is None or request.region == PAUSED:
             self.evidence.meet("a paused request is paused again", request)
-            return self._refused("a pause", operation, outcome, "UsageError")
+            return self._refused("a pause", outcome, "UsageError")
         kept = self.model.paused_with(request)
         self.books.check_effects("C1", "a pause", (), outcome)
         if kept > self.model.paused_limit:
@@ -175,7 +175,7 @@ class RequestJudge(PoolJudge):
         request = self.books.find(operation.request, "go on")
         if request is None or request.region != PAUSED:
             self.evidence.meet("a request is resumed that is not paused", request)
-            return self._refused("a resumption", operation, outcome, "UsageError")
+            return self._refused("a resumption", outcome, "UsageError")
         self.answer(Done, "C1", "a resumption", outcome)
         self.books.check_effects("C1", "a resumption", (), outcome)
         request.region = request.resting_region
@@ -186,7 +186,7 @@ class RequestJudge(PoolJudge):
         request = self.books.find(operation.request, "leave")
         if request is None:
             self.evidence.meet("a request is released twice")
-            return self._refused("a release", operation, outcome, "UsageError")
+            return self._refused("a release", outcome, "UsageError")
         self.answer(Done, "E3", "a release", outcome)
         states = {*self.model.slots.of_block}
         shared = [block for block in request.blocks if self.model.blocks.references[block] > 1]
@@ -225,10 +225,10 @@ class RequestJudge(PoolJudge):
     def _judge_malformed(self, step: int, operation: Malformed, outcome: Outcome) -> str:
         self.evidence.meet("a malformed call is refused")
         what = f"{operation.call} with {operation.wrong}"
-        return self._refused(what, operation, outcome, *MALFORMED_ERRORS, "RuntimeError")
+        return self._refused(what, outcome, *MALFORMED_ERRORS, "RuntimeError")
 
-    def _refused(self, what: str, operation: Operation, outcome: Outcome, *errors: str) -> str:
+    def _refused(self, what: str, outcome: Outcome, *errors: str) -> str:
         """Judge a call that must be refused; it gives no block up."""
-        law = self.expect_refusal("X1", what, operation, outcome, *errors)
+        law = self.expect_refusal("X1", what, outcome, *errors)
         self.books.check_effects("X1", what, (), outcome)
         return law

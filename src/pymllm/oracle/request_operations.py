@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = [
     "CONV_PRIME",
     "KV_FACTOR",
@@ -39,6 +41,7 @@ SSM_PRIME = 16_777_213
 """The same for float32."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class AddRequest:
     """Take up a request and schedule its first chunk (C3, E4); answered by `RequestView` or `NoRoom`.
@@ -55,6 +58,7 @@ class AddRequest:
     limit: int | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ScheduleChunk:
     """Schedule the next chunk of a request that waits (E4); answered by `RequestView` or `NoRoom`."""
@@ -63,6 +67,7 @@ class ScheduleChunk:
     limit: int | None = None
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class RunStep:
     """Compute all scheduled chunks, and a token of each decoding request; answered by `Ran`.
@@ -77,6 +82,7 @@ class RunStep:
     next_tokens: tuple[int, ...] = (1,)
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Set a request aside with its blocks (C1); answered by `Done` or `NoRoom`."""
@@ -84,6 +90,7 @@ class Pause:
     request: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Resume:
     """Let a paused request go on; answered by `Done`."""
@@ -91,6 +98,7 @@ class Resume:
     request: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Release:
     """Let a request go with all that it has (E3); answered by `Done`."""

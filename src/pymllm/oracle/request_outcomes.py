@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = ["BlockState", "ContextBlock", "ContextView", "Ran", "RequestRun", "RequestView"]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class RequestView:
     """One request between two steps.
@@ -38,6 +41,7 @@ class RequestView:
     state: tuple[int, ...] = ()
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class RequestRun:
     """What the forward pass was told of one request, and what it read for it.
@@ -72,6 +76,7 @@ class RequestRun:
     state: tuple[int, ...] = ()
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class BlockState:
     """A block and the slot of its cached state."""
@@ -80,6 +85,7 @@ class BlockState:
     slot: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Ran:
     """Answer of a step.
@@ -105,6 +111,7 @@ class Ran:
     error: str = ""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ContextBlock:
     """One block that is not free.
@@ -130,6 +137,7 @@ class ContextBlock:
     state: tuple[int, ...] = ()
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ContextView:
     """Everything: requests by row, and blocks that are referenced, registered or have a state, by id."""

@@ -49,7 +49,7 @@ class StepJudge:
         if any(len(request.blocks) == self._model.max_blocks for request in full):
             self._evidence.meet("a request is as long as it may be")
             self._books.check_effects("X1", "a refused step", (), outcome)
-            return judge.expect_refusal("X1", "a step beyond a row's end", operation, outcome, "UsageError")
+            return judge.expect_refusal("X1", "a step beyond a row's end", outcome, "UsageError")
         if self._failed_early(len(full), outcome):
             return "X2"
         ran = judge.answer(

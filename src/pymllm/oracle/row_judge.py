@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pymllm.errors import ProgramError
 from pymllm.oracle.expected_cells import ExpectedCells
 from pymllm.oracle.history import Header
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, Operation, ReadRows, WriteEntries, WriteRow
+from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, Table
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
@@ -67,7 +67,7 @@ class RowJudge(PoolJudge):
     def _free_law(self) -> str:
         return "P2" if self._zeroes else "P1"
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which must not have touched the table."""
         self._table.suspect("X1")
 
@@ -76,7 +76,7 @@ class RowJudge(PoolJudge):
     def _judge_alloc_rows(self, step: int, operation: AllocRows, outcome: Outcome) -> str:
         count = operation.count
         if count < 0:
-            return self.expect_refusal("X1", f"{count} rows", operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", f"{count} rows", outcome, *MALFORMED_ERRORS)
         if count > len(self.free):
             self.answer(NoRoom, self.room_law, f"{count} rows of {len(self.free)} free ones", outcome)
             self.evidence.count(self.room_law)
@@ -102,7 +102,7 @@ class RowJudge(PoolJudge):
     def _judge_free_row(self, step: int, operation: FreeRow, outcome: Outcome) -> str:
         row = self.one(operation.row)
         if row not in self.held:
-            return self._judge_bad_free(row, operation, outcome)
+            return self._judge_bad_free(row, outcome)
         self.answer(Done, self._free_law, f"free of row {row}", outcome)
         self.held.remove(row)
         self.free.add(row)
@@ -116,7 +116,7 @@ class RowJudge(PoolJudge):
                 self._table.release((row, at))
         return self._free_law
 
-    def _judge_bad_free(self, row: int, operation: FreeRow, outcome: Outcome) -> str:
+    def _judge_bad_free(self, row: int, outcome: Outcome) -> str:
         if row == 0:
             law, situation = "P1", "row 0 is freed"
         elif row in self.free:
@@ -124,7 +124,7 @@ class RowJudge(PoolJudge):
         else:
             law, situation = "X1", "a row outside is freed"
         self.evidence.meet(situation)
-        return self.expect_refusal(law, f"free of row {row}", operation, outcome, "OwnershipError")
+        return self.expect_refusal(law, f"free of row {row}", outcome, "OwnershipError")
 
     def _judge_clear(self, step: int, operation: Clear, outcome: Outcome) -> str:
         self.answer(Done, "X7", "clear", outcome)
@@ -151,7 +151,7 @@ class RowJudge(PoolJudge):
             wrong["of another length"] = ("P2", ("ValueError",))
         wrong |= _wrong_values(values)
         if wrong:
-            return self._judge_bad_write("a stretch", wrong, operation, outcome)
+            return self._judge_bad_write("a stretch", wrong, outcome)
         self.answer(Done, "P3", f"write of row {row}, {start}..{stop}", outcome)
         cells = [(row, at) for at in range(start, stop)]
         self._note_stretch(cells, stop)
@@ -175,7 +175,7 @@ class RowJudge(PoolJudge):
             wrong["outside its row"] = ("P2", ("IndexError", "ValueError"))
         wrong |= _wrong_values(values)
         if wrong:
-            return self._judge_bad_write("an entry", wrong, operation, outcome)
+            return self._judge_bad_write("an entry", wrong, outcome)
         cells = list(zip(rows, positions, strict=True))
         self._demand_single(cells)
         self.answer(Done, "P3", f"write of {len(cells)} entries", outcome)
@@ -217,7 +217,6 @@ class RowJudge(PoolJudge):
         self,
         name: str,
         wrong: Wrong,
-        operation: WriteRow | WriteEntries,
         outcome: Outcome,
     ) -> str:
         """Judge a write with one or several things wrong: the law is the first one's, any may be named."""
@@ -226,7 +225,7 @@ class RowJudge(PoolJudge):
         law = next(iter(wrong.values()))[0]
         errors = [error for _, expected in wrong.values() for error in expected]
         what = f"{name} {' and '.join(wrong)}"
-        return self.expect_refusal(law, what, operation, outcome, *dict.fromkeys(errors))
+        return self.expect_refusal(law, what, outcome, *dict.fromkeys(errors))
 
     def _judge_read_rows(self, step: int, operation: ReadRows, outcome: Outcome) -> str:
         rows = self.answer(Table, "P1", "reading the table", outcome).rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
 from pymllm.oracle.spans import Span
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class AllocRows:
     """Take rows for requests, all or none (P1); answered by `Slots` or `NoRoom`."""
@@ -23,6 +25,7 @@ class AllocRows:
     count: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class FreeRow:
     """Give a row back (P2); ``row`` names exactly one."""
@@ -30,6 +33,7 @@ class FreeRow:
     row: Span
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class WriteRow:
     """Write ``values`` into positions ``start .. stop`` of one row (P3); ``form`` is theirs, as of `Free`."""
@@ -41,6 +45,7 @@ class WriteRow:
     form: str = "int32"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class WriteEntries:
     """Write one value into one position of each row named; row 0 takes padding (P2, E5).
@@ -54,6 +59,7 @@ class WriteEntries:
     form: str = "int32"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReadRows:
     """Read the whole table; answered by `Table`."""

@@ -82,7 +82,7 @@ def _pages_of(
     places = {books.ledger.place(slot) for slot in counted}
     paths = frozenset(place for place in places if place is not None)
     parts = [slot for path in paths for slot in books.model.pages[path].slots if slot not in counted]
-    books.forbid(whole_law, f"slots of whose pages others were {what}", parts)
+    books.forbid(whole_law, f"slots that share a page with those {what}", sorted(parts))
     return paths
 
 
@@ -93,9 +93,9 @@ def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = Tru
     """
     pages, removed = books.model.pages, seen.removed or frozenset()
     locked = [path.tokens for path in removed if pages[path].locks]
-    books.forbid("R6", "removed pages with a hold at or below", locked)
+    books.forbid("R6", "removed pages with a hold at or below", sorted(locked, key=str))
     covered = [path.tokens for path in seen.tombstoned or () if pages[path].swa_locks]
-    books.forbid("S6", "tombstoned pages in a hold's window", covered)
+    books.forbid("S6", "tombstoned pages in a hold's window", sorted(covered, key=str))
     above = {books.model.parent(path) for path in pages if path not in removed}
     if above & removed:
         kept = [path for path in pages if path not in removed]
@@ -104,4 +104,4 @@ def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = Tru
     dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
     bare = [path.tokens for path in dead - removed - above]
     if is_whole and seen.removed is not None:
-        books.forbid("S4", "dead leaves", bare)
+        books.forbid("S4", "dead leaves", sorted(bare, key=str))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pymllm.oracle.buffer_operations import SHAPES
+from pymllm.oracle.keys import KEY_FORMS
 from pymllm.oracle.situation import Condition, make_situations
 
 __all__ = ["BUFFER_SITUATIONS", "HASH_SITUATIONS", "ROW_SITUATIONS", "SLOT_SITUATIONS", "STATE_SITUATIONS"]
@@ -137,7 +139,7 @@ BUFFER_SITUATIONS = (
         ("no token is written", "P3"),
         ("the last slot is written", "P3", "B95 B148"),
         ("rows move onto rows that move", "P3"),
-        *((f"rows are written in shape {shape}", "P3") for shape in ("flat", "heads", "strided", "batch")),
+        *((f"rows are written in shape {shape}", "P3") for shape in SHAPES),
     ),
     *make_situations(
         "buffers",
@@ -180,7 +182,6 @@ STATE_SITUATIONS = (
     *make_situations("states", ("a track slot is freed twice", "P5"), needs="refusals", when=(_TRACKS,)),
 )
 
-_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
 
 HASH_SITUATIONS = (
     *make_situations(
@@ -195,8 +196,8 @@ HASH_SITUATIONS = (
         ("a digest is a negative number", "H1"),
         ("a digest is a positive number", "H1"),
         ("a hash of bytes exceeds what is signed", "H1"),
-        *((f"a key in form {form} is read", "K1", "B155") for form in _FORMS),
-        *((f"a page in form {form} is hashed", "H1", "B155") for form in _FORMS),
+        *((f"a key in form {form} is read", "K1", "B155") for form in KEY_FORMS),
+        *((f"a page in form {form} is hashed", "H1", "B155") for form in KEY_FORMS),
     ),
     *make_situations(
         "hashes",

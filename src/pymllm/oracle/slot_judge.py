@@ -16,7 +16,6 @@ from pymllm.oracle.operations import (
     FreeSWA,
     Merge,
     MoveSWA,
-    Operation,
     ReadHalves,
 )
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
@@ -155,7 +154,7 @@ class SlotJudge(PoolJudge):
         slots = self._resolve(operation)
         wrong = misuse_of_slots(self.full, self.page_size, slots)
         if wrong:
-            return self._refuse(wrong, slots, operation, outcome)
+            return self._refuse(wrong, slots, outcome)
         pages = self._pages_of(slots)
         law = "A5" if "refusals" in self.claims and len(slots) > len(pages) else "A2"
         self._expect_done(law, lambda: f"free({slots})", outcome)
@@ -167,7 +166,7 @@ class SlotJudge(PoolJudge):
         window, slots = self._windowed(), self._resolve(operation)
         wrong = misuse_of_halves(window, self.page_size, slots)
         if wrong:
-            return self._refuse(wrong, slots, operation, outcome)
+            return self._refuse(wrong, slots, outcome)
         self._expect_done("A7", lambda: f"free_swa({slots})", outcome)
         pages = self._pages_of(slots)
         self.evidence.meet("halves go before their slots", pages)
@@ -180,7 +179,7 @@ class SlotJudge(PoolJudge):
         source, target = self.given.resolve(operation.source), self.given.resolve(operation.target)
         wrong = misuse_of_move(window, self.page_size, source, target)
         if wrong:
-            return self._refuse(wrong, [], operation, outcome)
+            return self._refuse(wrong, [], outcome)
         self._expect_done("A7", lambda: f"move_swa({source}, {target})", outcome)
         self.evidence.meet("halves move", source)
         self.evidence.meet("halves move inside a group", source and self.full.group_open)
@@ -191,7 +190,7 @@ class SlotJudge(PoolJudge):
         window, size, slots = self._windowed(), self.page_size, self.given.resolve(operation.slots)
         if any(slot < 0 or slot // size > self.full.pages for slot in slots):
             outside = Misuse("a half outside the pool is refused", "X1")
-            return self._refuse([outside], slots, operation, outcome)
+            return self._refuse([outside], slots, outcome)
         halves = [window.half.get(slot // size, 0) for slot in slots]
         expected = Slots(
             (),
@@ -265,13 +264,14 @@ class SlotJudge(PoolJudge):
 
     # -- refusals ------------------------------------------------------------------------------------------
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Suspect a refused operation of a trace in the order of what is handed out next."""
         self._order_law = "X1"
 
-    def _refuse(self, wrong: list[Misuse], slots: list[int], operation: Operation, outcome: Outcome) -> str:
+    def _refuse(self, wrong: list[Misuse], slots: list[int], outcome: Outcome) -> str:
         errors = dict.fromkeys(misuse.error for misuse in wrong)
-        law = self.expect_refusal(wrong[0].law, wrong[0].situation, operation, outcome, *errors)
+        what = wrong[0].situation.removesuffix(" is refused")
+        law = self.expect_refusal(wrong[0].law, what, outcome, *errors)
         for misuse in wrong:
             self.evidence.meet(misuse.situation)
         self.evidence.meet("good slots stay with a bad one", len({*slots}) > len(wrong))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
 from pymllm.oracle.spans import Span
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Alloc:
     """Take slots (A3); answered by `Slots` or `NoRoom`."""
@@ -26,6 +28,7 @@ class Alloc:
     tokens: int
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Free:
     """Give slots back (A5). ``form`` is the dtype, and ``strided``, ``2d`` or nothing: ``"int64 2d"``."""
@@ -34,6 +37,7 @@ class Free:
     form: str = "int32"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class FreeSWA:
     """Give the SWA halves of slots back (A7)."""
@@ -42,6 +46,7 @@ class FreeSWA:
     form: str = "int32"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class MoveSWA:
     """Give the SWA halves of ``source`` to the slots ``target``, pair by pair (A7)."""
@@ -50,6 +55,7 @@ class MoveSWA:
     target: tuple[Span, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReadHalves:
     """Translate slots to their SWA halves, 0 where gone (A7); answered by `Slots` with only ``swa_slots``."""
@@ -57,16 +63,19 @@ class ReadHalves:
     slots: tuple[Span, ...]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Merge freed slots into the free ones, by request (A4)."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class BeginGroup:
     """Collect the frees that follow (A6)."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class EndGroup:
     """Carry out the frees since `BeginGroup` (A6)."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pymllm.oracle.slot_init import built_through_slots
+
 __all__ = ["SPAN_LIMIT", "Span"]
 
 SPAN_LIMIT: Final = 1_000_000
 """Most numbers that one `Span` may stand for; a program that needs more is written by a broken hand."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class Span:
     """Some of the numbers (slots, rows, blocks) that a step gave, by their place in its answer.

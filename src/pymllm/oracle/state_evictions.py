@@ -111,9 +111,9 @@ class StateEvictionJudge:
         """Test that no locked state went, and that none outlives its page (M4, M7)."""
         books, holds = self.books, self.books.model.holds
         locked = [path.tokens for path in seen.states if self.ends.locks(path, holds)]
-        books.forbid("M4", "evicted states with a hold at their node", locked)
+        books.forbid("M4", "evicted states with a hold at their node", sorted(locked, key=str))
         lost = [path.tokens for path in seen.removed or () if path in self.ends and path not in seen.states]
-        books.forbid("M7", "removed pages whose state was not freed", lost)
+        books.forbid("M7", "removed pages whose state was not freed", sorted(lost, key=str))
 
     def _check_counts(self, seen: SeenVictims, told: int | None) -> None:
         books = self.books
@@ -161,7 +161,7 @@ class StateEvictionJudge:
             for path in {parent(path) for path in removed} - removed - inner
             if path in pages and not pages[path].locks and (path not in self.ends or path in seen.states)
         ]
-        books.forbid("M5", "leaves without a state that a removal left", bare)
+        books.forbid("M5", "leaves without a state that a removal left", sorted(bare, key=str))
 
     def _explain_by_size(self, seen: SeenVictims, tokens: int, wanted: int) -> Taken:
         books, removed = self.books, seen.removed or frozenset()

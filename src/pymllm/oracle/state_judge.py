@@ -10,7 +10,6 @@ from pymllm.oracle.operations import (
     Clear,
     CopyStates,
     FreeTrack,
-    Operation,
     ReadStates,
     ResetStates,
     WriteState,
@@ -73,7 +72,7 @@ class StateJudge(PoolJudge):
         """Return ``max_track_slots`` and ``available_track_slots``."""
         return {"max_track_slots": len(self._track), "available_track_slots": len(self.free)}
 
-    def refused(self, operation: Operation) -> None:
+    def refused(self) -> None:
         """Follow a refused operation, which must not have touched any layer."""
         self._suspect("X1")
 
@@ -108,7 +107,7 @@ class StateJudge(PoolJudge):
     def _judge_free_track(self, step: int, operation: FreeTrack, outcome: Outcome) -> str:
         slot = self.one(operation.slot)
         if slot not in self.held:
-            return self._judge_bad_free(slot, operation, outcome)
+            return self._judge_bad_free(slot, outcome)
         self.answer(Done, "P5", f"free of track slot {slot}", outcome)
         self.held.remove(slot)
         self.free.add(slot)
@@ -122,7 +121,7 @@ class StateJudge(PoolJudge):
             for part in _PARTS:
                 states.release((part, slot))
 
-    def _judge_bad_free(self, slot: int, operation: FreeTrack, outcome: Outcome) -> str:
+    def _judge_bad_free(self, slot: int, outcome: Outcome) -> str:
         law = "P5"
         if slot in self.free:
             situation = "a track slot is freed twice"
@@ -133,7 +132,7 @@ class StateJudge(PoolJudge):
         else:
             law, situation = "X1", "a slot outside is freed"
         self.evidence.meet(situation)
-        return self.expect_refusal(law, f"free of track slot {slot}", operation, outcome, "OwnershipError")
+        return self.expect_refusal(law, f"free of track slot {slot}", outcome, "OwnershipError")
 
     def _judge_clear(self, step: int, operation: Clear, outcome: Outcome) -> str:
         self.answer(Done, "X7", "clear", outcome)
@@ -172,7 +171,7 @@ class StateJudge(PoolJudge):
             errors += ("ValueError",)
         if errors:
             self.evidence.meet("a bad copy is refused")
-            return self.expect_refusal("P5", f"copy of {source} to {target}", operation, outcome, *errors)
+            return self.expect_refusal("P5", f"copy of {source} to {target}", outcome, *errors)
         own = [row for row in target if row != 0]
         if len(own) != len({*own}):
             raise ProgramError(f"targets {own} name one twice; only row 0 may repeat")
@@ -212,7 +211,7 @@ class StateJudge(PoolJudge):
         errors = self._errors_outside(*rows)
         if errors:
             self.evidence.meet("a bad reset is refused")
-            return self.expect_refusal("P5", f"reset of {rows}", operation, outcome, *errors)
+            return self.expect_refusal("P5", f"reset of {rows}", outcome, *errors)
         self.answer(Done, "P5", f"reset of {rows}", outcome)
         self._suspect("P5")
         for states in self._states:
@@ -228,7 +227,7 @@ class StateJudge(PoolJudge):
         if operation.layer not in range(self.layers):
             self.evidence.meet("a layer that is not there is asked for")
             what = f"reading layer {operation.layer} of {self.layers}"
-            return self.expect_refusal("X1", what, operation, outcome, *MALFORMED_ERRORS)
+            return self.expect_refusal("X1", what, outcome, *MALFORMED_ERRORS)
         read = self.answer(States, "P4", f"reading layer {operation.layer}", outcome)
         self._require_form("recurrent", read.recurrent, read.recurrent_shape, read.recurrent_dtype)
         self._require_form("conv", read.conv, read.conv_shape, read.conv_dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.oracle.slot_init import built_through_slots
 from pymllm.oracle.spans import Span
 
 __all__ = [
@@ -17,11 +18,13 @@ __all__ = [
 ]
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class AllocTrack:
     """Take one track slot (P5); answered by `Slots` or `NoRoom`."""
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class FreeTrack:
     """Give one track slot back (P5)."""
@@ -29,6 +32,7 @@ class FreeTrack:
     slot: Span
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class WriteState:
     """Write a state through a layer's views, each of the two parts with integers of its own.
@@ -55,6 +59,7 @@ class WriteState:
     ramp: int = 0
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class CopyStates:
     """Copy states row to row over all layers (P5); ``form`` as of `Free`."""
@@ -64,6 +69,7 @@ class CopyStates:
     form: str = "int64"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ResetStates:
     """Zero the states of some rows (P5); ``form`` as of `Free`."""
@@ -72,6 +78,7 @@ class ResetStates:
     form: str = "int64"
 
 
+@built_through_slots
 @dataclass(frozen=True, slots=True)
 class ReadStates:
     """Read the states of a layer; answered by `States`."""

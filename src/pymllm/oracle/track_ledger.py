@@ -98,7 +98,7 @@ class TrackLedger:
     def adopt(self, path: Path, slot: int) -> None:
         """Let the cache own one of the caller's, at the end of a prefix."""
         self.callers.remove(slot)
-        self.ends.slots[path] = slot
+        self.ends.add(path, slot)
 
     def disown(self, slots: Iterable[int]) -> None:
         """Let the caller own what the cache dropped and the pool did not take."""

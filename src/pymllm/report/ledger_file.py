@@ -42,15 +42,15 @@ class Ledger:
     versions: Mapping[str, str]
 
 
-def read_ledger_file(path: Path) -> Ledger:
-    """Read a ledger.
+def read_ledger_file(*paths: Path) -> Ledger:
+    """Read a ledger, or several as one.
 
     Raises
     ------
     TraceError, OSError
         As of `pymllm.conformance.soak.ledger.read_ledger`.
     """
-    headers, runs, conflicts = merge_ledgers([path])
+    headers, runs, conflicts = merge_ledgers(paths)
     totals = Totals(headers)
     ordered = sorted(runs, key=lambda run: (run.memory.process, run.memory.operations))
     for run in ordered:

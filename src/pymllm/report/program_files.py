@@ -25,15 +25,15 @@ def files_of(document: AnyDocument) -> list[str]:
     return [name for name in named if name is not None]
 
 
-def read_programs(names: Iterable[str], folder: Path) -> dict[str, tuple[str, ...]]:
+def read_programs(names: Iterable[str], *folders: Path) -> dict[str, tuple[str, ...]]:
     """Read programs, as far as they are still there.
 
     Parameters
     ----------
     names : iterable of str
         Of their files, as documents have them.
-    folder : Path
-        Of the document: a name is looked for from the working folder, from this one, and in this one.
+    *folders : Path
+        Of the document: a name is looked for from the working folder, from these, and in these.
 
     Returns
     -------
@@ -42,7 +42,8 @@ def read_programs(names: Iterable[str], folder: Path) -> dict[str, tuple[str, ..
     """
     programs = {}
     for name in names:
-        for path in (folder / name, Path(name), folder / Path(name).name):
+        beside = (folder / Path(name).name for folder in folders)
+        for path in (*(folder / name for folder in folders), Path(name), *beside):
             lines = _read(path)
             if lines is not None:
                 programs[name] = lines

@@ -194,7 +194,7 @@ class Engine(EngineLoop[LiveRequest]):
         return None
 
     def _finish_those_done(self) -> None:
-        done = [self.decoding.requests[at] for at in np.flatnonzero(self.decoding.remaining == 0).tolist()]
+        done = [self.decoding.requests[at] for at in (self.decoding.remaining == 0).nonzero()[0].tolist()]
         if done:
             self.decoding.remove(done)
         for live in done:

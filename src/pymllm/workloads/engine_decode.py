@@ -70,7 +70,8 @@ class DecodeBatch:
 
     def crossing(self) -> np.ndarray:
         """List the places in the batch of those whose next token begins a new page, ascending."""
-        return np.flatnonzero(self.lengths % self._page_size == 0)
+        places: np.ndarray = (self.lengths % self._page_size == 0).nonzero()[0]
+        return places
 
     def step(self, new_slots: np.ndarray) -> np.ndarray:
         """Give every request one more token.

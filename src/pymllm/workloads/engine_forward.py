@@ -26,7 +26,10 @@ _PLACES = {
 
 def padded(values: np.ndarray, padding: int = 0) -> np.ndarray:
     """Extend a batch with the padding slot or row to a multiple of `BATCH_MULTIPLE`."""
-    return np.concatenate([values, np.full(-len(values) % BATCH_MULTIPLE, padding, dtype=values.dtype)])
+    count = len(values)
+    batch = np.empty(count + -count % BATCH_MULTIPLE, dtype=values.dtype)
+    batch[:count], batch[count:] = values, padding
+    return batch
 
 
 class SimulatedForward:

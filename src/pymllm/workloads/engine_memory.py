@@ -223,8 +223,10 @@ class EngineMemory:
         new = self.allocate(self.pages_up(max(0, tokens - in_page)), [live.times]) if tokens else None
         if new is None:
             return None
-        rest = torch.arange(min(in_page, tokens), dtype=new.dtype, device=new.device) + (live.last_slot + 1)
-        slots = torch.cat([rest, new[: tokens - len(rest)]])
+        slots = new[:tokens]
+        if in_page:
+            rest = torch.arange(min(in_page, tokens), dtype=new.dtype, device=new.device)
+            slots = torch.cat([rest + (live.last_slot + 1), new[: tokens - len(rest)]])
         self.pools.rows.write((live.row, slice(live.length, live.length + tokens)), slots)
         live.last_slot = int(slots[-1])
         return slots

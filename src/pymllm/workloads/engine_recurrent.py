@@ -4,38 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.workloads.cold_run import ColdRun
 from pymllm.workloads.engine_forward import BATCH_MULTIPLE, padded
 from pymllm.workloads.engine_pools import StatePool
+from pymllm.workloads.exact_bits import bits_of, values_of
 from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.recurrent_states import ColdRun, RecurrentStates
+from pymllm.workloads.recurrence import Recurrence
+from pymllm.workloads.recurrent_states import RecurrentStates
 
 __all__ = ["SimulatedRecurrent"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """One buffer of the pool, and what was written where."""
+    """One buffer of the pool, and what was written where, seen as integers."""
 
     name: str
-    states: torch.Tensor  # (layers, rows, elements of a layer), a view
-    record: torch.Tensor  # the same on the host, a copy
-    model: RecurrentStates
+    bits: torch.Tensor  # (layers, rows, elements of a layer), a view
+    named: torch.Tensor  # the same without row 0, which padding writes to
+    record: np.ndarray  # all rows on the host, a copy
+    dtype: torch.dtype
+    recurrence: Recurrence
 
     def read(self, rows: torch.Tensor) -> np.ndarray:
         """Read rows as int64, shape ``(rows, elements)``."""
-        return self.model.values(self.states.index_select(1, rows.to(self.states.device)))
+        found = self.bits.index_select(1, rows.to(self.bits.device)).cpu().numpy()
+        return values_of(found, self.dtype).transpose(1, 0, 2).reshape(len(rows), -1)
 
-    def write(self, rows: torch.Tensor, values: np.ndarray, count: int) -> None:
-        """Write rows, and take note of the first ``count``: the others are padding."""
-        written = self.model.states(values)
-        self.states.index_copy_(1, rows.to(self.states.device), written.to(self.states.device))
-        self.record.index_copy_(1, rows[:count], written[:, :count])
+    def bits_of(self, values: np.ndarray) -> np.ndarray:
+        """Bring values of shape ``(n, elements)`` into the buffer's form, shape ``(layers, n, ...)``."""
+        layers, _, elements = self.record.shape
+        return bits_of(values, self.dtype).reshape(-1, layers, elements).transpose(1, 0, 2)
+
+    def write(self, rows: torch.Tensor, values: np.ndarray, named: np.ndarray) -> None:
+        """Write rows, and take note of the first of them, which are ``named``: the others are padding."""
+        written, device = self.bits_of(values), self.bits.device
+        self.bits.index_copy_(1, rows.to(device), torch.from_numpy(written).to(device))
+        self.record[:, named] = written[:, : len(named)]
+
+    def show(self, bits: np.ndarray) -> str:
+        """Show one element as the number that it is."""
+        number = torch.from_numpy(bits.reshape(1)).view(self.dtype).item()
+        return f"{number:g}"
 
 
 class SimulatedRecurrent:
@@ -64,9 +81,14 @@ class SimulatedRecurrent:
             _make_buffer("recurrent_state", pool.recurrent_state, 1),
             _make_buffer("conv_state", pool.conv_state, 2),
         ]
+        kinds = [buffer.recurrence for buffer in self._buffers]
+        self._recurrence = Recurrence.side_by_side(kinds)
+        ends = [*accumulate(kind.elements for kind in kinds)]
+        self._columns = [slice(end - kind.elements, end) for end, kind in zip(ends, kinds, strict=True)]
         # Drawn once: what padding carries only has to be no state of anybody's.
-        most = max(buffer.model.recurrence.elements for buffer in self._buffers)
-        self._garbage = np.random.default_rng(seed).integers(1, 100, (BATCH_MULTIPLE, most))
+        most = max(kind.elements for kind in kinds)
+        drawn = np.random.default_rng(seed).integers(1, 100, (BATCH_MULTIPLE, most))
+        self._garbage = np.concatenate([drawn[:, : kind.elements] for kind in kinds], axis=1)
 
     # -- what the engine does to states ------------------------------------------------------------------
 
@@ -82,12 +104,10 @@ class SimulatedRecurrent:
 
     def prefill(self, live: LiveRequest, start: int) -> None:
         """Let a request's working state take in its tokens ``start .. length``."""
-        row, runs = np.array([live.row]), self._cold_runs(live)
-        values = []
-        for buffer, run in zip(self._buffers, runs, strict=True):
-            [state] = buffer.read(torch.from_numpy(row))
-            values.append(buffer.model.recurrence.take_in(state, run.inputs[start : live.length])[None])
-        self._write(row, values)
+        rows = np.array([live.row])
+        [state] = self._read(rows)
+        taken = self._recurrence.take_in(state, self._cold_run(live).inputs[start : live.length])
+        self._write(rows, taken[None])
 
     def decode(self, lives: Sequence[LiveRequest], rows: np.ndarray, positions: np.ndarray) -> None:
         """Let the working states of a batch take in one token each.
@@ -99,25 +119,33 @@ class SimulatedRecurrent:
         rows, positions : numpy.ndarray
             Their rows, and the position of the token that each takes in; shape ``(n,)``, int64.
         """
-        taken = list(zip(map(self._cold_runs, lives), positions.tolist(), strict=True))
-        named, values = torch.from_numpy(rows), []
-        for place, buffer in enumerate(self._buffers):
-            inputs = np.stack([runs[place].inputs[at] for runs, at in taken])
-            values.append(buffer.model.recurrence.step(buffer.read(named), inputs))
-        self._write(rows, values)
+        pairs = zip(map(self._cold_run, lives), positions.tolist(), strict=True)
+        inputs = np.array([run.inputs[at] for run, at in pairs])
+        self._write(rows, self._recurrence.step(self._read(rows), inputs))
 
-    def _write(self, rows: np.ndarray, values: Sequence[np.ndarray]) -> None:
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        """Read the states of rows, the buffers side by side."""
+        index = torch.from_numpy(rows)
+        return np.concatenate([buffer.read(index) for buffer in self._buffers], axis=1)
+
+    def _write(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Write rows of each buffer and, as a padded batch does, garbage into row 0."""
-        index, count = torch.from_numpy(padded(rows)), len(rows)
-        for buffer, written in zip(self._buffers, values, strict=True):
-            garbage = self._garbage[: len(index) - count, : written.shape[1]]
-            buffer.write(index, np.concatenate([written, garbage]), count)
+        batch = padded(rows)
+        index = torch.from_numpy(batch)
+        written = np.concatenate([values, self._garbage[: len(batch) - len(rows)]])
+        for buffer, part in zip(self._buffers, self._parts(written), strict=True):
+            buffer.write(index, part, rows)
 
-    def _cold_runs(self, live: LiveRequest) -> Sequence[ColdRun]:
-        if live.cold_runs is None:
-            tokens, namespace = live.tokens, live.request.namespace
-            live.cold_runs = [buffer.model.cold_run(tokens, namespace) for buffer in self._buffers]
-        return live.cold_runs
+    def _parts(self, values: np.ndarray) -> list[np.ndarray]:
+        """Cut values of all buffers into those of each."""
+        return [values[:, columns] for columns in self._columns]
+
+    def _cold_run(self, live: LiveRequest) -> ColdRun:
+        if live.cold_run is None:
+            inputs = self._recurrence.inputs(live.tokens, live.request.namespace)
+            parts = zip(self._buffers, self._parts(self._recurrence.cold_run(inputs)), strict=True)
+            live.cold_run = ColdRun(inputs, tuple(buffer.bits_of(states) for buffer, states in parts))
+        return live.cold_run
 
     # -- checks ------------------------------------------------------------------------------------------
 
@@ -140,16 +168,15 @@ class SimulatedRecurrent:
         What was computed from the pool's states has no part in it.
         """
         self.checked_states += 1
-        for buffer, run in zip(self._buffers, self._cold_runs(live), strict=True):
-            expected, found = run.states[:, live.length], buffer.states[:, live.row].cpu()
-            if not torch.equal(bit_view(found), bit_view(expected)):
-                wrong = bit_view(found) != bit_view(expected)
-                layer, element = wrong.nonzero()[0].tolist()
+        for buffer, states in zip(self._buffers, self._cold_run(live).bits, strict=True):
+            expected, found = states[:, live.length], buffer.bits[:, live.row].cpu().numpy()
+            if found.tobytes() != expected.tobytes():
+                layer, element = np.argwhere(found != expected)[0].tolist()
                 raise InvariantViolation(
                     "E1",
                     f"request {live.request_id}: {buffer.name} of row {live.row} after {live.length} tokens, "
-                    f"layer {layer}, element {element}: expected {expected[layer, element]:g}, as a cold run "
-                    f"has, found {found[layer, element]:g}",
+                    f"layer {layer}, element {element}: expected {buffer.show(expected[layer, element])}, as "
+                    f"a cold run has, found {buffer.show(found[layer, element])}",
                 )
 
     def check_untouched(self) -> None:
@@ -165,19 +192,18 @@ class SimulatedRecurrent:
         Cost: one pass over all states.
         """
         for buffer in self._buffers:
-            found, written = bit_view(buffer.states.cpu()[:, 1:]), bit_view(buffer.record[:, 1:])
-            if not torch.equal(found, written):
-                astray = found != written
-                layer, row, element = astray.nonzero()[0].tolist()
+            found, written = buffer.named.cpu().numpy(), buffer.record[:, 1:]
+            if found.tobytes() != written.tobytes():
+                layer, row, element = np.argwhere(found != written)[0].tolist()
                 raise InvariantViolation(
                     "E5",
                     f"{buffer.name} of row {row + 1}, layer {layer}, element {element} holds "
-                    f"{buffer.states[layer, row + 1, element]:g}, but what was last written to it is "
-                    f"{buffer.record[layer, row + 1, element]:g}",
+                    f"{buffer.show(found[layer, row, element])}, but what was last written to it is "
+                    f"{buffer.show(written[layer, row, element])}",
                 )
 
 
 def _make_buffer(name: str, states: torch.Tensor, salt: int) -> _Buffer:
     view = states.flatten(2)
-    model = RecurrentStates((view.shape[0], view.shape[2]), view.dtype, salt)
-    return _Buffer(name, view, view.cpu().clone(), model)
+    bits, model = bit_view(view), RecurrentStates((view.shape[0], view.shape[2]), view.dtype, salt)
+    return _Buffer(name, bits, bits[:, 1:], bits.cpu().numpy().copy(), view.dtype, model.recurrence)

@@ -19,6 +19,7 @@ __all__ = ["KVPart", "kv_fingerprints", "prefix_fingerprints", "scatter", "token
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _TOKEN = np.uint64(0xD6E8FEB86659FD93)
 _PARTS_PER_LAYER = 4
 
@@ -133,7 +134,10 @@ def scatter(values: np.ndarray) -> np.ndarray:
     -----
     Cost: a dozen passes in NumPy.
     """
-    mixed: np.ndarray = (values ^ (values >> np.uint64(30))) * _MIX_1
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
-    mixed ^= mixed >> np.uint64(31)
+    mixed: np.ndarray = values >> _SHIFT_1
+    mixed ^= values
+    mixed *= _MIX_1
+    mixed ^= mixed >> _SHIFT_2
+    mixed *= _MIX_2
+    mixed ^= mixed >> _SHIFT_3
     return mixed

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.workloads.cold_run import ColdRun
 from pymllm.workloads.live_sequence import LiveSequence
-from pymllm.workloads.recurrent_states import ColdRun
 
 __all__ = ["LiveRequest"]
 
@@ -42,8 +41,8 @@ class LiveRequest(LiveSequence):
     branching_length: int = 0
     #: With states: own track slot for the next snapshot; 0 without one.
     track_slot: int = 0
-    #: With simulated states: what those of a cold run of its tokens are, by buffer; computed at first use.
-    cold_runs: Sequence[ColdRun] | None = None
+    #: With simulated states: what those of a cold run of its tokens are; computed at first use.
+    cold_run: ColdRun | None = None
 
     @property
     def hit_tokens(self) -> int:

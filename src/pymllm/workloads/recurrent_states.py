@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -13,28 +12,12 @@ import torch
 from pymllm.errors import UsageError
 from pymllm.workloads.recurrence import Recurrence
 
-__all__ = ["EXACT_PRIMES", "ColdRun", "RecurrentStates"]
+__all__ = ["EXACT_PRIMES", "RecurrentStates"]
 
 EXACT_PRIMES: Mapping[torch.dtype, int] = MappingProxyType(
     {torch.float32: 16_777_213, torch.float16: 2_039, torch.bfloat16: 251}
 )
 """For each dtype the largest prime up to which it holds every whole number."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColdRun:
-    """What one buffer's states go through while a sequence is computed from nothing.
-
-    Parameters
-    ----------
-    inputs : numpy.ndarray
-        Shape ``(n, elements)``: what each token adds, as of `Recurrence.inputs`.
-    states : torch.Tensor
-        ``[layers, n + 1, ...]`` on the host: after every number of tokens.
-    """
-
-    inputs: np.ndarray
-    states: torch.Tensor
 
 
 class RecurrentStates:
@@ -94,8 +77,3 @@ class RecurrentStates:
     def cold(self, tokens: np.ndarray, namespace: str | int | None = None) -> torch.Tensor:
         """Compute the state after a whole sequence from nothing: ``[layers, ...]``, on the host."""
         return self.states(self.recurrence.cold(tokens, namespace)[None])[:, 0]
-
-    def cold_run(self, tokens: np.ndarray, namespace: str | int | None = None) -> ColdRun:
-        """Compute the states after every number of tokens of a sequence, from nothing."""
-        inputs = self.recurrence.inputs(tokens, namespace)
-        return ColdRun(inputs, self.states(self.recurrence.cold_run(inputs)))

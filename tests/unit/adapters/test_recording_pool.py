@@ -84,3 +84,28 @@ def test_a_pool_without_halves_gets_no_calls_about_them(pool: RecordingPool) -> 
 def test_the_error_is_known_by_its_name() -> None:
     """X2: an outcome names an injected fault by the class that raised it."""
     assert InjectedFault.__name__ == INJECTED
+
+
+def test_pages_given_back_are_written_down_by_their_slots() -> None:
+    """X2: a judge sees the `free` that it stands for, and it fails when that is told to."""
+    effects: list[Effect] = []
+    pool: Any = record_around(TokenToKVPoolAllocator(16, "cpu", 4), effects.append)
+    slots = pool.inner.alloc(12)
+    pool.fault = Fault("free")
+    with pytest.raises(InjectedFault):
+        pool.free_pages(slots[::4])
+    assert (effects, pool.available_size()) == ([], 4)
+    pool.fault = None
+    pool.free_pages(slots[[8, 0]])
+    assert effects == [Effect("free", (12, 13, 14, 15, 4, 5, 6, 7))]
+    assert pool.available_size() == 12
+
+
+def test_pool_that_takes_no_pages_gets_no_such_call() -> None:
+    """X2: caches look for it, as they do for `free_swa`."""
+
+    class Foreign:
+        def free(self, indices: torch.Tensor) -> None:
+            raise AssertionError(f"{indices} are not given back")
+
+    assert not hasattr(record_around(Foreign(), [].append), "free_pages")

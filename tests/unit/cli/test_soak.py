@@ -14,6 +14,8 @@ from pymllm.cli import main
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.soak import campaign
 from pymllm.conformance.soak.ledger import FILE
+from pymllm.report.records import Curve, Document, Program
+from pymllm.report.store import read_run
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
 
@@ -61,6 +63,7 @@ def test_strict_fails_where_something_was_never_reached(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "situations NEVER REACHED: " in result.stdout
     assert "violated: " in result.stdout.splitlines()[-1]
+    assert result.stdout.splitlines()[-1].endswith("situations left at zero")
 
 
 def test_the_document_keeps_to_its_schema_and_says_the_same(tmp_path: Path) -> None:
@@ -93,6 +96,23 @@ def test_a_campaign_goes_on_and_campaigns_are_merged(tmp_path: Path) -> None:
     assert page.startswith("# Soak\n\n```text\n")
     assert merged.stdout.strip() in page
     assert len((both / FILE).read_text("utf-8").splitlines()) == 2 * len(lines)
+
+
+def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:
+    """With the runs and the memory of all of them, and the program that one of them has."""
+    sound, faulty, store = tmp_path / "sound", tmp_path / "faulty", tmp_path / "store"
+    assert soak(*SHORT, "--output", sound).exit_code == 0
+    failing = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500, "--seed", 4)
+    assert soak(*failing, "--output", faulty).exit_code == 1
+    merged = soak("merge", sound, faulty / FILE, "--store", store)
+    assert (merged.exit_code, "kept as " in merged.stderr) == (1, True)
+    (file,) = store.iterdir()
+    records = read_run(file).records
+    (document,) = (it.document for it in records if isinstance(it, Document))
+    lines = [(folder / FILE).read_text("utf-8").splitlines() for folder in (sound, faulty)]
+    assert document["runs"] == sum(map(len, lines)) - 2
+    assert sum(isinstance(it, Curve) for it in records) == 1
+    assert any(isinstance(it, Program) for it in records)
 
 
 @pytest.mark.parametrize(

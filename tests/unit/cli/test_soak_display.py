@@ -9,7 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
-from pymllm.cli.soak_display import describe_progress, progress_table, soak_display
+from pymllm.cli.soak_display import describe_drifts, describe_progress, progress_table, soak_display
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.totals import Totals
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
 
@@ -28,6 +29,20 @@ def test_a_line_has_everything(totals: Totals) -> None:
     for part in ("1:02:05", "101 operations", "0/s", "1 laws", "situations 0 of ", "0.0 MiB", "1 failures"):
         assert part in line
     assert "  -  " in describe_progress(totals, 0.0)
+
+
+def drift(measure: str, verdict: DriftVerdict) -> Drift:
+    """Make a verdict."""
+    return Drift(measure, "bytes", None, None, None, 1.0, 9, 1, verdict)
+
+
+def test_a_line_says_how_memory_goes(totals: Totals) -> None:
+    """Measure by measure where they differ, and once where they do not."""
+    flat = [drift(name, DriftVerdict.FLAT) for name in ("blocks", "malloc")]
+    assert describe_drifts(flat) == "flat"
+    words = describe_drifts([*flat, drift("uss", DriftVerdict.GROWS)])
+    assert words == "blocks flat, malloc flat, uss grows"
+    assert f"memory 0.0 MiB ({words})  1 failures" in describe_progress(totals, 1.0, words)
 
 
 def test_the_table_has_a_row_for_each_adapter(totals: Totals) -> None:

@@ -107,6 +107,16 @@ def test_the_last_line_sums_up(report: SoakReport) -> None:
     assert nothing.endswith("0 of 0 situations reached")
 
 
+def test_the_last_line_says_what_only_a_strict_campaign_fails_for(report: SoakReport) -> None:
+    """Situations at zero, and the measures that grow; neither where nobody was strict."""
+    assert "--strict" not in sum_up(report)
+    missing = len(report.missing["rows"])
+    assert sum_up(report, strict=True).endswith(
+        f"; failed by --strict: {missing} situations left at zero; failed by --strict: memory grows (uss)"
+    )
+    assert "--strict" not in sum_up(replace(report, totals=Totals(), drifts=()), strict=True)
+
+
 def test_numbers_have_units() -> None:
     """Hours, and MiB."""
     assert time_of(3725.9) == "1:02:05"

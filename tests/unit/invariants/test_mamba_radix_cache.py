@@ -110,7 +110,7 @@ def offer_a_held_state(it: Family) -> None:
 
 
 def confuse_the_oldest_state(it: Family) -> None:
-    it.kept.unlocked._blocks.clear()
+    it.kept.unlocked._queue.move_to_end(it.old.last_access_time)
 
 
 # -- the lists -----------------------------------------------------------------------------------------
@@ -204,6 +204,14 @@ def keep_a_view_of_more_slots(it: Family) -> None:
     it.free.value = torch.cat([it.free.value, it.free.value])[:4]
 
 
+def keep_a_view_of_more_pages(it: Family) -> None:
+    it.free._starts = it.free._starts.repeat(2)[:2]
+
+
+def keep_pages_and_slots(it: Family) -> None:
+    it.free._value = it.free.value
+
+
 def keep_a_view_of_a_table_of_states(it: Family) -> None:
     it.free.mamba_value = it.free.mamba_value.repeat(4)[1:2]
 
@@ -246,6 +254,8 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("M1", narrow_a_track_slot),
     ("M1", hold_two_track_slots),
     ("X5", keep_a_view_of_more_slots),
+    ("X5", keep_a_view_of_more_pages),
+    ("X5", keep_pages_and_slots),
     ("X5", keep_a_view_of_a_table_of_states),
 ]
 

@@ -137,7 +137,9 @@ def miscount_held_window(it: Family) -> None:
 
 
 def confuse_the_oldest_leaf(it: Family) -> None:
-    it.tree.leaves._blocks.clear()
+    order = it.tree.leaves
+    order._at[0.0], order._queue[0.0] = it.trunk, None
+    order._queue.move_to_end(0.0, last=False)
 
 
 def forget_an_alive_node(it: Family) -> None:

@@ -200,6 +200,10 @@ def swap_main_pages(store: DeviceSlotStore) -> None:
     store._main[[-1, -2]] = store._main[[-2, -1]]
 
 
+def miscount_what_is_handed_out_next(store: DeviceSlotStore) -> None:
+    store._main_sure -= 1
+
+
 def label_a_held_page_free(store: DeviceSlotStore) -> None:
     store._state[5] = device_store._FREE
 
@@ -227,6 +231,7 @@ def label_what_is_behind_the_pool_free(store: DeviceSlotStore) -> None:
         (close_the_group_only, "A6", "2 pages are pending and no group is open"),
         (leave_a_page_unread, "A6", r"pages \[5\] are pending and no group is open"),
         (swap_main_pages, "A4", "not in ascending order"),
+        (miscount_what_is_handed_out_next, "A2", r"pages \[12\] are listed behind those"),
         (label_a_held_page_free, "A5", r"pages \[5\] carry another label"),
         (label_a_pending_page_held, "A5", r"pages \[1\] carry another label"),
         (label_padding_held, "A5", r"pages \[0\] carry another label"),

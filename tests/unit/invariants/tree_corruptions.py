@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
+
 from pymllm.mem_cache import RadixKey
 
 __all__ = ["OF_ANY_TREE", "Family"]
@@ -82,15 +84,15 @@ def lose_a_hash(it: Family) -> None:
 
 
 def hold_padding(it: Family) -> None:
-    it.free.value[0] = 0
+    it.free.value = it.free.value * torch.tensor([0, 1, 1, 1])
 
 
 def hold_a_slot_twice(it: Family) -> None:
-    it.free.value.copy_(it.held.value)
+    it.free.value = it.held.value.clone()
 
 
 def swap_slots_of_a_page(it: Family) -> None:
-    it.free.value.copy_(it.free.value.flip(0))
+    it.free.value = it.free.value.flip(0)
 
 
 def free_a_cached_slot(it: Family) -> None:

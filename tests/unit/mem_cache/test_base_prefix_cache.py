@@ -61,6 +61,15 @@ class TestHashes:
         """H1: tokens reach up to 2**32 - 1."""
         assert hash_token_ids([0, 2**32 - 1]) == sha(0, 2**32 - 1)
 
+    @pytest.mark.parametrize("step", [1, 2])
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.uint32, np.int64, np.uint64])
+    def test_every_dtype_holds_tokens_up_to_its_bound(self, dtype: Any, step: int) -> None:
+        """H1: from 0 to the largest number of the dtype, or of 32 bits; strides do not matter."""
+        most = min(int(np.iinfo(dtype).max), 2**32 - 1)
+        held = np.zeros(3 * step, dtype)
+        held[::step] = [0, 7, most]
+        assert hash_token_ids(held[::step]) == sha(0, 7, most)
+
     @pytest.mark.parametrize("token", [-1, 2**32, 2**40])
     @pytest.mark.parametrize("container", [list, np.array, torch.tensor])
     def test_token_outside_32_bits_is_refused(self, token: int, container: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -137,6 +139,14 @@ def test_an_index_is_read_as_it_is() -> None:
         assert as_kernel_index(wide.to(dtype), CPU).dtype is torch.int64
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_an_index_goes_to_the_device_of_the_rows(dtype: torch.dtype) -> None:
+    """P3: a device without memory stands in for a GPU; one number for each row, wide enough."""
+    index = as_kernel_index(torch.arange(3).to(dtype), torch.device("meta"))
+    assert (index.device.type, index.shape) == ("meta", (3,))
+    assert index.dtype is (torch.int64 if dtype is torch.uint8 else dtype)
+
+
 def test_only_a_cuda_stream_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 10: a torch without CUDA is not even asked."""
     assert not is_capturing(CPU)
@@ -159,11 +169,15 @@ def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kerne
     make_rows(row_limits=(1, 8))
     make_rows()
     make_rows(tile_words=4096, clears=True)
+    make_rows(tile_words=800)
+    make_rows(tile_words=4)
     assert plain_kernel.compiled == [
         (((16, 8, 1, 4), (8, 8, 1, 4)), False, False, 1),
         (((16, 8, 8, 4), (8, 8, 8, 4)), False, True, 1),
         (((16, 8, 16, 4), (8, 8, 16, 4)), False, False, 1),
         (((16, 8, 1024, 4), (8, 8, 1024, 4)), True, False, 8),
+        (((16, 8, 200, 4), (8, 8, 200, 4)), False, False, 3),
+        (((16, 8, 1, 4), (8, 8, 1, 4)), False, False, 1),
     ]
 
 
@@ -203,8 +217,10 @@ def test_kernels_are_for_gpus_unless_asked_for() -> None:
 def test_a_kernel_that_cannot_be_is_refused_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: asked for, it is an error that says why; left to the pool, torch moves rows."""
     monkeypatch.setattr(fused_rows, "_obstacle", lambda device: "the moon is full")
-    with pytest.raises(ValueError, match="fused=True cannot be on cpu: the moon is full; leave it out"):
+    with pytest.raises(ValueError, match="fused=True") as raised:
         make_fused(True, CPU, lambda: 1)
+    words = "fused=True cannot be on cpu: the moon is full; leave it out and torch moves rows"
+    assert str(raised.value) == words
     assert make_fused(None, CUDA, lambda: 1) is None
     monkeypatch.setattr(fused_rows, "_obstacle", lambda device: None)
     assert make_fused(True, CPU, lambda: 1) == make_fused(None, CUDA, lambda: 1) == 1
@@ -217,8 +233,17 @@ def test_a_broken_compiler_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     def build() -> None:
         raise OSError("no C compiler")
 
-    with pytest.warns(RuntimeWarning, match=r"Triton does not work on cuda:0, .*OSError\('no C compiler'\)"):
-        assert make_fused(None, CUDA, build) is None
+    def build_a_pool() -> object:
+        return make_fused(None, CUDA, build)
+
+    def want_a_pool() -> object:
+        return build_a_pool()
+
+    with pytest.warns(RuntimeWarning, match="Triton") as warned:
+        assert want_a_pool() is None
+    words = "Triton does not work on cuda:0, torch moves rows: OSError('no C compiler')"
+    assert [str(it.message) for it in warned] == [words]
+    assert (warned[0].filename, warned[0].lineno) == (__file__, want_a_pool.__code__.co_firstlineno + 1)
     with pytest.raises(OSError, match="no C compiler"):
         make_fused(True, CUDA, build)
 
@@ -226,10 +251,14 @@ def test_a_broken_compiler_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "interpreted", "obstacle"),
     [
-        ("cpu", False, "on the CPU Triton only interprets kernels"),
+        (
+            "cpu",
+            False,
+            "on the CPU Triton only interprets kernels, with TRITON_INTERPRET=1 in the environment",
+        ),
         ("cpu", True, None),
         ("cuda:0", False, None),
-        ("cuda:0", True, "an interpreted kernel runs on the host"),
+        ("cuda:0", True, "TRITON_INTERPRET=1 is set, and an interpreted kernel runs on the host"),
         ("mps", False, "its kernels are for CUDA devices"),
     ],
 )
@@ -239,14 +268,15 @@ def test_where_kernels_run(
     """Issue 10: compiled on CUDA, interpreted on the host, whose memory neither has from the other."""
     triton = SimpleNamespace(knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=interpreted)))
     monkeypatch.setitem(sys.modules, "triton", triton)  # type: ignore[arg-type]
-    found = fused_rows._obstacle(torch.device(device))
-    assert found is None if obstacle is None else found is not None and obstacle in found
+    assert fused_rows._obstacle(torch.device(device)) == obstacle
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 10: it is optional everywhere."""
     monkeypatch.setitem(sys.modules, "triton", None)  # type: ignore[arg-type]
-    assert str(fused_rows._obstacle(CUDA)).startswith("there is no Triton (")
+    words = str(fused_rows._obstacle(CUDA))
+    assert words.startswith("there is no Triton (")
+    assert "triton" in words[20:]
     assert make_fused(None, CUDA, lambda: 1) is None
 
 
@@ -270,6 +300,45 @@ def test_the_kernel_gets_its_shapes_as_constants(monkeypatch: pytest.MonkeyPatch
         launch = fused_rows._compiled(CPU, ((16, 8, 4, 256), (2, 2, 64, 16)), False, True, 4)
         assert launch is fused_rows._compiled(CPU, ((16, 8, 4, 256), (2, 2, 64, 16)), False, True, 4)
         launch(7, (1, 2, 3))
+        fused_rows._compiled(CPU, ((4, 4, 1, 8), (1, 1, 2, 32)), True, False, 4)(9, (4, 5))
     finally:
         fused_rows._compiled.cache_clear()
-    assert launches == [((7,), (1, 2, 3, 16, "i64", 4, 256, 2, "i16", 64, 16, False, True))]
+    assert launches == [
+        ((7,), (1, 2, 3, 16, "i64", 4, 256, 2, "i16", 64, 16, False, True)),
+        ((9,), (4, 5, 4, "i32", 1, 8, 1, "i8", 2, 32, True, False)),
+    ]
+
+
+def test_a_kernel_is_loaded_by_a_launch_of_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 10: for its device, and launched there whichever device is the current one."""
+    launches: list[tuple[Any, ...]] = []
+    warmed: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    entered: list[torch.device] = []
+
+    class Kernel:
+        def warmup(self, *arguments: Any, **options: Any) -> Kernel:
+            warmed.append((arguments, options))
+            return self
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments: launches.append((grid, arguments, len(entered)))
+
+    @contextlib.contextmanager
+    def enter(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device", enter)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    nothing = (1, 0, 1, *[0] * 6, *[1, *[0] * 6] * 2)
+    launch = fused_rows._loaded(CUDA, Kernel(), ["constant"], 4)
+    assert warmed == [((*nothing, "constant"), {"num_warps": 4, "grid": (1,)})]
+    launch(7, (1, 2))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    launch(8, (3, 4))
+    assert launches == [
+        ((1, 1, 1), (*nothing, "constant"), 1),
+        ((7, 1, 1), (1, 2, "constant"), 1),
+        ((8, 1, 1), (3, 4, "constant"), 2),
+    ]
+    assert entered == [CUDA, CUDA]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pymllm.mem_cache import fused_states
+from pymllm.mem_cache.fused_rows import as_kernel_index
 from pymllm.mem_cache.fused_states import FusedStates
 from tests.unit.mem_cache.plain_kernel import PlainKernel
 
@@ -54,6 +56,38 @@ def test_rows_may_change_places_within_one_launch(
     assert fused.copy(count, states, read.to(dtypes[0]), states, write.to(dtypes[1]))
     assert len(plain_kernel.launches) == 1
     assert_rows(states, [*map(torch.clone, before)], write, [state[:, read] for state in before])
+
+
+@pytest.mark.parametrize(("within", "launches"), [(True, 5), (False, 1)])
+def test_only_rows_of_one_pool_are_read_before_they_are_written(
+    plain_kernel: PlainKernel, within: bool, launches: int
+) -> None:
+    """P5: a kernel for each size of a tile that holds all rows, one for zeros; else one that holds none."""
+    states = random_states(ROWS, (2, 4), torch.float32), random_states(ROWS, (3,), torch.bfloat16)
+    FusedStates(*states, within=within)
+    ordered = [is_ordered for _, _, is_ordered, _ in plain_kernel.compiled]
+    clears = [is_clear for _, is_clear, _, _ in plain_kernel.compiled]
+    rows = [shapes[0][2] for shapes, _, _, _ in plain_kernel.compiled]
+    assert len(plain_kernel.compiled) == launches
+    assert ordered == [False, True, True, True, False][:launches]
+    assert clears == [False, False, False, False, True][:launches]
+    assert rows[:4] == [1, 8, 64, 512] if within else rows == [1024]
+
+
+def test_indices_go_where_the_rows_are(plain_kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5: of what is read, of what is written, and of what is cleared."""
+    asked: list[tuple[list[int], str]] = []
+
+    def send(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+        asked.append((rows.tolist(), str(device)))
+        return as_kernel_index(rows, device)
+
+    monkeypatch.setattr(fused_states, "as_kernel_index", send)
+    states = random_states(ROWS, (2, 4), torch.float32), random_states(ROWS, (3,), torch.bfloat16)
+    fused = FusedStates(*states, within=True)
+    fused.copy(1, states, torch.tensor([2]), states, torch.tensor([3]))
+    fused.clear(1, states, torch.tensor([4]))
+    assert asked == [([2], "cpu"), ([3], "cpu"), ([4], "cpu")]
 
 
 def test_a_row_that_the_host_knows_needs_no_index(

@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from tests.far_device import Apart
+from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -101,6 +103,34 @@ def test_every_request_row_has_a_state_and_none_shares_the_padding() -> None:
     assert min(rows) == 1
     assert max(rows) == pool.max_reqs < pool.pool_size
     assert pool.alloc_track_slot() == max(rows) + 1
+
+
+def test_padding_is_a_row_like_any_other_for_a_padded_batch() -> None:
+    """P5: row 0 is read, written and reset where it is named, as a number as in a run of them."""
+    pool = make_pool()
+    fill_with_random_bits(pool)
+    recurrent, conv = read_bits(pool)
+    pool.copy_states(0, 2)
+    pool.copy_states(3, 0)
+    for before, after in zip((recurrent, conv), read_bits(pool), strict=True):
+        assert torch.equal(after[:, 2], before[:, 0])
+        assert torch.equal(after[:, 0], before[:, 3])
+    pool.reset_states(0)
+    assert not any(state[:, 0].any() for state in read_bits(pool))
+
+
+def test_a_launch_moves_both_states_and_another_resets_them(plain_kernel: PlainKernel) -> None:
+    """P5: one for a batch of rows, one for a row, one for zeros; ordered, since rows are read and written."""
+    pool = GDNPool(4, LAYERS, V_HEADS, K_DIM, V_DIM, CONV, KERNEL, "cpu", fused=True)
+    assert pool.is_fused
+    for move in (
+        lambda: pool.copy_states([1, 2], [2, 1]),
+        lambda: pool.copy_states(1, 2),
+        lambda: pool.reset_states([1, 2]),
+    ):
+        plain_kernel.launches.clear()
+        move()
+        assert len(plain_kernel.launches) == 1
 
 
 INDEX_KINDS = [
@@ -412,3 +442,17 @@ def test_pool_tells_which_track_slots_are_handed_out() -> None:
     pool.free_track_slot(5)
     assert slots == [5, 6]
     assert [slot for slot in range(-9, 9) if pool.is_track_slot_handed_out(slot)] == [6]
+
+
+def test_copies_and_resets_wait_for_nothing(apart: Apart) -> None:
+    """P5, issue 10: rows are ints, or indices on the device."""
+    device, synchronisations = apart
+    pool = make_pool(device=device)
+    src, dst = torch.tensor([1, 2], device=device), torch.tensor([5, 6], device=device, dtype=torch.int32)
+    with synchronisations() as waits:
+        pool.copy_states(1, 5)
+        pool.copy_states(src, dst)
+        pool.reset_states(3)
+        pool.reset_states(dst)
+        pool.clear()
+    assert waits == []

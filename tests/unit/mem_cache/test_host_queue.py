@@ -123,3 +123,53 @@ def test_any_order_of_calls_keeps_the_partition(page_size: int) -> None:
             assert not set(new) & set(held)
             held += new
         assert check_slot_store(store).nonzero()[0].tolist() == sorted(held)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 5])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_one_page_goes_back_by_any_of_its_slots(page_size: int, dtype: torch.dtype) -> None:
+    """A4, A5: at the end of the queue, also around the end of the ring, once for all its slots."""
+    store = make(4, page_size)
+    assert taken(store, 4) == [1, 2, 3, 4]
+    for page in (3, 1, 4):
+        first = page * page_size
+        store.free(torch.arange(first + page_size // 2, first + page_size, dtype=dtype))
+        check_slot_store(store)
+    assert taken(store, 3) == [3, 1, 4]
+
+
+def test_few_slots_of_two_pages_are_two_pages() -> None:
+    """A5: though they are no more than one page has."""
+    store = make(4, 4)
+    taken(store, 4)
+    store.free(torch.tensor([7, 8]))
+    assert taken(store, 2) == [1, 2]
+
+
+@pytest.mark.parametrize("call", ["free", "free_starts"])
+def test_no_more_pages_come_back_than_went_out(call: str) -> None:
+    """X1: what would overwrite the queue is refused, one page or several, slot by slot or by pages."""
+    store = make(4, 4)
+    taken(store, 1)
+    for slots in (torch.tensor([4, 8]), torch.tensor([4, 8, 12])):
+        with pytest.raises(OwnershipError, match="1 are handed out"):
+            getattr(store, call)(slots)
+    getattr(store, call)(torch.tensor([4]))
+    with pytest.raises(OwnershipError, match="0 are handed out"):
+        getattr(store, call)(torch.tensor([4]))
+    check_slot_store(store)
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.tensor([1.5]), [4], torch.tensor([[4]]), torch.tensor([0]), torch.tensor([99])]
+)
+def test_what_is_not_simply_one_page_takes_the_long_way(wrong: object) -> None:
+    """X1: which reads other shapes, and refuses what are no integers; who has what is not known here."""
+    store = make(4, 4)
+    taken(store, 4)
+    if isinstance(wrong, torch.Tensor) and not wrong.is_floating_point():
+        store.free(wrong)
+        assert store.free_pages == 1
+    else:
+        with pytest.raises(TypeError, match="integers"):
+            store.free(wrong)  # type: ignore[arg-type]

@@ -40,6 +40,26 @@ def test_free_pages_are_found_however_far_apart(distance: int) -> None:
     check_slot_store(store)
 
 
+@pytest.mark.parametrize("first", [CHUNK - 1, CHUNK, CHUNK + 1])
+@pytest.mark.parametrize("last", [10 * CHUNK - 1, 10 * CHUNK, 10 * CHUNK + 1])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_long_run_is_found_from_its_first_page_to_its_last(first: int, last: int, grouped: bool) -> None:
+    """A2, A4: wherever the run ends in its chunks, and whether it is given back at once or with a group."""
+    store = make(12 * CHUNK)
+    store.take(12 * CHUNK)
+    pages = np.arange(first, last + 1)
+    if grouped:
+        store.begin_group()
+    store.give(pages)
+    store.give(np.array([11 * CHUNK + 7]))
+    if grouped:
+        store.end_group()
+    check_slot_store(store)
+    found = [page for _ in range(len(pages) // 16) for page in take(store, 16)]
+    found += take(store, len(pages) % 16)
+    assert (found, take(store, 1)) == (pages.tolist(), [11 * CHUNK + 7])
+
+
 def test_pages_found_but_not_taken_are_found_again_after_a_merge() -> None:
     """A4: what the search had ready goes back among all that is free."""
     store = make(4 * CHUNK)

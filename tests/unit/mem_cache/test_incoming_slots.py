@@ -54,6 +54,15 @@ def test_what_does_not_fit_is_named(value: Any, error: type[Exception], words: s
         _read(value)
 
 
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (2**63 - 4, 2**63 - 3, 2**63 - 2, 2**63 - 1)])
+def test_unsigned_slots_reach_from_zero_to_the_end_of_int64(numbers: tuple[int, ...]) -> None:
+    """R1: without a pool slots are plain numbers."""
+    value = torch.tensor(numbers, dtype=torch.uint64)
+    assert _read(value, pool=None) is value
+    kept = copy_for_keeps(value, 0, 4, torch.device("cpu"))
+    assert (kept.dtype, kept.tolist()) == (torch.int64, [*numbers])
+
+
 def test_tuples_of_tokens_need_slots() -> None:
     """R1: a bigram is no slot."""
     with pytest.raises(ValueError, match="plain tokens"):
@@ -88,10 +97,11 @@ def test_copy_of_a_strided_view_is_dense(dtype: torch.dtype) -> None:
         assert kept.untyped_storage().nbytes() == kept.nbytes
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("start", [0, 1])
-def test_copy_goes_to_the_device_of_the_tree(start: int) -> None:
+def test_copy_goes_to_the_device_of_the_tree(start: int, dtype: torch.dtype) -> None:
     """R1: slots may come from anywhere; a device without memory stands in for another one."""
-    kept = copy_for_keeps(torch.tensor([4, 5, 6]), start, 3, torch.device("meta"))
+    kept = copy_for_keeps(torch.tensor([4, 5, 6], dtype=dtype), start, 3, torch.device("meta"))
     assert (kept.device.type, kept.dtype, kept.shape) == ("meta", torch.int64, (3 - start,))
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from pymllm.mem_cache.kv_pool import KVPool
+from tests.far_device import Apart
+from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -479,6 +481,37 @@ def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyP
     assert not any(buffer.is_pinned() for buffer in pool.k_buffer)
 
 
+def test_a_launch_writes_keys_and_values(plain_kernel: PlainKernel) -> None:
+    """P3: one for both; torch writes where it was asked to."""
+    for fused in (True, False):
+        pool = KVPool(4, 2, 1, 2, "cpu", torch.float32, fused=fused)
+        assert pool.is_fused is fused
+        rows = torch.ones(2, 1, 2)
+        pool.set_kv_buffer(1, torch.tensor([2, 3]), rows, rows)
+        assert pool.k_buffer[1][:, 0, 0].tolist() == [0, 0, 1, 1, 0]
+        assert len(plain_kernel.launches) == 1
+
+
+@pytest.mark.parametrize("pin_memory", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_only_host_buffers_are_to_be_pinned(
+    device: str, pin_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: pinning is for memory that an accelerator reads from the host."""
+    asked: list[bool] = []
+    zeros = torch.zeros
+
+    def make_zeros(*sizes: Any, **options: Any) -> torch.Tensor:
+        if "pin_memory" in options:
+            asked.append(options.pop("pin_memory"))
+        return zeros(*sizes, **options)
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", make_zeros)
+    KVPool(4, 2, 1, 1, device=device, dtype=torch.int8, pin_memory=pin_memory)
+    assert asked == [pin_memory and device == "cpu"] * 4
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pin_memory", [True, False])
 def test_host_buffers_are_pinned_where_it_helps(pin_memory: bool) -> None:
@@ -499,3 +532,16 @@ def test_the_pool_shows_its_shape() -> None:
     assert repr(make_pool(page_size=4)) == (
         "KVPool(size=8, layer_num=2, k=2x4, v=3x2, dtype=torch.float32, device='cpu', page_size=4)"
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_write_waits_for_nothing(apart: Apart, dtype: torch.dtype) -> None:
+    """P3, issue 10: with indices on the device, whoever moves the rows."""
+    device, synchronisations = apart
+    pool = make_pool(device)
+    indices = torch.tensor([3, 0, 7, 0], device=device, dtype=dtype)
+    k, v = make_rows(pool, 4)
+    with synchronisations() as waits:
+        pool.set_kv_buffer(1, indices, k, v)
+    assert waits == []
+    assert torch.equal(pool.k_buffer[1].cpu()[[3, 7]], k.cpu()[[0, 2]])

@@ -276,3 +276,30 @@ class TestMisuse:
         """X1: a node in the place of the mode would choose the links by its truth."""
         with pytest.raises(TypeError, match=f"mamba must be True or False, got {type(mamba).__name__}"):
             LRUList(mamba)
+
+
+@pytest.mark.parametrize("mamba", [False, True])
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 2), (1, 1), (1, 3), (2, 4), (4, 4), (0, 4)])
+def test_stretch_of_neighbours_moves_as_it_is(mamba: bool, first: int, last: int) -> None:
+    """M8: to the recent end, in its order; the others close ranks, both ways."""
+    lru, nodes = LRUList(mamba), [MambaTreeNode() for _ in range(5)]
+    for node in reversed(nodes):
+        lru.insert_mru(node)
+    lru.touch_stretch_mru(nodes[first], nodes[last])
+    expected = nodes[first : last + 1] + nodes[:first] + nodes[last + 1 :]
+    assert list(lru) == expected
+    assert list(reversed(lru)) == expected[::-1]
+
+
+@pytest.mark.parametrize("mamba", [False, True])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_node_is_inserted_behind_a_member(mamba: bool, place: int) -> None:
+    """M8: as the next older one, also at the old end."""
+    lru, nodes, new = LRUList(mamba), [MambaTreeNode() for _ in range(3)], MambaTreeNode()
+    for node in reversed(nodes):
+        lru.insert_mru(node)
+    lru.insert_behind(new, nodes[place])
+    expected = [*nodes[: place + 1], new, *nodes[place + 1 :]]
+    assert list(lru) == expected
+    assert list(reversed(lru)) == expected[::-1]
+    assert new in lru

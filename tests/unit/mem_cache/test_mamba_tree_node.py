@@ -76,3 +76,23 @@ def test_repr_is_short() -> None:
     assert repr(node) == shown.format("none")
     node.mamba_value, node._track_slot = torch.tensor([3]), 3
     assert repr(node) == shown.format(3)
+
+
+def test_a_new_node_holds_nothing() -> None:
+    """Section 7: the documented attributes, before a cache has filed it."""
+    node = MambaTreeNode()
+    found = {name: getattr(node, name) for name in ("children", "parent", "value", "key", "hash_values")}
+    assert found == {"children": {}, "parent": None, "value": None, "key": None, "hash_values": None}
+    counts = [node.full_lock_ref, node.mamba_lock_ref, node.hit_count, node.last_access_time, node.id]
+    assert counts == [0, 0, 0, 0.0, 1]
+    assert (node.mamba_value, node.mamba_tombstone) == (None, False)
+    assert [node.prev, node.next, node.mamba_prev, node.mamba_next] == [None] * 4
+
+
+def test_a_tensor_for_a_known_slot_is_kept_as_it_is() -> None:
+    """M7: the number is known, and is not read from a device again."""
+    node = MambaTreeNode()
+    node._track_slot = 5
+    node.mamba_value = given = torch.empty(1, dtype=torch.int64, device="meta")
+    assert node.mamba_value is given
+    assert node._track_slot == 5

@@ -34,10 +34,11 @@ class TestSlots:
         """X5: nobody else has them, so they are not copied; while the node stays, `gather` copies."""
         cache = RadixCache()
         node = put(cache, [1, 2])
-        assert cache._tree.hand_over([node]) is node.value
-        cache._tree.gather([node]).zero_()
         assert node.value is not None
+        cache._tree.gather([node]).zero_()
         assert node.value.tolist() == [1, 2]
+        cache._tree.hand_over([node]).zero_()
+        assert node.value.tolist() == [0, 0]
 
 
 class TestStructure:

@@ -12,6 +12,7 @@ import torch
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache import req_to_token_pool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
+from tests.far_device import Apart
 
 CONTEXT = 8
 
@@ -369,3 +370,18 @@ def test_the_example_in_the_docstring_runs() -> None:
 def test_the_table_is_on_the_device_that_was_named() -> None:
     """P1: also where torch has another default."""
     assert make_pool(device="meta").req_to_token.device.type == "meta"
+
+
+def test_writes_and_frees_wait_for_nothing(apart: Apart) -> None:
+    """P2, issue 10: the table follows the device's work."""
+    device, synchronisations = apart
+    pool = ReqToTokenPool(4, CONTEXT, device)
+    slots = torch.arange(1, 9, device=device, dtype=torch.int32)
+    rows, positions = torch.tensor([1, 2], device=device), torch.tensor([7, 0], device=device)
+    with synchronisations() as waits:
+        assert pool.alloc(2) == [1, 2]
+        pool.write((1, slice(0, 8)), slots)
+        pool.write((rows, positions), slots[:2])
+        pool.free(2)
+        pool.clear()
+    assert waits == []

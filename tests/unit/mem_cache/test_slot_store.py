@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from pymllm.errors import OwnershipError
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
-from pymllm.mem_cache.slot_store import SlotStore, make_slot_store
+from pymllm.mem_cache.slot_store import SlotStore, StoreKind, make_slot_store
 
 
 def make(**changes: Any) -> SlotStore:
@@ -128,3 +129,54 @@ def test_taking_too_much_changes_nothing() -> None:
         assert pages.take(9) is None
         assert pages.free_pages == 8
         assert torch.as_tensor(pages.take(8)).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("need_sort", [False, True])
+@pytest.mark.parametrize("kind", ["auto", "device"])
+@pytest.mark.parametrize("page_size", [1, 2, 3])
+def test_a_store_knows_what_it_was_made_of(
+    page_size: int, kind: StoreKind, need_sort: bool, checked: bool
+) -> None:
+    """A1: sizes in slots and pages, its device, and what it checks and sorts."""
+    store = make_slot_store(12, "cpu", page_size, need_sort, checked, kind)
+    assert (store.size, store.page_size, store.pages) == (12, page_size, 12 // page_size)
+    assert (store.last_slot, store.device) == (11 + page_size, torch.device("cpu"))
+    assert (store.need_sort, store.check_ownership) == (need_sort, checked)
+    assert (store.free_pages, store.pending_pages, store.held_pages) == (12 // page_size, 0, 0)
+    on_the_host = HostSlotStore if need_sort or checked else HostQueueStore
+    assert type(store) is (DeviceSlotStore if kind == "device" else on_the_host)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("kind", ["auto", "device"])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_a_group_leaves_nothing_pending(page_size: int, kind: StoreKind, checked: bool) -> None:
+    """A2, A6: what waited is free afterwards, and what is held is counted as before."""
+    store = make_slot_store(12, "cpu", page_size, False, checked, kind)
+    slots = store.slots_of(store.take(5), 5 * page_size)
+    for freed, free in ((2, 9), (0, 9), (1, 10)):
+        store.begin_group()
+        store.free(slots[: freed * page_size])
+        store.end_group()
+        slots = slots[freed * page_size :]
+        pages = 12 // page_size
+        assert (store.free_pages, store.pending_pages) == (free - 12 + pages, 0)
+        assert store.held_pages == 12 - free
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize(
+    "options",
+    [{"store": "device"}, {"check_ownership": True}, {"need_sort": False, "check_ownership": False}],
+    ids=["device", "checked", "queue"],
+)
+def test_pages_come_back_by_their_first_slots(options: dict[str, Any], page_size: int) -> None:
+    """A2: named in a tensor, as callers have them, or in an array, as caches keep them."""
+    store = make(size=8 * page_size, page_size=page_size, **options)
+    store.take(6)
+    store.free_starts(torch.tensor([2, 5]) * page_size)
+    store.free_starts(np.array([4, 1]) * page_size)
+    assert (store.free_pages, store.held_pages) == (6, 2)
+    starts = torch.arange(1, 9) * page_size
+    assert store.is_handed_out(starts).tolist() == [page in (3, 6) for page in range(1, 9)]

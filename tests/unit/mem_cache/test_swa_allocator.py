@@ -50,6 +50,17 @@ def halves(allocator: SWATokenToKVPoolAllocator, slots: list[int]) -> list[int]:
     return allocator.translate_to_swa(torch.tensor(slots)).tolist()
 
 
+def test_slots_come_back_in_the_order_of_release(make: Make) -> None:
+    """A4: where nobody sorts, also once some have lost their halves."""
+    allocator = make(need_sort=False, check_ownership=False, swa_size=8)
+    device = alloc(allocator, 8).device
+    for lost in ([], [2], [5]):
+        allocator.free_swa(torch.tensor(lost, dtype=torch.int64, device=device))
+        allocator.free(torch.tensor([5, 2, 7], device=device))
+        allocator.merge_and_sort_free()
+        assert alloc(allocator, 3).tolist() == [5, 2, 7]
+
+
 # -- alloc -----------------------------------------------------------------------------------------------
 
 
@@ -413,3 +424,18 @@ def test_is_handed_out_asks_the_full_pool(make: Make) -> None:
     allocator = make()
     allocator.free_swa(alloc(allocator, 2)[:1])
     assert allocator.is_handed_out(torch.tensor([[1, 2], [3, 0]])).tolist() == [[True, True], [False, False]]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_pool_from_inference_mode_works_outside(make: Make, page_size: int, checked: bool) -> None:
+    """A3, X7: it is often built, and cleared, where a model is loaded."""
+    with torch.inference_mode():
+        allocator = make(8, 8, page_size, check_ownership=checked)
+    slots = alloc(allocator, 4)
+    allocator.free(slots)
+    with torch.inference_mode():
+        allocator.clear()
+        slots = alloc(allocator, 8)
+    allocator.free(slots)
+    assert allocator.available_size() == 8

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
+from pymllm.invariants import check_token_allocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 Make = Callable[..., TokenToKVPoolAllocator]
@@ -251,6 +252,39 @@ def test_a_page_is_freed_whole_and_once(make: Make, naming: list[int]) -> None:
     assert alloc(allocator, 4).tolist() == [8, 9, 10, 11]
 
 
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 3, 4])
+@pytest.mark.parametrize("need_sort", [True, False])
+def test_whole_pages_go_back_by_their_first_slots(
+    make: Make, page_size: int, checked: bool, need_sort: bool
+) -> None:
+    """A2, A6: the same pages are free as if all their slots had been named, inside a group and out of one."""
+    allocators = [
+        make(6 * page_size, page_size, need_sort=need_sort, check_ownership=checked) for _ in range(2)
+    ]
+    for allocator, step in zip(allocators, (page_size, 1), strict=True):
+        slots = alloc(allocator, 6 * page_size)
+        release = allocator.free_pages if step > 1 else allocator.free
+        release(slots[: 2 * page_size : step])
+        allocator.free_group_begin()
+        release(slots[4 * page_size :: step].long())
+        assert allocator.available_size() == 2 * page_size
+        allocator.free_group_end()
+        release(slots[:0])
+        check_token_allocator(allocator)
+    assert drain(allocators[0]) == drain(allocators[1])
+
+
+def test_page_that_is_nobodys_is_refused_by_its_first_slot_too(make: Make) -> None:
+    """A5, X1: where ownership is checked, all or none."""
+    allocator = make(16, 4)
+    slots = alloc(allocator, 8)
+    with pytest.raises(OwnershipError, match="not handed out"):
+        allocator.free_pages(torch.tensor([4, 12]))
+    allocator.free_pages(slots[::4])
+    assert allocator.available_size() == 16
+
+
 @pytest.mark.parametrize("page_size", [3, 4])
 def test_pages_may_be_named_in_any_order(make: Make, page_size: int) -> None:
     """A5: slots of different pages, mixed."""
@@ -382,6 +416,21 @@ def test_unchecked_pools_do_the_same(make: Make, page_size: int) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize("sorted_and_checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_what_is_outside_is_handed_out_to_nobody(
+    make: Make, page_size: int, sorted_and_checked: bool
+) -> None:
+    """A2: however far outside, in a pool that is all taken."""
+    options = {"need_sort": sorted_and_checked, "check_ownership": sorted_and_checked}
+    allocator = make(8, page_size, **options)
+    alloc(allocator, 8)
+    far = [-(2**62), -1, 0, page_size - 1, 8 + page_size, 2**31, 2**62]
+    assert not allocator.is_handed_out(torch.tensor(far)).any()
+    assert allocator.is_handed_out(torch.tensor([page_size, 7 + page_size])).all()
+    assert allocator.is_handed_out(torch.empty(0, dtype=torch.int64)).tolist() == []
+
+
 def test_is_handed_out_keeps_the_shape(make: Make) -> None:
     """A2: slots outside the pool are in nobody's hands."""
     allocator = make(8, 4)
@@ -499,3 +548,18 @@ def test_indices_of_the_other_device_are_taken_back() -> None:
         allocator = TokenToKVPoolAllocator(4, device, check_ownership=True)
         allocator.free(alloc(allocator, 3).to(other))
         assert allocator.available_size() == 4
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_pool_from_inference_mode_works_outside(make: Make, page_size: int, checked: bool) -> None:
+    """A3, X7: it is often built, and cleared, where a model is loaded."""
+    with torch.inference_mode():
+        allocator = make(8, page_size, check_ownership=checked)
+    slots = alloc(allocator, 4)
+    allocator.free(slots)
+    with torch.inference_mode():
+        allocator.clear()
+        slots = alloc(allocator, 8)
+    allocator.free(slots)
+    assert allocator.available_size() == 8

@@ -27,6 +27,13 @@ def drain(order: VictimOrder[Aged]) -> list[tuple[float, int]]:
     return taken
 
 
+def move(order: VictimOrder[Aged], nodes: list[Aged], now: float) -> None:
+    """Use nodes again."""
+    order.move(nodes, now)
+    for node in nodes:
+        node.last_access_time = now
+
+
 def test_empty_order_has_no_oldest() -> None:
     """R5: nothing can be evicted where nothing is."""
     order: VictimOrder[Aged] = VictimOrder()
@@ -74,26 +81,26 @@ def test_member_removed_from_the_middle_of_one_access_is_gone() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_restamped_members_are_the_youngest(count: int) -> None:
+def test_moved_members_are_the_youngest(count: int) -> None:
     """R8: a path that is used again leaves its old places together, and the shallowest stays the oldest."""
     order: VictimOrder[Aged] = VictimOrder()
     path = [Aged(float(access), depth) for depth, access in enumerate((9, 9, 4, 3, 3)[:count], start=1)]
     other = Aged(5.0, 7)
     for node in [*path, other]:
         order.add(node)
-    order.restamp(path, 10.0)
+    move(order, path, 10.0)
     assert len(order) == count + 1
     assert all(node in order for node in path)
     assert drain(order) == [(5.0, 7), *((10.0, depth) for depth in range(1, count + 1))]
 
 
-def test_member_of_a_restamped_access_comes_and_goes() -> None:
+def test_member_of_a_moved_access_comes_and_goes() -> None:
     """R5: nodes enter and leave the container of a path like any other."""
     order: VictimOrder[Aged] = VictimOrder()
     path = [Aged(float(depth), depth) for depth in (4, 8)]
     for node in path:
         order.add(node)
-    order.restamp(path, 20.0)
+    move(order, path, 20.0)
     order.discard(path[0])
     order.add(Aged(20.0, 2))
     assert drain(order) == [(20.0, 2), (20.0, 8)]
@@ -142,3 +149,43 @@ def test_order_agrees_with_sorting_however_it_is_used() -> None:
         if members and source.random() < 0.1:
             assert order.oldest() is members[min(members)]
     assert drain(order) == sorted(members)
+
+
+@pytest.mark.parametrize("used", [1, 2, 4])
+@pytest.mark.parametrize("others", [0, 1])
+def test_path_that_is_used_again_as_a_whole_or_in_part(used: int, others: int) -> None:
+    """R8: the part that is used gets the new access; what is below it, and other paths, keep theirs."""
+    order: VictimOrder[Aged] = VictimOrder()
+    path, aside = [Aged(3.0, depth) for depth in (4, 8, 12, 16)], [Aged(5.0, 4)] * others
+    for node in [*path, *aside]:
+        order.add(node)
+    move(order, path[:used], 6.0)
+    move(order, path[:used], 7.0)
+    assert len(order) == 4 + others
+    assert all(node in order for node in [*path, *aside])
+    rest = [(3.0, depth) for depth in (4, 8, 12, 16)[used:]]
+    assert drain(order) == [*rest, *[(5.0, 4)] * others, *((7.0, depth) for depth in (4, 8, 12, 16)[:used])]
+
+
+def test_numbers_may_come_in_any_order() -> None:
+    """R5: what comes in turn queues up, what comes late is sorted in, and both leave as they should."""
+    order: VictimOrder[Aged] = VictimOrder()
+    nodes = {number: Aged(float(number), 1) for number in (5, 2, 9, 700, 3, 701, 600)}
+    for node in nodes.values():
+        order.add(node)
+    for number in (700, 3):
+        order.discard(nodes[number])
+    order.add(nodes[700])
+    assert [access for access, _ in drain(order)] == [2.0, 5.0, 9.0, 600.0, 700.0, 701.0]
+
+
+def test_late_numbers_that_come_and_go_leave_nothing_behind() -> None:
+    """R5: a block that empties again and again does not make the heap of blocks grow."""
+    order: VictimOrder[Aged] = VictimOrder()
+    order.add(Aged(1e6, 1))
+    for number in range(0, 500_000, 500):
+        late = Aged(float(number), 1)
+        order.add(late)
+        order.discard(late)
+    assert len(order._old._heap) < 200
+    assert drain(order) == [(1e6, 1)]

@@ -305,6 +305,32 @@ class TestRevival:
         assert dead.parent is result.last_node.parent
         assert not dead.parent.swa_tombstone
 
+    def test_a_part_of_a_deep_node_gives_back_the_slots_of_that_part(self) -> None:
+        """S4: two pages of four are foreign; the slots of the other two stay where they are."""
+        engine = Engine(window=2)
+        engine.put(KEY[:2])
+        dead = engine.put(KEY[:6])
+        engine.put(KEY[:9])
+        engine.found(KEY[:2])
+        assert engine.cache.evict(0, 4).swa_evicted == 4
+        assert dead.value is not None
+        own = dead.value.clone()
+        slots = engine.slots(9)
+        slots[4:6] = own[2:]
+        assert engine.insert(KEY[:9], slots).adopted == ((2, 4),)
+        assert engine.inner.is_handed_out(own).tolist() == [False, False, True, True]
+        assert engine.found(KEY[:9])[2:6] == [*slots[2:4].tolist(), *own[2:].tolist()]
+
+    def test_what_is_alive_above_a_revived_node_counts(self) -> None:
+        """S3: a run from the root is usable, however long a window is, also where a revived node joins it."""
+        engine = Engine(window=4)
+        for end in (2, 5, 9):
+            engine.put(KEY[:end])
+        engine.found(KEY[:2])
+        assert engine.cache.evict(0, 3).swa_evicted == 3
+        assert engine.insert(KEY[:5], engine.slots(5)).adopted == ((2, 5),)
+        assert len(engine.found(KEY[:5])) == 5
+
     def test_value_is_copied_into_revived_nodes(self, engine: Engine) -> None:
         """X5: the tree keeps no view of the caller's slots."""
         engine.put(KEY, evicted=8)
@@ -341,6 +367,17 @@ class TestAllOrNothing:
         slots = engine.slots(12, evicted=11)
         result = engine.insert(KEY, slots, evicted=11)
         assert (result.prefix_len, result.last_node) == (6, engine.cache.root_node)
+
+    def test_what_is_dead_above_a_revived_node_does_not_count(self) -> None:
+        """S3: three pages are no window of four, however deep in the tree they are."""
+        engine = Engine(window=4)
+        for end in (2, 5, 9):
+            engine.put(KEY[:end])
+        assert engine.cache.evict(0, 5).swa_evicted == 5
+        before = view_tree(engine.cache.root_node)
+        result = engine.insert(KEY[:5], engine.slots(5, evicted=2), evicted=2)
+        assert (result.prefix_len, result.adopted) == (5, ())
+        assert view_tree(engine.cache.root_node) == before
 
     def test_cached_key_that_stays_dead_is_refused(self, engine: Engine) -> None:
         """S7: p after the tombstones leaves the key without its window."""

@@ -121,6 +121,7 @@ def test_a_write_that_does_not_fit_is_refused_whole(operation: Operation) -> Non
         (WriteKV(0, (1, 2), ((3, 4), (3,)), VALUE * 2), "several widths"),
         (MoveKV(0, 2, 1, 2), "leaves the buffers"),
         (MoveKV(2, 1, 2, 1), "leaves the buffers"),
+        (WriteKV(0, (1,), ((1, 1),), ((1,),), "round"), "shape 'round'; it must be one of flat, heads"),
         (MoveKV(0, 1, -1, 1), "leaves the buffers"),
     ],
 )

@@ -100,6 +100,8 @@ def test_what_has_no_hash_is_refused(operation: Operation, error: str, law: str)
     [
         (SliceKey(Key((1, (2,))), 0, 1), "several widths"),
         (PickToken(Key(((1,), (1, 2))), 0), "several widths"),
+        (SliceKey(Key((1,), form="listx"), 0, 1), "form 'listx'; it must be one of list, tuple"),
+        (HashPage(Key((1,), form="listx")), "form 'listx'; it must be one of list, tuple"),
         (HashPage(KEY, "abcd"), "4 digits"),
         (HashBytes("abc"), "bytes in hex"),
     ],

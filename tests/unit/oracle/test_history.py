@@ -88,6 +88,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def test_the_schema_names_format_version_and_kinds() -> None:
     """A reader in another language can tell whether it understands a file."""
+    assert history_schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     header, step = history_schema()["oneOf"]
     assert header["properties"]["schema"] == {"const": 1}
     assert "slots" in header["properties"]["kind"]["enum"]

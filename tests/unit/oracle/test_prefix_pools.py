@@ -50,6 +50,14 @@ def test_a_wrong_allocation_is_refused(slots: tuple[int, ...], swa_slots: tuple[
     assert told.law(given, result=Slots(slots, swa_slots)) == law
 
 
+def test_halves_that_nobody_claims_must_be_told_all_the_same() -> None:
+    """A2: where not, the pool cannot be followed, and nobody is accused of anything."""
+    told = ToldProgram()
+    given = told(Alloc(2))
+    with pytest.raises(ProgramError, match="1 SWA slots for 2 slots: without them"):
+        told.law(given, swa_slots=(1,))
+
+
 def test_an_allocation_is_whole_pages_in_order() -> None:
     """A3: the rest of the last page is the caller's, too."""
     told = windowed(page_size=2)

@@ -217,6 +217,18 @@ def test_windows_of_pages_used_together_go_from_the_top() -> None:
     assert reached_by(told)["a window goes before that of a page used together with it"] == 1
 
 
+def test_a_window_that_was_used_later_does_not_go_together() -> None:
+    """R8, S3: its child is held, so that it goes although it was used since."""
+    told = ToldProgram("radix-window", window=1)
+    told.put(7)
+    told(Lock(told.put(7, 7)))
+    told(Match(Key((7,))))
+    told(Evict(0, 1))
+    met = reached_by(told)
+    assert met["a window is tombstoned"] == 1
+    assert met["a window goes before that of a page used together with it"] == 0
+
+
 def test_what_lives_at_the_end_of_a_match_is_noticed() -> None:
     """S1: behind a tombstone; with the window and no page more, or with one more."""
     told = ToldProgram("radix-window", window=2)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from recorded_requests import SEVEN, Change, law_of, play, result_with, two_served
 
+from pymllm.errors import ProgramError
 from pymllm.oracle.history import History
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.operations import Fault, Operation
@@ -171,3 +172,10 @@ def test_a_step_fails_alike_where_no_states_are_kept() -> None:
     history = play(*CUT_SHORT, layers=0, mamba_slots=0)
     assert law_of(history, result_with(registered=(0,))) == "X2"
     assert law_of(history, result_with(error="")) == "E1"
+
+
+def test_the_smallest_and_the_largest_token_may_come_next() -> None:
+    """E1: what a request decodes is any token of 32 bits, and the one after it is none."""
+    assert len(play(AddRequest((1,)), RunStep((0, 2**32 - 1)), RunStep())) == 3
+    with pytest.raises(ProgramError, match="next_tokens must name one token at least"):
+        play(AddRequest((1,)), RunStep((2**32,)))

@@ -76,6 +76,13 @@ def test_rows_are_in_the_order_of_their_regions() -> None:
     ]
 
 
+def test_a_row_of_another_region_is_refused() -> None:
+    """E2: a request that is scheduled stands behind those that decode."""
+    history = play(AddRequest((1,)), RunStep(), AddRequest((2,)))
+    words = words_of(history, result_with(row=0))
+    assert words == "E2: row of request 3: expected one of range(1, 2), observed 0"
+
+
 def test_without_recurrent_layers_nothing_is_said_of_states() -> None:
     """C2, C7: a context that keeps none has nothing to compare."""
     history = play(*RUNNING, layers=0, mamba_slots=0)

@@ -63,6 +63,7 @@ def test_what_a_free_reaches() -> None:
     assert noted_free(model, [8, 9, 10, 11]) == {part}
     assert noted_free(model, [10, 11]) == {part, "a slot beyond those asked for frees its page"}
     assert noted_free(model, [4], page_size=1) == set()
+    assert "one slot frees its page" in noted_free(model, [4], page_size=2)
 
 
 def test_a_free_in_a_group_and_the_last_one_are_noticed() -> None:

@@ -75,3 +75,19 @@ def test_namespaces_elements_and_kinds_differ() -> None:
     states.append(Recurrence(8, 16_777_213, salt=2).cold(TOKENS, None).tolist())
     flat = [value for state in states for value in state]
     assert len(set(flat)) == len(flat)
+
+
+def test_recurrences_side_by_side_are_each_what_they_were() -> None:
+    """E1: inputs, steps, chunks and cold runs of kinds with other primes, in one row of numbers."""
+    parts = [Recurrence(3, 16_777_213, salt=1), Recurrence(5, 251, salt=2)]
+    joined = Recurrence.side_by_side(parts)
+    assert joined.elements == 8
+    inputs = joined.inputs(TOKENS, "a")
+    assert inputs.tolist() == np.concatenate([part.inputs(TOKENS, "a") for part in parts], axis=1).tolist()
+    for found, expected in (
+        (joined.cold(TOKENS, "a"), [part.cold(TOKENS, "a") for part in parts]),
+        (joined.cold(TOKENS[:3], "a"), [part.cold(TOKENS[:3], "a") for part in parts]),
+        (joined.cold_run(inputs)[7], [part.cold(TOKENS[:7], "a") for part in parts]),
+        (joined.step(inputs, inputs)[2], [part.step(*[part.inputs(TOKENS, "a")] * 2)[2] for part in parts]),
+    ):
+        assert found.tolist() == np.concatenate(expected).tolist()

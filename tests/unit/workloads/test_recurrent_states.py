@@ -27,17 +27,6 @@ def test_a_sequence_may_be_cut_anywhere(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", EXACT_PRIMES)
-def test_a_cold_run_is_that_of_every_prefix(dtype: torch.dtype) -> None:
-    """E1: in the buffer's shape and dtype, with what each token adds beside it."""
-    model = RecurrentStates((2, 3), dtype, salt=5)
-    run = model.cold_run(TOKENS, "a")
-    assert (run.states.shape, run.states.dtype) == ((2, len(TOKENS) + 1, 3), dtype)
-    for length in (0, 1, 2, 31, 64, 100):
-        assert torch.equal(run.states[:, length], model.cold(TOKENS[:length], "a"))
-    assert np.array_equal(run.inputs, model.recurrence.inputs(TOKENS, "a"))
-
-
-@pytest.mark.parametrize("dtype", EXACT_PRIMES)
 def test_every_value_below_the_prime_is_held_exactly(dtype: torch.dtype) -> None:
     """E1: the largest whole numbers of a dtype, its limit included, are told apart."""
     model = RecurrentStates((2, 1, 2), dtype, salt=1)

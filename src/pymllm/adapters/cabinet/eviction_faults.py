@@ -268,8 +268,9 @@ _EVICTION = (
         (
             Edit(
                 f"{_CACHE}._give_back",
-                "self.pool.free(self._tree.hand_over(plan.removed))",
-                "self.pool.free(self._tree.hand_over(plan.removed))\nself.pool.free(self._tree.hand_over(plan.removed))",
+                "return_slots(self.pool, self._tree, plan.removed)",
+                "return_slots(self.pool, self._tree, plan.removed)\n"
+                "return_slots(self.pool, self._tree, plan.removed)",
             ),
         ),
     ),

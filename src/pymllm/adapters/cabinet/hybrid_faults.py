@@ -37,8 +37,8 @@ _IN_THE_TREE = (
         (
             Edit(
                 f"{_CACHE}._split",
-                "self.full_lru.insert_mru(upper)",
-                "self.full_lru.insert_mru(upper)\nupper.mamba_lock_ref = node.mamba_lock_ref",
+                "self.full_lru.insert_behind(upper, node)",
+                "self.full_lru.insert_behind(upper, node)\nupper.mamba_lock_ref = node.mamba_lock_ref",
             ),
         ),
     ),

@@ -35,7 +35,7 @@ _SLOTS = (
         "Free group left open by an exception or early return",
         ("A6", "A7"),
         ("swa-slots",),
-        (Edit(f"{_SWA}.free_group_end", "self._swa.end_group()", "pass"),),
+        (Edit(f"{_SWA}.free_group_end", "self._full.end_group_with(self._swa)", "self._full.end_group()"),),
         note="no cache groups its frees here: it is the allocator that ends the group of one half only",
     ),
     Fault(

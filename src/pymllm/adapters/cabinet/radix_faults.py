@@ -66,9 +66,9 @@ _STRUCTURE = (
         ("radix",),
         (
             Edit(
-                f"{_TREE}.split",
-                "[:tokens].clone(), node.value[tokens:].clone()",
-                "[:tokens], node.value[tokens:]",
+                f"{_TREE}._divide_slots",
+                "[:tokens].clone(), node._value[tokens:].clone()",
+                "[:tokens], node._value[tokens:]",
             ),
         ),
     ),

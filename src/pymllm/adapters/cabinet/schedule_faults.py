@@ -180,8 +180,8 @@ _PADDING = (
         (
             Edit(
                 "pymllm.workloads.engine_forward:padded",
-                "np.full(-len(values) % BATCH_MULTIPLE, padding, dtype=values.dtype)",
-                "np.full(-len(values) % BATCH_MULTIPLE, -1, dtype=values.dtype)",
+                "batch[count:] = values, padding",
+                "batch[count:] = values, -1",
             ),
         ),
     ),
@@ -193,8 +193,8 @@ _PADDING = (
         (
             Edit(
                 "pymllm.workloads.engine_forward:padded",
-                "np.full(-len(values) % BATCH_MULTIPLE, padding, dtype=values.dtype)",
-                "np.repeat(values[-1:], -len(values) % BATCH_MULTIPLE)",
+                "batch[count:] = values, padding",
+                "batch[count:] = values, values[-1:]",
             ),
         ),
     ),

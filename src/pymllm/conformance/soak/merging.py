@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers
 from pymllm.conformance.soak.totals import Totals
 
-__all__ = ["merge_campaigns"]
+__all__ = ["find_ledgers", "merge_campaigns"]
+
+
+def find_ledgers(folders: Iterable[Path]) -> list[Path]:
+    """Return the ledger of each campaign; one that is named itself stays what it is."""
+    return [folder / FILE if folder.is_dir() else folder for folder in folders]
 
 
 def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> SoakReport:
@@ -29,8 +34,7 @@ def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> Soak
     TraceError, OSError
         A ledger cannot be read, or none can be written.
     """
-    paths = [folder / FILE if folder.is_dir() else folder for folder in folders]
-    headers, runs, conflicts = merge_ledgers(paths)
+    headers, runs, conflicts = merge_ledgers(find_ledgers(folders))
     if output is not None:
         if (output / FILE).exists():
             raise FileExistsError(output / FILE)

@@ -114,10 +114,12 @@ class Swarm:
     def _draw(self) -> _Act | None:
         # Asking one act at a time is as good as choosing among those that make sense: what a need costs to
         # look at, such as sorting all held pages, is paid for few acts and not for all.
+        draw, acts, bounds = self._random, self._acts, self._bounds
+        total, last = bounds[-1], len(acts) - 1
         for _ in range(_TRIES):
-            at = bisect.bisect(self._bounds, self._random() * self._bounds[-1], hi=len(self._acts) - 1)
-            if _makes_sense(self._machine, self._acts[at].needs):
-                return self._acts[at]
+            act = acts[bisect.bisect(bounds, draw() * total, 0, last)]
+            if act.needs is None or getattr(self._machine, act.needs):
+                return act
         ready = [act for act in self._acts if _makes_sense(self._machine, act.needs)]
         return ready[int(self._random() * len(ready))] if ready else None
 

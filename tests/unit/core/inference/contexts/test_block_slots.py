@@ -42,6 +42,20 @@ def test_equal_blocks_get_equal_slots_and_keep_them(make_context: MakeContext) -
     assert [slots.has_state(block) for block in (5, 2, 0)] == [True, True, False]
 
 
+def test_the_first_slot_and_the_first_block_are_like_all_others(make_context: MakeContext) -> None:
+    """C5, C6: block 0 may lose its slot, and a block with slot 0 needs no other."""
+    context = make_context()
+    slots = context.slots
+    context.register([0, 1, 2])
+    assert slots.allocate_slots_batch([1, 2, 0]) == [0, 1, 2]
+    for block in (0, 1, 2):
+        assert slots._which_fit([block]) == [True]
+    assert slots._which_fit([1, 3]) == [True, False]
+    cache_all(context, {0: 3, 1: 2, 2: 1})
+    assert slots._which_fit([3, 4, 5, 6]) == [True, True, True, False]
+    assert slots.allocate_slots_batch([3, 4, 5]) == [1, 0, 2]
+
+
 def test_no_block_gets_no_slot(make_context: MakeContext) -> None:
     """C5: an empty list is an empty list."""
     context = make_context()

@@ -56,6 +56,11 @@ def test_a_batch_is_decoding_requests_and_then_chunks() -> None:
     assert [step.tokens.tolist() for step in batch.requests] == [[2], [*range(10, 22)], [*range(30, 39)]]
     assert [step.offsets for step in batch.requests] == [(), (8,), (8,)]
     assert [step.first_output for step in batch.requests] == [0, 0, 1]
+    rows_of_states = context.mamba_metadata.request_to_mamba_state_idx.tolist()
+    assert sorted(rows_of_states) == [0, 1, 2, 3]
+    assert [step.state_idx for step in batch.requests] == rows_of_states[1:]
+    assert [step.is_sampled for step in batch.requests] == [True, True, True]
+    assert [step.start for step in batch.requests] == [1, 0, 0]
     assert context.mamba_metadata.per_request_intermediate_counts == [1, 1]
     assert context.mamba_metadata.intermediate_count == 2
     assert (context.batch_dimensions.decode_req_count, context.batch_dimensions.prefill_req_count) == (1, 2)

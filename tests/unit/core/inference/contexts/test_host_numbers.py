@@ -21,6 +21,19 @@ def test_host_memory_is_seen_not_copied() -> None:
     assert host_array([1, 2]).tolist() == [1, 2]
 
 
+def test_numbers_elsewhere_come_to_the_host() -> None:
+    """Contract, section 8: a context may keep its tables where it likes."""
+
+    class Far(torch.Tensor):
+        is_cpu = False
+
+        def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+            return torch.tensor([4, 2], dtype=torch.int32)
+
+    found = host_array(torch.zeros(2, dtype=torch.int32).as_subclass(Far))
+    assert (found.dtype, found.tolist()) == (np.int32, [4, 2])
+
+
 @pytest.mark.gpu
 def test_a_tensor_of_a_gpu_is_read() -> None:
     """Contract, section 8: a context may keep its tables on its device."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pymllm.core.inference.contexts import live_states
 from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
 from pymllm.errors import UsageError
 
@@ -56,6 +57,40 @@ def test_a_table_on_a_gpu_is_not_waited_for() -> None:
         torch.cuda.set_sync_debug_mode("default")
     assert rows.tolist() == [0, 4]
     assert rows.dtype is torch.int64
+
+
+def test_a_table_elsewhere_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: the requests go to the table, and their rows to the states; nothing comes to the host."""
+    sent: list[tuple[list[int], str]] = []
+
+    def send(numbers: Any, device: torch.device) -> torch.Tensor:
+        sent.append((numbers.tolist(), device.type))
+        return torch.empty(len(numbers), dtype=torch.int64, device=device)
+
+    monkeypatch.setattr(live_states, "row_index", send)
+    table = torch.empty(4, dtype=torch.int32, device="meta")
+    context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
+    rows = LiveStates(context, CONV.to("meta"), SSM.to("meta")).rows([1, 0, 3])
+    assert isinstance(rows, torch.Tensor)
+    assert (rows.shape, rows.dtype, rows.device.type) == ((3,), torch.int64, "meta")
+    assert sent == [([1, 0, 3], "meta")]
+
+
+def test_rows_of_states_go_where_the_states_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: the table may be on another device than they are; a table that says so stands in for it."""
+    moved: list[tuple[Any, ...]] = []
+
+    class Table(torch.Tensor):
+        device = torch.device("cuda", 1)
+
+        def index_select(self, dim: int, index: Any) -> Any:
+            return SimpleNamespace(to=lambda *where: moved.append((dim, index, *where)))
+
+    monkeypatch.setattr(live_states, "row_index", lambda numbers, device: (numbers.tolist(), str(device)))
+    table = torch.zeros(4, dtype=torch.int32).as_subclass(Table)
+    context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
+    LiveStates(context, CONV, SSM).rows([2, 1])
+    assert moved == [(0, ([2, 1], "cuda:1"), torch.device("cpu"), torch.int64)]
 
 
 def test_buffers_are_the_contexts() -> None:

@@ -199,6 +199,27 @@ def test_a_commit_keeps_what_every_request_left(
     assert slots.free_count == 4, "what was committed is not committed again"
 
 
+def test_no_hash_is_no_hash_in_anybodys_table(make_context: MakeContext) -> None:
+    """C4: whoever writes 0 instead of -1 for a block without a hash gets no state for it."""
+    context = make_context(max_slots=8)
+    prefill(context, {0: [0, 1, 2]}, [12])
+    context.kv_block_allocator.block_hashes[1:3] = 0
+    context.slots.commit_intermediate_states()
+    assert context.slots.free_count == 8
+
+
+@pytest.mark.parametrize("hash_value", [1, 2**63 - 1])
+def test_a_state_is_kept_under_the_least_hash_and_the_largest(
+    make_context: MakeContext, hash_value: int
+) -> None:
+    """C4: from 1 on a block has a hash."""
+    context = make_context(max_slots=8)
+    prefill(context, {0: [0, 1, 2]}, [12])
+    context.kv_block_allocator.register_kv_block_hashes([2], [hash_value], [0])
+    context.slots.commit_intermediate_states()
+    assert context.slots.hash_to_block_id == {hash_value: 2}
+
+
 def test_a_commit_skips_blocks_without_a_hash(make_context: MakeContext) -> None:
     """C6: the twin of a registered block gets no slot."""
     context = make_context(max_slots=8)

@@ -54,6 +54,23 @@ def test_whole_blocks_are_registered_under_the_chain_of_their_pages() -> None:
     assert index.match(np.array([1, 2, 3], np.uint32))[1] == [first]
 
 
+@pytest.mark.parametrize("length", range(1, 8))
+def test_only_whole_blocks_are_hashed(length: int) -> None:
+    """C3: a hash of the caller's own is never asked for a part of a block."""
+    hashed: list[list[int]] = []
+
+    def hash_page(page: Any, prior: str | None) -> str:
+        hashed.append(page.tolist())
+        return hash_token_ids(page, prior)
+
+    allocator, index = make_index(hash_page)
+    blocks = compute(allocator, index, [1, 2, 3, 4, 5, 6]).blocks
+    tokens = [1, 2, 3, 4, 5, 6, 7][:length]
+    hashed.clear()
+    assert match(index, tokens) == blocks[: length // 2]
+    assert hashed == [tokens[start : start + 2] for start in range(0, length - 1, 2)]
+
+
 def test_blocks_are_registered_as_they_become_whole() -> None:
     """C3, B130: and never before their tokens are computed; generated ones count too."""
     allocator, index = make_index()

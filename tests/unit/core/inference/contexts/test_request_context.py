@@ -48,6 +48,38 @@ def finish(context: DynamicInferenceContext, *tokens: int) -> None:
     context.release(req)
 
 
+def test_a_request_resumes_from_the_deepest_state_that_is_left() -> None:
+    """C8: of the blocks that match, whichever still has one."""
+    context = make_context(**STATES)
+    prompt = range(13)
+    finish(context, *prompt)
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    blocks = [context.kv_block_allocator.kv_hash_to_block_id[value] for value in hashes_of(context)]
+    for deepest in (2, 1, 0, None):
+        for block in blocks:
+            slots.invalidate_block(block)
+        if deepest is not None:
+            slots.allocate_slots_batch([blocks[deepest]])
+        req = request(*prompt)
+        assert context.add_request(req)
+        (step,) = context.begin_step().requests
+        assert step.start == (0 if deepest is None else 4 * (deepest + 1))
+        context.abort_step()
+        context.release(req)
+
+
+def hashes_of(context: DynamicInferenceContext) -> list[int]:
+    """The hashes of the one chain that is cached, from its first block on."""
+    kv = context.kv_block_allocator
+    chain: list[int] = []
+    above = -1
+    while below := [block for block in kv.kv_hash_to_block_id.values() if kv.block_parents[block] == above]:
+        above = below[0]
+        chain.append(int(kv.block_hashes[above]))
+    return chain
+
+
 def trace_of(context: DynamicInferenceContext) -> tuple[Any, ...]:
     """All that a refused call must leave as it was."""
     kv = context.kv_block_allocator

