@@ -6,15 +6,14 @@ docs/schemas/compare.schema.json has them.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from pymllm.cli.drawn_tables import table_console
 from pymllm.cli.program import escaped
 from pymllm.cli.verify_document import make_document as make_verify_document
 from pymllm.cli.verify_document import verify_schema
@@ -111,7 +110,7 @@ def make_text(report: VerifyReport, files: SavedFiles) -> str:
     str
         Lines, the last one ended.
     """
-    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False, emoji=False)
+    console = table_console()
     with console.capture() as captured:
         console.print(_matrix(report))
     lines = [_heading(report), *(line.rstrip() for line in captured.get().splitlines())]

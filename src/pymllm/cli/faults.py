@@ -15,7 +15,7 @@ import click
 
 from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
 from pymllm.cli.program import say
-from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
+from pymllm.cli.run_store import keep_run, refuse_missing_folder, refuse_unwritable_store, store_option
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -89,9 +89,8 @@ def faults_command(
     """
     if only_list:
         _refuse_beside_list({"--json": as_json, "--store": store, "--page": page, "--keep": keep})
-    for name, path in (("page", page), ("keep", keep)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise click.UsageError(f"--{name} {path}: there is no folder {path.parent}; make it first.")
+    for name, path in (("--page", page), ("--keep", keep)):
+        refuse_missing_folder(name, path)
     refuse_unwritable_store(store)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _choose(ids, cabinets)

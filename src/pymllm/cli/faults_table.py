@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 
-from rich.console import Console
 from rich.table import Table
 
 from pymllm.adapters.cabinet.unplanted import UNPLANTED
+from pymllm.cli.drawn_tables import table_console
 from pymllm.conformance.detection import FaultResult
 from pymllm.conformance.faults_run import FaultsReport
 
@@ -57,7 +56,7 @@ def make_text(report: FaultsReport, width: int | None = None) -> str:
         table.add_column(name, justify="right" if name in ("operations", "seconds", "program") else "left")
     for result in sorted(report.results, key=lambda result: result.is_caught):
         table.add_row(*_cells(result)[: len(columns)])
-    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False, emoji=False)
+    console = table_console(width)
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]

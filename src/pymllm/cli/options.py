@@ -10,6 +10,7 @@ from pymllm.cli.values import Amount
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "adapters_option",
     "count_processes",
     "jobs_option",
     "json_option",
@@ -19,6 +20,16 @@ __all__ = [
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that one call of an adapter may take."""
+
+adapters_option = click.option(
+    "--adapter",
+    "adapters",
+    metavar="NAME",
+    multiple=True,
+    show_default="all of our own classes",
+    help="A name of `pymllm adapters`, or module:Class; may be repeated.",
+)
+"""For the commands that search some adapters, by default all of ours; their parameter is ``adapters``."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 """For the commands that have a result; their parameter is ``as_json``."""

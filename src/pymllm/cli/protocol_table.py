@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console
 from rich.table import Table
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli.conversation_file import save_conversation
+from pymllm.cli.drawn_tables import table_console
 from pymllm.cli.file_names import file_name_of
 from pymllm.cli.program import escaped, say
 from pymllm.cli.protocol_document import make_document
@@ -74,7 +73,7 @@ def make_text(report: ProtocolReport, path: str | None) -> str:
     path : str or None
         Where its last lines are.
     """
-    console = Console(file=io.StringIO(), width=10_000, highlight=False, markup=False, emoji=False)
+    console = table_console()
     with console.capture() as captured:
         console.print(escaped(_heading(report)))
         console.print(_table(report))

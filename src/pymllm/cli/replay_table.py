@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pymllm.cli.drawn_tables import table_console
 from pymllm.cli.program import escaped
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
@@ -38,15 +36,7 @@ def make_text(result: ReplayResult, *, width: int | None = None, styled: bool = 
     str
         Lines, the last one ended. Without a width nothing is wrapped or cut.
     """
-    # A table is only as wide as its contents, so a generous width is no width at all.
-    console = Console(
-        file=io.StringIO(),
-        width=width or 10_000,
-        force_terminal=styled,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    console = table_console(width, styled=styled)
     with console.capture() as captured:
         console.print(Text(_heading(result)), soft_wrap=True)
         if result.runs:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.program import complain, say
+from pymllm.cli.run_store import refuse_missing_folder
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -54,7 +55,7 @@ def report_command(
     The page is one file that opens offline. Figures of different machines, or measured by an edited
     benchmark, are shown side by side and never compared. docs/report.md explains store, page and feeds.
     """
-    _refuse_missing_folder(output)
+    refuse_missing_folder("--output", output)
     from pymllm.report.loading import load_runs
 
     try:
@@ -116,8 +117,3 @@ def _trend(loaded: LoadedRuns, name: str) -> str:
         return make_text(loaded.runs, name)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
-
-
-def _refuse_missing_folder(output: Path | None) -> None:
-    if output is not None and not output.absolute().parent.is_dir():
-        raise click.UsageError(f"--output {output}: there is no folder {output.parent}; make it first.")

@@ -15,7 +15,13 @@ from pymllm.cli.program import WORDS, complain
 if TYPE_CHECKING:
     from pymllm.report.records import Record
 
-__all__ = ["keep_run", "refuse_unwritable", "refuse_unwritable_store", "store_option"]
+__all__ = [
+    "keep_run",
+    "refuse_missing_folder",
+    "refuse_unwritable",
+    "refuse_unwritable_store",
+    "store_option",
+]
 
 store_option = click.option(
     "--store",
@@ -38,6 +44,12 @@ def refuse_unwritable(option: str, folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise click.UsageError(f"{option} {folder}: cannot write in {at}: {reason}.") from None
+
+
+def refuse_missing_folder(option: str, path: Path | None) -> None:
+    """Refuse a file, where one was asked for, whose folder is not there."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise click.UsageError(f"{option} {path}: there is no folder {path.parent}; make it first.")
 
 
 def refuse_unwritable_store(store: Path | None) -> None:

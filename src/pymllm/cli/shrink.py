@@ -14,6 +14,7 @@ import click
 from pymllm.cli.judgement import Judgement, make_text, read_program
 from pymllm.cli.options import json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.run_store import refuse_missing_folder
 from pymllm.cli.values import Amount
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
@@ -90,8 +91,7 @@ def shrink_command(
     name = find_adapter_or_refuse(adapter or history.header.adapter).name
     wanted = tuple(find_law_or_refuse(law).id for law in laws)
     target = output or Path(file).with_suffix(".short.jsonl")
-    if not target.absolute().parent.is_dir():
-        raise click.UsageError(f"--output {target}: there is no folder {target.parent}; make it first.")
+    refuse_missing_folder("--output", target)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     load_or_refuse(name)
     # Not at the top: this may load torch, which --help and a mistyped option can do without.

@@ -9,6 +9,7 @@ import click
 
 from pymllm.cli.options import json_option
 from pymllm.cli.program import say
+from pymllm.cli.run_store import refuse_missing_folder
 from pymllm.cli.situations_document import make_document
 from pymllm.cli.situations_page import make_page
 from pymllm.oracle.operations import KINDS
@@ -33,8 +34,7 @@ def situations_command(kind: str | None, as_json: bool, page: Path | None) -> No
     Judges count them while programs run; pymllm verify tells which were reached, and --strict demands it.
     docs/situations.md has the whole table.
     """
-    if page is not None and not page.absolute().parent.is_dir():
-        raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")
+    refuse_missing_folder("--page", page)
     chosen = [one for one in SITUATIONS if kind in (None, one.kind)]
     if page is not None:
         write_text_file(page, make_page(SITUATIONS))

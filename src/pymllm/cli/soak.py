@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
+from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
+from pymllm.cli.run_store import keep_run, refuse_missing_folder, refuse_unwritable_store, store_option
 from pymllm.cli.soak_plan import AUDIT, SoakOptions
 from pymllm.cli.values import CONFIG, Amount
 from pymllm.errors import UsageError
@@ -42,14 +42,7 @@ _page_option = click.option(
 
 
 @click.group("soak", invoke_without_command=True, short_help="Play long campaigns from seeds, for hours.")
-@click.option(
-    "--adapter",
-    "adapters",
-    metavar="NAME",
-    multiple=True,
-    show_default="all of our own classes",
-    help="A name of `pymllm adapters`, or module:Class; may be repeated.",
-)
+@adapters_option
 @click.option(
     "--config",
     "configs",
@@ -142,7 +135,7 @@ def soak_command(
         return None
     plan = SoakOptions(**options)
     plan.check()
-    _refuse_missing_folder(page)
+    refuse_missing_folder("--page", page)
     refuse_unwritable_store(store)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -179,7 +172,7 @@ def merge_command(
 
     A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
     """
-    _refuse_missing_folder(page)
+    refuse_missing_folder("--page", page)
     refuse_unwritable_store(store)
     from pymllm.conformance.soak.merging import merge_campaigns
 
@@ -240,8 +233,3 @@ def _keep(report: SoakReport, strict: bool, store: Path | None, campaigns: Seque
     curves = read_ledger_file(*ledgers).curves if ledgers else ()
     programs = files_of(read_document(document))
     keep_run(store, document, curves, programs, [it.parent for it in ledgers], report.headers[0].versions)
-
-
-def _refuse_missing_folder(page: Path | None) -> None:
-    if page is not None and not page.absolute().parent.is_dir():
-        raise click.UsageError(f"--page {page}: there is no folder {page.parent}; make it first.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Collection, Iterator
 from shlex import quote
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pymllm.cli.drawn_tables import table_console
 from pymllm.cli.program import escaped
 from pymllm.cli.violation_text import explain, mistake_lines
 from pymllm.conformance.program_text import write_program
@@ -42,7 +41,7 @@ def make_text(report: SoakReport, *, strict: bool = False, width: int | None = N
     str
         Lines, the last one ended.
     """
-    console = Console(file=io.StringIO(), width=width or 10_000, highlight=False, markup=False, emoji=False)
+    console = table_console(width)
     with console.capture() as captured:
         console.print(Text(_heading(report)), soft_wrap=True)
         console.print(_adapter_table(report))

@@ -14,9 +14,15 @@ from click.core import ParameterSource
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli.command_option import command_option, names_of
-from pymllm.cli.options import jobs_option, json_option, progress_option, timeout_option
+from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import keep_run, refuse_unwritable, refuse_unwritable_store, store_option
+from pymllm.cli.run_store import (
+    keep_run,
+    refuse_missing_folder,
+    refuse_unwritable,
+    refuse_unwritable_store,
+    store_option,
+)
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
 from pymllm.text_file import write_text_file
 
@@ -28,14 +34,7 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")
-@click.option(
-    "--adapter",
-    "adapters",
-    metavar="NAME",
-    multiple=True,
-    show_default="all of our own classes",
-    help="A name of `pymllm adapters`, or module:Class; may be repeated.",
-)
+@adapters_option
 @command_option(multiple=True)
 @click.option(
     "--law",
@@ -121,7 +120,7 @@ def verify_command(
     plan.check()
     if check_protocol:
         return _check_protocols(plan, output, as_json, junit is not None or store is not None)
-    _refuse_missing_folder(junit)
+    refuse_missing_folder("--junit", junit)
     refuse_unwritable_store(store)
     refuse_unwritable_folder(output)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
@@ -156,11 +155,6 @@ def _check_protocols(plan: VerifyOptions, output: Path, as_json: bool, is_more_a
 
     names = tuple(entry.name for entry in plan.find_adapters())
     return check_protocols(names, plan.timeout, output, as_json)
-
-
-def _refuse_missing_folder(junit: Path | None) -> None:
-    if junit is not None and not junit.absolute().parent.is_dir():
-        raise click.UsageError(f"--junit {junit}: there is no folder {junit.parent}; make it first.")
 
 
 def refuse_unwritable_folder(output: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pymllm.cli.drawn_tables import table_console
 from pymllm.cli.program import escaped
 from pymllm.cli.verify_files import SavedFiles
 from pymllm.cli.violation_text import again_lines, explain, problem_lines
@@ -66,14 +65,7 @@ def make_text(
     str
         Lines, the last one ended.
     """
-    console = Console(
-        file=io.StringIO(),
-        width=width or 10_000,
-        force_terminal=styled,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    console = table_console(width, styled=styled)
     with console.capture() as captured:
         console.print(Text(_heading(report)), soft_wrap=True)
         console.print(_law_table(report.laws, report.adapters))
