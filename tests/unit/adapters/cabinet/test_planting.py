@@ -43,7 +43,7 @@ def test_several_edits_of_one_function_add_up() -> None:
 def test_properties_static_methods_and_classes_with_super_can_be_edited() -> None:
     """The function behind each is found, and super() in it still works."""
     edits = [
-        Edit("pymllm.mem_cache.base_tree_node:BaseTreeNode.evicted", "is None", "is not None"),
+        Edit("pymllm.mem_cache.edge_slots:EdgeSlots.evicted", "_value is None", "_value is not None"),
         Edit("pymllm.mem_cache.sliding_window:SlidingWindow._is_unlocked", "and not", "and"),
         Edit(
             "pymllm.mem_cache.host_pages:HostPages.__init__",
