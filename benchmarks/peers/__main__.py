@@ -39,7 +39,7 @@ PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play what was asked for; 1 where the gate is on and ours is behind a peer, 2 for bad arguments."""
+    """Play what was asked for; 1 where the gate is on and does not accept a ratio, 2 for bad arguments."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(words)
     scale, share = SLICES[options.slice]
@@ -98,11 +98,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu: on a machine that others use, too"
     )
-    made.add_argument("--slice", choices=tuple(SLICES), default="full", help="smoke: tiny, for tests")
+    made.add_argument(
+        "--slice",
+        choices=tuple(SLICES),
+        default="full",
+        help="short: a quarter of the rounds and of the time; smoke: tiny, for tests",
+    )
     made.add_argument("--json", metavar="FILE", help="write the document of docs/schemas/peers.schema.json")
     made.add_argument("--store", metavar="FOLDER", help="keep the result in this store of runs, too")
     made.add_argument("--markdown", action="store_true", help="print the table for a page")
-    made.add_argument("--gate", action="store_true", help="end with 1 where ours is behind the best peer")
+    made.add_argument(
+        "--gate", action="store_true", help="end with 1 where ours is behind by more than is accepted"
+    )
     return made
 
 
