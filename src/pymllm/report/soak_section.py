@@ -35,7 +35,7 @@ _SHARES = {
     "judge": "the oracle",
     "walks": "walks from inside",
     "again": "the end of a run, parts played again",
-    "driver": "choosing and writing down",
+    "driver": "choosing and writing down, and the simulated engine",
 }
 _VERDICTS = {"holds": ("✓ holds", GOOD), "violated": ("✗ violated", BAD), "unknown": ("? unknown", UNKNOWN)}
 _DRIFTS = {"flat": GOOD, "grows": BAD}

@@ -126,7 +126,7 @@ class Shares:
     again : float
         The end of a run: emptying everything, and playing parts of the program a second time.
     driver : float
-        The rest: choosing acts, deriving operations, writing them down.
+        The rest: choosing acts, deriving operations, writing them down; and the simulated engine.
     """
 
     adapter: float = 0.0
