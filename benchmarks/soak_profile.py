@@ -106,7 +106,7 @@ def stopwatch() -> Iterator[Stopwatch]:
 
 
 def measure_soak(entry: AdapterEntry, operations: int) -> Shares:
-    """Play a campaign over all places of an adapter."""
+    """Play a campaign on an adapter, whose places take turns as far as the operations reach."""
     places = find_places(entry)
     assert isinstance(places, tuple), places
     header = CampaignHeader("benchmark", {}, SEED, operations, LONGEST, WALK_EVERY, places)
