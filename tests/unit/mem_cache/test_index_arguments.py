@@ -41,9 +41,10 @@ def test_indices_of_any_integer_dtype_and_shape_become_flat(dtype: torch.dtype) 
 )
 def test_arrays_and_sequences_are_indices_too(value: Any) -> None:
     """X1: what names rows need not be a tensor."""
-    index = index_arguments.as_index("rows", value)
-    assert index.dtype is torch.int64
-    assert index.tolist() == [1, 2]
+    for read in (index_arguments.as_index, index_arguments.as_integers):
+        index = read("rows", value)
+        assert index.dtype is torch.int64
+        assert index.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("value", [[], (), np.array([], dtype=np.int32), torch.empty(0, dtype=torch.int32)])

@@ -245,6 +245,18 @@ def test_an_eviction_stops_at_the_call_that_failed(
     assert told.law(evicted, effects=effects, result=REFUSED, sizes=sizes) == law
 
 
+def test_what_was_not_to_be_taken_is_named() -> None:
+    """X2: the state of another leaf is gone, and the older one's call failed."""
+    told = three_leaves()
+    told(Fault("free_state", 2))
+    evicted = told(Evict(0, 2))
+    sizes = {"mamba_evictable_size": 2, "available_track_slots": 1}
+    changed = {"effects": state(4), "result": REFUSED, "sizes": sizes}
+    assert told.law(evicted, **changed) == "X2"
+    words = told.words(evicted, **changed)
+    assert words == "X2: what was taken: expected (6, 6), (7,), observed (8,)"
+
+
 def test_a_call_that_was_not_to_be_made_did_not_fail() -> None:
     """X2: nothing had to be removed."""
     told = path_of_three()

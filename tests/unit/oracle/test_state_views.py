@@ -65,6 +65,19 @@ def test_a_split_that_leaves_the_state_is_noticed(told: ToldProgram) -> None:
     assert evidence.exercised["M4"]
 
 
+def test_a_split_that_nobody_holds_is_no_split_under_a_hold() -> None:
+    """M3: it tests the law all the same."""
+    made = ToldProgram("mamba", **HYBRID)
+    made.put_state(7, 7)
+    made(Inspect())
+    made.put(7)
+    made(Inspect())
+    evidence, law = made.judged()
+    assert law is None
+    assert evidence.exercised["M3"] == 1
+    assert evidence.reached["a split of a held node leaves its state"] == 0
+
+
 @pytest.mark.parametrize(
     ("lists", "law"),
     [

@@ -171,6 +171,14 @@ def test_the_device_sees_the_prefill_batch(make_context: MakeContext, device: to
     assert context.slots.get_intermediate_gpu_data() == (None, None)
 
 
+def test_a_request_without_offsets_leaves_none(make_context: MakeContext) -> None:
+    """C8: nobody computed any for a row of the prefill batch."""
+    context = make_context(blocks=8)
+    prefill(context, {0: [1, 2]}, [7])
+    context.set_batch(prefill=2)
+    assert context.slots.intermediate_offsets() == [(4,), ()]
+
+
 def test_a_commit_keeps_what_every_request_left(
     make_context: MakeContext, read_bits: ReadBits, device: torch.device
 ) -> None:
