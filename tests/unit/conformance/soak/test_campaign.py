@@ -168,7 +168,7 @@ def test_an_adapter_that_dies_or_hangs_takes_nothing_along(tiny: str, tmp_path: 
     """Its runs are problems, with the program where that is known; the others have theirs."""
     names = (f"{tiny}:DiesLate", f"{tiny}:Hangs")
     adapters = (*map(find_adapter, names), ROWS[0])
-    plan = replace(PLAN, adapters=adapters, operations=450, longest=150, jobs=2, timeout=0.5)
+    plan = replace(PLAN, adapters=adapters, operations=450, longest=150, jobs=2, timeout=2.0)
     report = soak(plan, tmp_path)
     assert report.totals.adapters["rows"].operations > 100
     died, hung = (report.totals.adapters[name].failures[""].first for name in names)
