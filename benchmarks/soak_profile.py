@@ -135,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--adapter", action="append", choices=[entry.name for entry in OWN], default=[])
     parser.add_argument("--operations", type=int, default=10_000, help="of each campaign")
     options = parser.parse_args(arguments)
+    if options.operations < 1:
+        parser.error(f"--operations must be 1 or more, got {options.operations}")
     rows = []
     for entry in OWN:
         if not options.adapter or entry.name in options.adapter:

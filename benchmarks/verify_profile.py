@@ -27,6 +27,7 @@ from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.profiles import CI
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan
+from pymllm.errors import UsageError
 
 EVERY = 0.005  # Seconds of processor time between two samples.
 
@@ -159,6 +160,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("adapters", nargs="*", metavar="ADAPTER", help="default: all of our own classes")
     parser.add_argument("--examples", type=int, default=10, metavar="N", help="programs (default: 10)")
     options = parser.parse_args(arguments)
+    if options.examples < 1:
+        parser.error(f"--examples must be 1 or more, got {options.examples}")
+    try:
+        for name in options.adapters:
+            find_adapter(name)
+    except UsageError as error:
+        parser.error(str(error))
     names = options.adapters or [entry.name for entry in OWN]
     profile(names[0], 1)  # what is loaded and compiled once is nobody's share
     print(make_markdown([profile(name, options.examples) for name in names]))

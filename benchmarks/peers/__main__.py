@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Play what was asked for; 1 where the gate is on and does not accept a ratio, 2 for bad arguments."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(words)
+    check_places(options.json, options.store)
     scale, share = SLICES[options.slice]
     ids = chosen(options.scenario)
     reason = missing_trace()
@@ -49,6 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"not here: T3: {reason}", file=sys.stderr)
         ids = [id for id in ids if not id.startswith("T3")]
     contenders = everybody()
+    names = sorted({peer.NAME for peers in CONTENDERS.values() for peer in peers})
+    for one in options.only:
+        if one not in names:
+            parser().error(f"no contender is called {one}; there are {', '.join(names)}")
     print(make_absences(contenders), end="", file=sys.stderr)
     begun, machine = time.monotonic(), machine_facts()
     known: list[ScenarioRow] = []
@@ -111,6 +116,19 @@ def parser() -> argparse.ArgumentParser:
         "--gate", action="store_true", help="end with 1 where ours is behind by more than is accepted"
     )
     return made
+
+
+def check_places(json_file: str | None, store: str | None) -> None:
+    """End with 2 where a result could not be written: at once, and not after everything was played."""
+    if json_file and not os.access(folder := Path(json_file).absolute().parent, os.W_OK):
+        parser().error(f"--json {json_file}: {folder} is no folder that can be written to; name another one")
+    if store:
+        try:
+            Path(store).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser().error(f"--store {store}: {error.strerror}; name a folder that can be made")
+        if not os.access(store, os.W_OK):
+            parser().error(f"--store {store} cannot be written to; name another folder")
 
 
 def chosen(asked: list[str]) -> list[str]:

@@ -131,7 +131,7 @@ def test_one_command_prints_the_table_and_writes_the_document(
     """Who could not take part is said with the reason; the trace is named where it is missing."""
     file = tmp_path / "peers.json"
     options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--json", str(file), "--gate"]
-    assert main([*options, "--only", "nobody"]) == 0
+    assert main([*options, "--only", "pymllm"]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[1].startswith("T7-allocate-1 ")
     assert "not here: megatron (states): " in printed.err
@@ -142,6 +142,40 @@ def test_one_command_prints_the_table_and_writes_the_document(
         main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--only", "nosuch"], "no contender is called nosuch; there are megatron, pymllm, "),
+        (["--json", "{here}/none/peers.json"], "{here}/none is no folder that can be written to"),
+        (["--store", "{here}/a file/store"], "--store {here}/a file/store: Not a directory"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_played(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X1: seven minutes later would be too late."""
+    (tmp_path / "a file").write_text("", encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["--scenario", "T7-allocate-1", *(one.format(here=tmp_path) for one in options)])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert words.format(here=tmp_path) in printed.err
+    assert printed.out == ""
+
+
+def test_a_profile_is_of_an_adapter_and_of_something_played(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that does not exist, and no operations at all, have no shares of time."""
+    for profile, words in (
+        (verify_profile, ["nosuch"]),
+        (verify_profile, ["rows", "--examples", "0"]),
+        (soak_profile, ["--operations", "0"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            profile.main(words)
+        assert ended.value.code == 2
+        assert words[-1] in capsys.readouterr().err
 
 
 def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +206,7 @@ def test_the_time_of_a_verification_is_told_by_part(capsys: pytest.CaptureFixtur
 
 def test_a_run_is_kept_for_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With what was typed; its figures are followed over time."""
-    options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--only", "nobody"]
+    options = ["--scenario", "T7-allocate-1", "--slice", "smoke", "--only", "pymllm"]
     assert main([*options, "--store", str(tmp_path / "a store")]) == 0
     (path,) = (tmp_path / "a store").iterdir()
     assert f"kept as {path}" in capsys.readouterr().err

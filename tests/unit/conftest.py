@@ -97,3 +97,17 @@ def on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
         for room in (kv_pool, gdn_pool, slot_states):
             monkeypatch.setattr(room, "make_fused", make_fused)
+
+
+@pytest.fixture
+def other_defaults() -> Iterator[None]:
+    """A device without memory stands in for a GPU that others have made torch's default one."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(before)

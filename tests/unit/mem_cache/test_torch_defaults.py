@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,7 @@ from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _other_defaults() -> Iterator[None]:
-    """A device without memory stands in for a GPU that others have made the default one."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.device("meta"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("other_defaults")
 
 
 def ints(*numbers: int) -> torch.Tensor:

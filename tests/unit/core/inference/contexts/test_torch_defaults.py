@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,16 +18,7 @@ from pymllm.mem_cache.arguments import as_row_dtype
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _other_defaults() -> Iterator[None]:
-    """A device without memory stands in for a GPU that others have made the default one."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.device("meta"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("other_defaults")
 
 
 def test_blocks_are_on_the_host() -> None:
