@@ -16,13 +16,14 @@ ASTRAY = -1
 
 def view_node(node: Any, parent: int | None) -> NodeView:
     """Tell what a `TreeNode` looks like; ``parent`` is its parent's id, ``None`` for a root."""
-    hashes = node.hash_values
+    # Both are made when they are asked for: once is half of what a look at a node took.
+    hashes, key, value = node.hash_values, node.key, node.value
     return NodeView(
         id=node.id,
         parent=parent,
-        tokens=_tokens_of(node),
-        extra_key=node.key.extra_key,
-        slots=tuple(node.value.tolist()),
+        tokens=tuple(key),
+        extra_key=key.extra_key,
+        slots=tuple(value.tolist()),
         is_alive=not node.swa_tombstone,
         lock_ref=node.lock_ref,
         swa_lock_ref=node.swa_lock_ref,
@@ -30,24 +31,24 @@ def view_node(node: Any, parent: int | None) -> NodeView:
         last_access=float(node.last_access_time),
         boundary=node.swa_boundary_id,
         page_hashes=None if hashes is None else tuple(hashes),
-        kept_bytes=node.value.untyped_storage().nbytes(),
+        kept_bytes=value.untyped_storage().nbytes(),
     )
 
 
 def view_hybrid_node(node: Any, parent: int | None) -> NodeView:
     """Tell what a `MambaTreeNode` looks like."""
-    hashes, state = node.hash_values, node.mamba_value
+    hashes, key, value, state = node.hash_values, node.key, node.value, node.mamba_value
     return NodeView(
         id=node.id,
         parent=parent,
-        tokens=_tokens_of(node),
-        extra_key=node.key.extra_key,
-        slots=tuple(node.value.tolist()),
+        tokens=tuple(key),
+        extra_key=key.extra_key,
+        slots=tuple(value.tolist()),
         lock_ref=node.full_lock_ref,
         hit_count=node.hit_count,
         last_access=float(node.last_access_time),
         page_hashes=None if hashes is None else tuple(hashes),
-        kept_bytes=node.value.untyped_storage().nbytes(),
+        kept_bytes=value.untyped_storage().nbytes(),
         state=None if state is None else int(state),
         state_lock_ref=node.mamba_lock_ref,
     )
@@ -81,12 +82,8 @@ def path_length(root: Any, node: Any, key: Key) -> int:
         node = node.parent
     length = 0
     for node in reversed(chain):
-        tokens = _tokens_of(node)
+        tokens: tuple[Token, ...] = tuple(node.key)
         if tokens != key.tokens[length : length + len(tokens)]:
             return ASTRAY
         length += len(tokens)
     return length
-
-
-def _tokens_of(node: Any) -> tuple[Token, ...]:
-    return tuple(node.key)

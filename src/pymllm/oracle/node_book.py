@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import NoReturn
 
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.node_views import SeenPage, SeenTree, read_nodes
 from pymllm.oracle.outcomes import NodeView
 from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Path
+from pymllm.oracle.prefix_pages import Page, Path
 
 __all__ = ["NodeBook", "Token"]
 
@@ -41,7 +42,7 @@ class NodeBook:
     def __init__(self, model: PrefixModel, evidence: Evidence, laws: Collection[str]) -> None:
         self.model, self.evidence, self._laws = model, evidence, laws
         self.ends: dict[Path, NodeView] = {}
-        self._births: dict[Path, int] = {}
+        self._last_birth = 0
         self._may_split: set[Path] = set()
         self._last_id = -1
         self._called_back: set[int] = set()
@@ -56,8 +57,8 @@ class NodeBook:
 
     def is_known(self, path: Path) -> bool:
         """Tell whether a page was there at the last look, and has been since."""
-        page = self.model.pages.get(path)
-        return page is not None and self._births.get(path) == page.birth
+        page = self.model.pages.get(path)  # which has a later number if it was gone meanwhile
+        return page is not None and page.birth <= self._last_birth
 
     def cut(self, path: Path) -> bool | None:
         """Tell whether a node ends at a path: yes, no, or nobody has looked since it may have changed."""
@@ -100,14 +101,14 @@ class NodeBook:
         Laws: K1, H2, R2, R3, R6, R8, R9, R10, S2, S5, S6, X3, X5.
         """
         tree = read_nodes(self.evidence, nodes, self.model.page_size)
-        self._compare_pages(tree.pages)
-        self._compare_recency(tree.pages)
+        pages = self._compare_pages(tree.pages)
+        self._compare_recency(pages)
         self._compare_ends(tree)
         self._compare_edges(tree, tokens)
         self._compare_hashes(tree)
         self._count(nodes)
         self.ends = dict(tree.ends)
-        self._births = {path: page.birth for path, page in self.model.pages.items()}
+        self._last_birth = max([0, *(page.birth for _, page in pages)])
         self._may_split.clear()
         self._held = {*self.model.holds}
         self._last_id = max([self._last_id, *(node.id for node in nodes)])
@@ -117,30 +118,40 @@ class NodeBook:
         if shown is not None and shown != expected and law in self._laws:
             self.evidence.refuse(law, f"{what} {path.tokens} of {path.space.extra_key!r}", expected, shown)
 
-    def _compare_pages(self, seen: Mapping[Path, SeenPage]) -> None:
-        pages = self.model.pages
-        # Of several, always the same one is named: the order of a set is not that of the next process.
-        if lost := pages.keys() - seen.keys():
-            path = next(path for path in pages if path in lost)
-            self.evidence.refuse("R3", f"page {path.tokens}", "in the tree", "lost")
-        if extra := seen.keys() - pages.keys():
-            path = next(path for path in seen if path in extra)
-            self.evidence.refuse("R9", f"page {path.tokens}", "not in the tree", f"slots {seen[path].slots}")
-        for path, shown in seen.items():
-            page, node = pages[path], shown.node
-            if (shown.slots, node.lock_ref, node.hit_count) != (page.slots, page.locks, page.hits):
-                self._same("R3", "slots of page", path, page.slots, shown.slots)
+    def _compare_pages(self, seen: Mapping[Path, SeenPage]) -> list[tuple[NodeView, Page]]:
+        """Test that pages are those of the model; return each with the node that shows it.
+
+        The hash of a path is that of all its tokens, so each is looked up once.
+        """
+        pages, has_window = self.model.pages, self.model.window is not None
+        found = [(path, shown, page) for path, shown in seen.items() if (page := pages.get(path)) is not None]
+        if not len(found) == len(seen) == len(pages):
+            self._refuse_other_pages(seen)
+        for path, shown, page in found:
+            slots, node = shown.slots, shown.node
+            if slots != page.slots or node.lock_ref != page.locks or node.hit_count != page.hits:
+                self._same("R3", "slots of page", path, page.slots, slots)
                 self._same("R6", "lock_ref of page", path, page.locks, node.lock_ref)
                 self._same("R10", "hit_count of page", path, page.hits, node.hit_count)
-            if self.model.window is not None:
+            if has_window and (node.is_alive != page.alive or node.swa_lock_ref != page.swa_locks):
                 self._same("S2", "whether alive: page", path, page.alive, node.is_alive)
                 self._same("S6", "swa_lock_ref of page", path, page.swa_locks, node.swa_lock_ref)
+        return [(shown.node, page) for _, shown, page in found]
 
-    def _compare_recency(self, seen: Mapping[Path, SeenPage]) -> None:
+    def _refuse_other_pages(self, seen: Mapping[Path, SeenPage]) -> NoReturn:
+        """Name a page that is lost, or one too many; of several, in every process the same one."""
+        pages = self.model.pages
+        for path in pages:
+            if path not in seen:
+                self.evidence.refuse("R3", f"page {path.tokens}", "in the tree", "lost")
+        path, shown = next((path, shown) for path, shown in seen.items() if path not in pages)
+        self.evidence.refuse("R9", f"page {path.tokens}", "not in the tree", f"slots {shown.slots}")
+
+    def _compare_recency(self, pages: Sequence[tuple[NodeView, Page]]) -> None:
         """Test that ``last_access`` orders pages as the model's accesses do, equal ones included (R8)."""
         if "R8" not in self._laws:
             return
-        pairs = {(self.model.pages[path].access, shown.node.last_access) for path, shown in seen.items()}
+        pairs = {(page.access, node.last_access) for node, page in pages}
         told = sorted((access, time) for access, time in pairs if time is not None)
         for one, two in pairwise(told):
             if not (one[0] < two[0] and one[1] < two[1]):
@@ -150,15 +161,17 @@ class NodeBook:
     def _compare_ends(self, tree: SeenTree) -> None:
         """Test that nodes keep id and end, and that new ones are new, and only where they may be."""
         for path, node in self.ends.items():
-            if self.is_known(path):
-                now = tree.ends[path].id if path in tree.ends else "no node"
+            shown = tree.ends.get(path)
+            if (shown is None or shown.id != node.id) and self.is_known(path):
+                now = "no node" if shown is None else shown.id
                 self._same("R10", "id of the node at the end of", path, node.id, now)
         for path, node in tree.ends.items():
-            if self.is_known(path) and path in self.ends:
+            is_known = self.is_known(path)
+            if is_known and path in self.ends:
                 continue
             if node.id <= self._last_id or node.id in self._called_back:
                 self._same("X3", "id of the new node at the end of", path, f"> {self._last_id}", node.id)
-            if self.is_known(path):
+            if is_known:
                 self._compare_split(path, tree)
 
     def _compare_split(self, path: Path, tree: SeenTree) -> None:
@@ -192,7 +205,7 @@ class NodeBook:
                 shown = f"boundary {first.node.boundary!r}"
                 self._same("S5", "edge node of", hold.path, f"boundary {tokens[number]!r}", shown)
             carriers[first.node.id] = tokens[number]
-        for path, node in tree.ends.items():
+        for path, node in tree.ends.items() if carriers else ():
             if node.id not in carriers and node.boundary in carriers.values():
                 self._same("S5", "boundary of", path, "none that a hold has elsewhere", node.boundary)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.operations import Token
 from pymllm.oracle.outcomes import NodeView
-from pymllm.oracle.prefix_pages import Path, Space, ends_of_pages
+from pymllm.oracle.prefix_pages import Path, Space
 from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = ["SeenPage", "SeenTree", "read_nodes"]
@@ -43,8 +43,9 @@ def read_nodes(evidence: Evidence, nodes: Iterable[NodeView], page_size: int) ->
         end = _end_of(evidence, node, ends)
         ends[node.id], tree.ends[end] = end, node
         _check_shape(evidence, node, page_size)
-        pages = len(node.tokens) // page_size
-        for number, path in enumerate(ends_of_pages(end, page_size)[-pages:]):
+        first = len(end.tokens) - len(node.tokens)
+        for number, length in enumerate(range(first + page_size, len(end.tokens) + 1, page_size)):
+            path = end if length == len(end.tokens) else end.upto(length)
             if path in tree.pages:
                 evidence.refuse("R9", f"page {path}", "one node that spells it", "two")
             at = number * page_size

@@ -278,7 +278,10 @@ def _record_fits(kind: Any) -> Fit:
                 return False
             deeper = tuple((at, check) for at, check in enumerate(found) if check is not None)
             known[classes] = deeper
-        return not deeper or all(check(values[at]) for at, check in deeper)
+        for at, check in deeper:  # noqa: SIM110  # in a tenth less of the time of a look than all() takes
+            if not check(values[at]):
+                return False
+        return True
 
     return fit
 
@@ -293,7 +296,17 @@ def _reader_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 def _items_fit(kind: Any) -> Callable[[Collection[Any]], bool]:
     checks, fit = _checks_of(kind), fits(kind)
     plain = {made for made, check in checks.items() if check is None}
-    return lambda items: not items or {*map(type, items)} <= plain or all(map(fit, items))
+    deeper = {made: check for made, check in checks.items() if check is not None}
+
+    def fit_each(items: Collection[Any]) -> bool:
+        classes = {*map(type, items)}
+        if classes <= plain:
+            return True
+        if len(classes) == 1:  # as shown nodes are
+            return all(map(deeper.get(classes.pop(), _never), items))
+        return all(map(fit, items))
+
+    return fit_each
 
 
 def _each_fits(kinds: Sequence[Any]) -> Fit:

@@ -26,19 +26,22 @@ def look_at_states(books: PrefixBooks, ends: StateEnds, shown: Inspected, known:
     known : collection of Path
         Where nodes ended at the last look.
     """
-    nodes = books.nodes.ends
+    nodes, held = books.nodes.ends, [hold.path for hold in books.model.holds.values()]
     for path, node in nodes.items():
-        _compare_state(books, ends, path, node)
+        _compare_state(books, ends, path, node, held)
     missing = [path.tokens for path in ends.slots if path not in nodes]
     books.forbid("M1", "states at whose place no node ends", missing)
-    _note_splits(books, ends, nodes, known)
+    with_state = {path: nodes[path] for path in ends.slots if path in nodes}
+    _note_splits(books, with_state, known, held)
     _compare_list(books, "full_lru", shown.full_lru, nodes)
-    with_state = {path: node for path, node in nodes.items() if path in ends}
     _compare_list(books, "mamba_lru", shown.mamba_lru, with_state)
 
 
-def _compare_state(books: PrefixBooks, ends: StateEnds, path: Path, node: NodeView) -> None:
-    expected, locks = ends.slots.get(path), ends.locks(path, books.model.holds)
+def _compare_state(
+    books: PrefixBooks, ends: StateEnds, path: Path, node: NodeView, held: Sequence[Path]
+) -> None:
+    expected = ends.slots.get(path)
+    locks = 0 if expected is None else held.count(path)
     if node.state != expected:
         law = "M3" if node.state in ends.slots.values() and "M3" in books.laws else "M1"
         books.evidence.refuse(law, f"state at the end of {path.tokens}", expected, node.state)
@@ -50,16 +53,14 @@ def _compare_state(books: PrefixBooks, ends: StateEnds, path: Path, node: NodeVi
 
 
 def _note_splits(
-    books: PrefixBooks, ends: StateEnds, nodes: Mapping[Path, NodeView], known: Collection[Path]
+    books: PrefixBooks, nodes: Mapping[Path, NodeView], known: Collection[Path], held: Sequence[Path]
 ) -> None:
     """Count the splits since the last look that left a state with the lower half (M3)."""
     for path, node in nodes.items():
         upper = path.upto(len(path.tokens) - len(node.tokens))
-        if path in known and path in ends and upper.tokens and upper not in known:
+        if path in known and upper.tokens and upper not in known:
             books.count("M3")
-            books.evidence.meet(
-                "a split of a held node leaves its state", ends.locks(path, books.model.holds)
-            )
+            books.evidence.meet("a split of a held node leaves its state", held.count(path))
 
 
 def _compare_list(
