@@ -78,6 +78,12 @@ class SimulatedForward:
             self._pools[_SWA] = _make_pool(config, config.swa_capacity)
         # By place, as are the rows of what was written there.
         self._buffers = {parts: _flat_buffers(pool) for parts, pool in self._pools.items()}
+        # The same memory where NumPy can see it: a row is compared in a quarter of the time through torch.
+        self._host = {
+            parts: [buffer.numpy() for buffer in buffers]
+            for parts, buffers in self._buffers.items()
+            if self._pools[parts].device.type == "cpu"
+        }
         self._written = {
             parts: np.zeros((len(_PLACES[parts]), pool.size + pool.page_size), dtype=np.int64)
             for parts, pool in self._pools.items()
@@ -160,9 +166,7 @@ class SimulatedForward:
     ) -> None:
         named = self._slots_of(parts, slots)
         self.checked_tokens += len(named)
-        index = torch.from_numpy(named).to(self._pools[parts].device)
-        expected = kv_fingerprints(prefixes, _PLACES[parts])
-        found = torch.stack([buffer.index_select(0, index) for buffer in self._buffers[parts]]).cpu().numpy()
+        expected, found = kv_fingerprints(prefixes, _PLACES[parts]), self._read(parts, named)
         if not np.array_equal(expected, found):
             place, at = np.argwhere(expected != found)[0].tolist()
             layer, part = _PLACES[parts][place]
@@ -172,6 +176,14 @@ class SimulatedForward:
                 f"request {request_id}: position {start + at}, slot {named[at]}, layer {layer}, "
                 f"{part.name}: expected {value}, as a cold run writes, found {other}",
             )
+
+    def _read(self, parts: tuple[KVPart, KVPart], slots: np.ndarray) -> np.ndarray:
+        """Read what the buffers hold at some slots, shape ``(buffers, slots)``."""
+        if parts in self._host:
+            return np.array([buffer.take(slots) for buffer in self._host[parts]])
+        index = torch.from_numpy(slots).to(self._pools[parts].device)  # pragma: needs cuda
+        pieces = [buffer.index_select(0, index) for buffer in self._buffers[parts]]  # pragma: needs cuda
+        return torch.stack(pieces).cpu().numpy()  # pragma: needs cuda
 
     def check_untouched(self) -> None:
         """Compare every slot but the padding ones with the record of what was written there.
