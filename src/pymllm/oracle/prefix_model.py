@@ -60,6 +60,9 @@ class PrefixModel:
     ----------
     pages : dict of Path to Page
         Every cached page, under the prefix that ends with it.
+    children : dict of Path to int
+        How many cached pages stand directly below a path, where there are any; counted as pages come and go,
+        since most that is said of an eviction asks for it.
     holds : dict of int to Hold
         Outstanding holds, by the step of their `Lock`.
     clock : int
@@ -81,6 +84,7 @@ class PrefixModel:
         self.can_move = can_move
         self.states = states
         self.pages: dict[Path, Page] = {}
+        self.children: dict[Path, int] = {}
         self.holds: dict[int, Hold] = {}
         self.clock = 0
         self._births = 0
@@ -132,6 +136,8 @@ class PrefixModel:
 
     def is_usable(self, path: Path) -> bool:
         """Tell whether a cached path may be resumed from (S1)."""
+        if self.window is None:
+            return True
         return self.usable([self.pages[end].alive for end in self.page_ends(path)])
 
     def is_resumable(self, path: Path) -> bool:
@@ -270,6 +276,8 @@ class PrefixModel:
             self._births += 1
             page.birth = self._births
             self.pages[end] = page
+            above = self.parent(end)
+            self.children[above] = self.children.get(above, 0) + 1
         self._stamp(plan.path)
 
     # -- evict and reset -----------------------------------------------------------------------------------
@@ -281,12 +289,17 @@ class PrefixModel:
             self.pages[path].alive = False
         for path in removed:
             del self.pages[path]
+            above = self.parent(path)
+            self.children[above] -= 1
+            if not self.children[above]:
+                del self.children[above]
 
     def reset(self) -> list[int]:
         """Forget everything, whatever is held; return the slots that were cached (X7)."""
         slots = [slot for page in self.pages.values() for slot in page.slots]
         self._is_counted = False
         self.pages.clear()
+        self.children.clear()
         self.holds.clear()
         if self.states is not None:
             self.states.clear()

@@ -68,7 +68,7 @@ def note_insert(
         return
     model, parting = books.model, plan.path.upto(plan.prefix_len)
     is_new_below = bool(plan.new and plan.prefix_len)
-    is_leaf = is_new_below and not _has_child(books, parting)
+    is_leaf = is_new_below and parting not in model.children
     starts = [len(end.tokens) - books.page_size for end in dead]
     revived = len(plan.replaced) + len(plan.moved)
     met = {
@@ -83,16 +83,12 @@ def note_insert(
     books.evidence.meet_each(met)
 
 
-def _has_child(books: PrefixBooks, parent: Path) -> bool:
-    end = len(parent.tokens) + books.page_size
-    return any(len(path.tokens) == end and parent.covers(path) for path in books.model.pages)
-
-
 def note_eviction(books: PrefixBooks, taken: Taken, tokens: int, secondary: int) -> None:
     """Say what an eviction met that is about to be committed to the model, and which choices tested laws."""
     model, removed = books.model, set(taken.removed)
     locked = any(page.locks for page in model.pages.values())
-    stay = [page for path, page in model.pages.items() if path not in removed]
+    gone = {id(model.pages[path]) for path in removed}
+    stay = [page for page in model.pages.values() if id(page) not in gone]
     evictable = model.sizes()["evictable_size"]
     met = {
         "everything is locked and an eviction is asked for": tokens > 0 and locked and not evictable,

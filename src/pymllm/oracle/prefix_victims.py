@@ -8,7 +8,6 @@ the last victim stops: with the page that made it enough, or further along the s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -97,8 +96,8 @@ class _Sketch:
     def __init__(self, model: PrefixModel, cut: Cut) -> None:
         self.model, self.cut = model, cut
         self.left: dict[Path, Page] = dict(model.pages)
-        self.first_children = Counter(model.parent(path) for path in model.pages)
-        self.children = self.first_children.copy()
+        self.first_children = model.children
+        self.children = model.children.copy()
         self.dead = {path for path, page in model.pages.items() if not page.alive}
         self.removed: list[Path] = []
         self.tombstoned: set[Path] = set()
@@ -134,7 +133,7 @@ class _Sketch:
     def take_leaves(self, tokens: int) -> Iterator[_Sketch]:
         """Remove least recent leaves until enough is gone; yield each place where that may end (R5)."""
         victim: Path | None = None
-        leaves = (path for path in self.left if not self.children[path]) if tokens > 0 else ()
+        leaves = (path for path in self.left if not self.children.get(path)) if tokens > 0 else ()
         self.leaves = [_aged(path, self.left[path]) for path in leaves]
         heapify(self.leaves)
         while len(self.removed) * self.model.page_size < tokens and (victim := self._oldest_leaf()):
@@ -152,13 +151,13 @@ class _Sketch:
         return self.leaves[0][-1] if self.leaves else None
 
     def _is_free_leaf(self, path: Path) -> bool:
-        return path in self.left and not self.children[path] and not self.left[path].locks
+        return path in self.left and not self.children.get(path) and not self.left[path].locks
 
     def _rest_above(self, victim: Path) -> Path | None:
         """Return the page that may belong to the node of a removed page and is now its last."""
         above = self.model.parent(victim)
         page = self.left.get(above)
-        if page is None or self.children[above] or self.first_children[above] > 1 or page.locks:
+        if page is None or self.children[above] or self.first_children.get(above, 0) > 1 or page.locks:
             return None
         in_one_node = page.access == self.model.pages[victim].access and self.removed[-1] == victim
         return above if in_one_node and not self.cut(above) else None
@@ -166,7 +165,7 @@ class _Sketch:
     def _remove(self, leaf: Path) -> None:
         self.alive_gone += leaf not in self.dead
         above = self._unlink(leaf)
-        while above in self.left and above in self.dead and not self.children[above]:
+        while above in self.left and above in self.dead and not self.children.get(above):
             self.cascaded.add(above)
             above = self._unlink(above)
 
@@ -204,7 +203,7 @@ class _Sketch:
 
     def _rest_below(self, victim: Path) -> Path | None:
         """Return the next page that may belong to the node of a tombstoned page."""
-        if victim not in self.left or self.first_children[victim] > 1 or self.cut(victim):
+        if victim not in self.left or self.first_children.get(victim, 0) > 1 or self.cut(victim):
             return None
         below = self._oldest_window()
         if below is None or self.model.parent(below) != victim:
@@ -213,7 +212,7 @@ class _Sketch:
         return below if page.access == above.access and page.locks == above.locks else None
 
     def _drop_window(self, path: Path) -> None:
-        if not self.children[path]:
+        if not self.children.get(path):
             self._remove(path)
             return
         self.dead.add(path)

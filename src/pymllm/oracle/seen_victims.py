@@ -97,17 +97,18 @@ def check_victims(books: PrefixBooks, seen: SeenVictims, *, is_whole: bool = Tru
 
     A whole eviction also leaves no dead leaf (S4).
     """
-    pages, removed = books.model.pages, seen.removed or frozenset()
+    model, pages, removed = books.model, books.model.pages, seen.removed or frozenset()
     locked = [path for path in removed if pages[path].locks]
     books.forbid("R6", "removed pages with a hold at or below", tokens_of(locked))
     covered = [path for path in seen.tombstoned or () if pages[path].swa_locks]
     books.forbid("S6", "tombstoned pages in a hold's window", tokens_of(covered))
-    above = {books.model.parent(path) for path in pages if path not in removed}
-    if above & removed:
+    gone = Counter(model.parent(path) for path in removed)
+    if any(model.children.get(path, 0) > gone.get(path, 0) for path in removed):
         kept = [path for path in pages if path not in removed]
-        orphans = [path for path in kept if books.model.parent(path) in removed]
+        orphans = [path for path in kept if model.parent(path) in removed]
         books.forbid("R9", "pages that stay below removed ones", tokens_of(orphans))
+    if not is_whole or seen.removed is None or model.window is None:  # without windows nothing is dead
+        return
     dead = {path for path, page in pages.items() if not page.alive} | (seen.tombstoned or frozenset())
-    bare = dead - removed - above
-    if is_whole and seen.removed is not None:
-        books.forbid("S4", "dead leaves", tokens_of(bare))
+    bare = [path for path in dead - removed if model.children.get(path, 0) <= gone.get(path, 0)]
+    books.forbid("S4", "dead leaves", tokens_of(bare))

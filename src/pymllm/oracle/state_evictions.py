@@ -154,12 +154,13 @@ class StateEvictionJudge:
         books, removed = self.books, seen.removed
         if not removed or books.claims.isdisjoint({"state_leaves", "exact_lru"}):
             return
-        pages, parent = books.model.pages, books.model.parent
-        inner = {parent(path) for path in pages if path not in removed}
+        model, pages = books.model, books.model.pages
+        gone = Counter(model.parent(path) for path in removed)
         bare = [
             path
-            for path in {parent(path) for path in removed} - removed - inner
-            if path in pages and not pages[path].locks and (path not in self.ends or path in seen.states)
+            for path, count in gone.items()
+            if path in pages and path not in removed and model.children[path] == count
+            if not pages[path].locks and (path not in self.ends or path in seen.states)
         ]
         books.forbid("M5", "leaves without a state that a removal left", tokens_of(bare))
 

@@ -6,7 +6,6 @@ leaf is the same however nodes are cut: up to a page with a state, with another 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Set
 
 from pymllm.oracle.prefix_excess import last_runs
@@ -50,9 +49,9 @@ class _Sketch:
     def __init__(self, model: PrefixModel, ends: StateEnds) -> None:
         self.model = model
         self.left = dict(model.pages)
-        self.children = Counter(model.parent(path) for path in model.pages)
+        self.children = model.children.copy()
         self.ends = set(ends.slots)
-        self.unlocked = {path for path in ends.slots if not ends.locks(path, model.holds)}
+        self.unlocked = self.ends.difference(hold.path for hold in model.holds.values())
         self.removed: list[Path] = []
         self.states: set[Path] = set()
         self.cascaded: set[Path] = set()
@@ -60,7 +59,9 @@ class _Sketch:
     def take_leaves(self, tokens: int) -> None:
         """Remove least recent leaves until enough is gone (R5)."""
         while len(self.removed) * self.model.page_size < tokens:
-            leaves = [path for path, page in self.left.items() if not self.children[path] and not page.locks]
+            # Locks are looked at first: they ask for no hash of a path, which is one of all its tokens.
+            unlocked = [path for path, page in self.left.items() if not page.locks]
+            leaves = [path for path in unlocked if not self.children.get(path)]
             if not leaves:
                 return
             self._remove(min(leaves, key=self._recency))
@@ -72,7 +73,7 @@ class _Sketch:
             if not unlocked:
                 return
             victim = min(unlocked, key=self._recency)
-            if self.children[victim]:
+            if self.children.get(victim):
                 self._drop_state(victim)
             else:
                 self._remove(victim)
@@ -82,7 +83,7 @@ class _Sketch:
 
     def _remove(self, leaf: Path) -> None:
         above = self._unlink(leaf)
-        while above in self.left and not self.children[above] and above not in self.ends:
+        while above in self.left and not self.children.get(above) and above not in self.ends:
             if self.left[above].locks:
                 return
             self.cascaded.add(above)

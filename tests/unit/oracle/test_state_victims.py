@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.oracle.prefix_model import PrefixModel
-from pymllm.oracle.prefix_pages import Hold, Page, Path, Space
+from pymllm.oracle.prefix_pages import Hold, Path, Space
 from pymllm.oracle.state_ends import StateEnds
 from pymllm.oracle.state_victims import is_state_eviction_explained, plan_state_eviction
 
@@ -24,10 +24,8 @@ def make(*states: tuple[int, ...], held: tuple[int, ...] | None = None) -> tuple
     """Two branches of a stem, the left one older, with states at the ends of some prefixes."""
     ends = StateEnds()
     model = PrefixModel(1, states=ends)
-    for access, key in enumerate((LEFT, RIGHT), 1):
-        for end in range(1, len(key) + 1):
-            page = model.pages.setdefault(path(key[:end]), Page((len(model.pages),), True))
-            page.access = access
+    for key in (LEFT, RIGHT):
+        model.commit_insert(model.plan_insert(path(key), range(len(key))))
     ends.slots |= {path(tokens): 10 + at for at, tokens in enumerate(states)}
     if held is not None:
         model.commit_lock(1, Hold(path(held), 0))
