@@ -71,13 +71,13 @@ class Mamba(OwnTree):
         self.states = RecordingStatePool(inner, lambda effect: self.effects.append(effect))
         return self.CACHE(self._size("page_size"), self.pool, self.states, on_node_evict)
 
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of both kinds of memory, and what both pools have left."""
-        sizes = super().sizes()
-        for name in _STATE_SIZES:
-            sizes[name] = getattr(self.cache, name)()
-        sizes["available_track_slots"] = self.states.inner.available_track_slots()
-        return sizes
+    def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
+        """Return what tells the sizes of both kinds of memory, and what both pools have left."""
+        return [
+            *super().size_calls(),
+            *((name, getattr(self.cache, name)) for name in _STATE_SIZES),
+            ("available_track_slots", self.states.inner.available_track_slots),
+        ]
 
     def _set_fault(self, fault: Fault | None) -> None:
         super()._set_fault(fault)

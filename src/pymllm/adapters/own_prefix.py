@@ -106,9 +106,9 @@ class OwnPrefixCache(BaseAdapter, ABC):
         self._nodes: dict[int, Any] = {}
         self._holds: dict[int, tuple[Any, Any]] = {}
         self.pool = self._make_pool()
-        inner = None if self.pool is None else self.pool.inner
-        self._pool_sizes = tuple(name for name in _POOL_SIZES if hasattr(inner, name))
         self.cache = self.make_cache(self._on_node_evict)
+        # Sizes are told after every operation: what to ask for them is looked up once.
+        self._asked = self.size_calls()
 
     @abstractmethod
     def make_cache(self, on_node_evict: Callable[[int], None]) -> Any:
@@ -158,7 +158,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
         self._callbacks_run = 0
         self.is_touched = not isinstance(operation, _READING)
         outcome = super().apply(step, operation)
-        if not isinstance(operation, Fault):
+        if self._fault is not None and not isinstance(operation, Fault):
             self._set_fault(None)
         return outcome
 
@@ -186,11 +186,16 @@ class OwnPrefixCache(BaseAdapter, ABC):
 
     def sizes(self) -> dict[str, int]:
         """Return the cache's sizes, and what the pool has left."""
-        cache, inner = self.cache, None if self.pool is None else self.pool.inner
-        sizes = {name: getattr(cache, name)() for name in _SIZES}
-        for name in self._pool_sizes:
-            sizes[name] = getattr(inner, name)()
-        return sizes
+        return {name: ask() for name, ask in self._asked}
+
+    def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
+        """Return the name of each size and what tells it."""
+        inner = None if self.pool is None else self.pool.inner
+        of_pool = [name for name in _POOL_SIZES if hasattr(inner, name)]
+        return [
+            *((name, getattr(self.cache, name)) for name in _SIZES),
+            *((name, getattr(inner, name)) for name in of_pool),
+        ]
 
     def audit_pool(self) -> tuple[str, ...]:
         """Walk the pool's books, and the table between its halves; ids of the laws that are about them."""

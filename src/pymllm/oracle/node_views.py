@@ -13,6 +13,8 @@ from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = ["SeenPage", "SeenTree", "read_nodes"]
 
+_NUMBERS = {int}
+
 
 @built_through_slots
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,18 @@ def read_nodes(evidence: Evidence, nodes: Iterable[NodeView], page_size: int) ->
 
 
 def _end_of(evidence: Evidence, node: NodeView, ends: dict[int, Path]) -> Path:
-    widths = _widths_of(node.tokens)
-    if len(widths) != 1:
+    width = _width_of(node.tokens)
+    if width is None:
         evidence.refuse("R9", f"tokens of node {node.id}", "some, of one width", node.tokens)
-    space = Space(node.extra_key, *widths)
+    space = node.extra_key, width
     if node.parent is None:
-        return Path(space, node.tokens)
+        return Path(Space(*space), node.tokens)
     above = ends.get(node.parent)
     if above is None:
         evidence.refuse("R9", f"parent of node {node.id}", "a node that was shown", node.parent)
     if above.space != space:
-        evidence.refuse("K1", f"namespace and width of node {node.id}", tuple(above.space), tuple(space))
-    return Path(space, above.tokens + node.tokens)
+        evidence.refuse("K1", f"namespace and width of node {node.id}", tuple(above.space), space)
+    return above.longer_by(node.tokens)
 
 
 def _check_shape(evidence: Evidence, node: NodeView, page_size: int) -> None:
@@ -77,7 +79,9 @@ def _check_shape(evidence: Evidence, node: NodeView, page_size: int) -> None:
         evidence.refuse("X5", f"bytes that the slots of node {node.id} keep", 8 * length, node.kept_bytes)
 
 
-def _widths_of(tokens: Iterable[Token]) -> set[int]:
-    if {*map(type, tokens)} == {int}:  # as most are
-        return {1}
-    return {len(token) if isinstance(token, tuple) else 1 for token in tokens}
+def _width_of(tokens: Iterable[Token]) -> int | None:
+    """Return the width of tokens; ``None`` where there are none, or several widths."""
+    if {*map(type, tokens)} == _NUMBERS:  # as most are
+        return 1
+    widths = {len(token) if isinstance(token, tuple) else 1 for token in tokens}
+    return widths.pop() if len(widths) == 1 else None

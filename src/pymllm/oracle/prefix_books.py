@@ -105,8 +105,9 @@ class PrefixBooks:
 
     def sizes(self) -> dict[str, int]:
         """Return every size of the cache and of its pools."""
-        sizes = self.model.sizes() | self.ledger.sizes()
-        return sizes if self.tracks is None else sizes | self.tracks.sizes()
+        if self.tracks is None:
+            return {**self.model.sizes(), **self.ledger.sizes()}
+        return {**self.model.sizes(), **self.ledger.sizes(), **self.tracks.sizes()}
 
     @property
     def can_follow_evictions(self) -> bool:

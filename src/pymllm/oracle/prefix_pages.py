@@ -44,6 +44,10 @@ class Path(NamedTuple):
         """Return the prefix of the first ``end`` tokens."""
         return _new(Path, (self.space, self.tokens[:end]))
 
+    def longer_by(self, tokens: tuple[Token, ...]) -> Path:
+        """Return the prefix that goes on with these tokens."""
+        return _new(Path, (self.space, self.tokens + tokens))
+
     def covers(self, other: Path) -> bool:
         """Tell whether this is a prefix of ``other``, or equal to it."""
         return self.space == other.space and self.tokens == other.tokens[: len(self.tokens)]
