@@ -62,15 +62,20 @@ def check_ownership(
         owned.append(_joined(pools.kind.cached_slots())[::page_size])
         counted, swa_counted = 0, 0
     pages = np.concatenate([np.empty(0, dtype=np.int64), *owned]) // page_size
-    _check_one_owner(pages, sizes, lives)
     first_slots = torch.from_numpy(pages * page_size)
+    if len(pages):
+        _check_one_owner(pages, sizes, lives)
+        _check_handed_out(pages, first_slots, pools)
+    _check_total("full", config.capacity, pools.full_available_size(), counted + len(pages) * page_size)
+    _check_halves(config, pools, first_slots, swa_counted)
+
+
+def _check_handed_out(pages: np.ndarray, first_slots: torch.Tensor, pools: EnginePools) -> None:
     handed_out = pools.allocator.is_handed_out(first_slots).cpu().numpy()
     if not handed_out.all():
         raise InvariantViolation(
             "E2", f"page {int(pages[~handed_out][0])} is free, but a request or the cache names it"
         )
-    _check_total("full", config.capacity, pools.full_available_size(), counted + len(pages) * page_size)
-    _check_halves(config, pools, first_slots, swa_counted)
 
 
 def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor, counted: int) -> None:
@@ -160,7 +165,9 @@ def check_track_slots(pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
 
 def _rows_of(pools: EnginePools, lives: Sequence[LiveRequest]) -> list[np.ndarray]:
     """Read the rows of requests, at once: a slice of an array costs a tenth of a slice of a tensor."""
-    longest = max((live.length for live in lives), default=0)
+    if not lives:
+        return []
+    longest = max([live.length for live in lives])
     table = pools.rows.req_to_token[:, :longest].cpu().numpy()
     return [table[live.row] for live in lives]
 
@@ -184,7 +191,7 @@ def _check_held_prefix(live: LiveRequest, row: np.ndarray, pools: EnginePools) -
 
 def _check_one_owner(pages: np.ndarray, owned: Sequence[int], lives: Sequence[LiveRequest]) -> None:
     counts = np.bincount(pages)
-    if len(pages) and counts.max() > 1:
+    if counts.max() > 1:
         page = int(counts.argmax())
         owners = np.searchsorted(np.cumsum(owned), np.flatnonzero(pages == page), side="right").tolist()
         names = [f"request {lives[at].request_id}" if at < len(lives) else "the cache" for at in owners]

@@ -113,9 +113,9 @@ class SimulatedForward:
             if stray:
                 raise InvariantViolation("E5", f"the padding of a batch names slot {stray[0]}")
             index, expected = torch.from_numpy(batch), kv_fingerprints(prefixes, _PLACES[parts])
-            values = np.empty((len(expected), len(batch)), dtype=np.int64)
-            values[:, : len(named)], values[:, len(named) :] = expected, garbage
-            keys_values = torch.from_numpy(values).view(*values.shape, 1, 1).to(pool.device).unbind()
+            values = np.empty((len(expected), len(batch), 1, 1), dtype=np.int64)
+            values[:, : len(named), 0, 0], values[:, len(named) :, 0, 0] = expected, garbage
+            keys_values = torch.from_numpy(values).to(pool.device).unbind()
             for layer in range(_LAYERS):
                 pool.set_kv_buffer(layer, index, *keys_values[2 * layer : 2 * layer + 2])
             self._written[parts][:, named] = expected

@@ -223,10 +223,11 @@ class EngineMemory:
         new = self.allocate(self.pages_up(max(0, tokens - in_page)), [live.times]) if tokens else None
         if new is None:
             return None
-        slots = new[:tokens]
-        if in_page:
-            rest = torch.arange(min(in_page, tokens), dtype=new.dtype, device=new.device)
-            slots = torch.cat([rest + (live.last_slot + 1), new[: tokens - len(rest)]])
+        slots, in_last_page = new[:tokens], min(in_page, tokens)
+        if in_last_page:
+            first = live.last_slot + 1
+            rest = torch.arange(first, first + in_last_page, dtype=new.dtype, device=new.device)
+            slots = torch.cat([rest, new[: tokens - in_last_page]]) if in_last_page < tokens else rest
         self.pools.rows.write((live.row, slice(live.length, live.length + tokens)), slots)
         live.last_slot = int(slots[-1])
         return slots

@@ -32,6 +32,9 @@ class KVPart(enum.IntEnum):
     SWA_K = 2
     SWA_V = 3
 
+    # That of an enumeration is a call in Python: naming buffers by their parts took a tenth of a small write.
+    __hash__ = int.__hash__
+
 
 def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
     """Fingerprint every prefix of a token sequence.
