@@ -229,7 +229,7 @@ class EngineMemory:
             rest = torch.arange(first, first + in_last_page, dtype=new.dtype, device=new.device)
             slots = torch.cat([rest, new[: tokens - in_last_page]]) if in_last_page < tokens else rest
         self.pools.rows.write((live.row, slice(live.length, live.length + tokens)), slots)
-        live.last_slot = int(slots[-1])
+        live.last_slot = int(slots.cpu().numpy()[-1])
         return slots
 
     # -- sharing ---------------------------------------------------------------------------------------
