@@ -32,6 +32,7 @@ class _Buffer:
     record: np.ndarray  # all rows on the host, a copy
     dtype: torch.dtype
     recurrence: Recurrence
+    garbage: np.ndarray  # what padding carries, in the form of `record`
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Read rows as int64, shape ``(rows, elements)``."""
@@ -54,14 +55,17 @@ class _Buffer:
         layers, _, elements = self.record.shape
         return bits_of(values, self.dtype).reshape(-1, layers, elements).transpose(1, 0, 2)
 
-    def write(self, rows: np.ndarray, values: np.ndarray, named: np.ndarray) -> None:
-        """Write rows, and take note of the first of them, which are ``named``: the others are padding."""
-        written = self.bits_of(values)
+    def write(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Write rows, and take note of them; as a padded batch does, write garbage into row 0."""
+        written, padding = self.bits_of(values), self.garbage[:, : -len(rows) % BATCH_MULTIPLE]
+        self.record[:, rows] = written
         if self.host is not None:
             self.host[:, rows] = written
+            if padding.size:
+                self.host[:, 0] = padding[:, -1]
         else:  # pragma: needs cuda
-            self.bits.index_copy_(1, self._index(rows), torch.from_numpy(written).to(self.bits.device))
-        self.record[:, named] = written[:, : len(named)]
+            whole = torch.from_numpy(np.concatenate([written, padding], axis=1)).to(self.bits.device)
+            self.bits.index_copy_(1, self._index(padded(rows)), whole)
 
     def _index(self, rows: np.ndarray) -> torch.Tensor:  # pragma: needs cuda
         return torch.from_numpy(rows).to(self.bits.device)
@@ -95,17 +99,13 @@ class SimulatedRecurrent:
     def __init__(self, pool: StatePool, seed: int) -> None:
         self.checked_states = 0
         self._buffers = [
-            _make_buffer("recurrent_state", pool.recurrent_state, 1),
-            _make_buffer("conv_state", pool.conv_state, 2),
+            _make_buffer("recurrent_state", pool.recurrent_state, 1, seed),
+            _make_buffer("conv_state", pool.conv_state, 2, seed),
         ]
         kinds = [buffer.recurrence for buffer in self._buffers]
         self._recurrence = Recurrence.side_by_side(kinds)
         ends = [*accumulate(kind.elements for kind in kinds)]
         self._columns = [slice(end - kind.elements, end) for end, kind in zip(ends, kinds, strict=True)]
-        # Drawn once: what padding carries only has to be no state of anybody's.
-        most = max(kind.elements for kind in kinds)
-        drawn = np.random.default_rng(seed).integers(1, 100, (BATCH_MULTIPLE, most))
-        self._garbage = np.concatenate([drawn[:, : kind.elements] for kind in kinds], axis=1)
 
     # -- what the engine does to states ------------------------------------------------------------------
 
@@ -145,11 +145,9 @@ class SimulatedRecurrent:
         return np.concatenate([buffer.read(rows) for buffer in self._buffers], axis=1)
 
     def _write(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Write rows of each buffer and, as a padded batch does, garbage into row 0."""
-        batch = padded(rows)
-        written = np.concatenate([values, self._garbage[: len(batch) - len(rows)]])
-        for buffer, part in zip(self._buffers, self._parts(written), strict=True):
-            buffer.write(batch, part, rows)
+        """Write rows of each buffer."""
+        for buffer, part in zip(self._buffers, self._parts(values), strict=True):
+            buffer.write(rows, part)
 
     def _parts(self, values: np.ndarray) -> list[np.ndarray]:
         """Cut values of all buffers into those of each."""
@@ -218,8 +216,12 @@ class SimulatedRecurrent:
                 )
 
 
-def _make_buffer(name: str, states: torch.Tensor, salt: int) -> _Buffer:
+def _make_buffer(name: str, states: torch.Tensor, salt: int, seed: int) -> _Buffer:
     view = states.flatten(2)
     bits, model = bit_view(view), RecurrentStates((view.shape[0], view.shape[2]), view.dtype, salt)
     host = bits.numpy() if bits.device.type == "cpu" else None
-    return _Buffer(name, bits, host, bits.cpu().numpy().copy(), view.dtype, model.recurrence)
+    record, layers = bits.cpu().numpy().copy(), bits.shape[0]
+    # Drawn once: what padding carries only has to be no state of anybody's.
+    drawn = np.random.default_rng(seed).integers(1, 100, (BATCH_MULTIPLE, model.recurrence.elements))
+    garbage = bits_of(drawn, view.dtype).reshape(BATCH_MULTIPLE, layers, -1).transpose(1, 0, 2)
+    return _Buffer(name, bits, host, record, view.dtype, model.recurrence, garbage)

@@ -31,11 +31,17 @@ class LiveSequence(ABC):
         Prompt tokens that an unlimited cache would serve.
     length : int
         Tokens whose KV is there.
+
+    Attributes
+    ----------
+    request_id : int
+        Id of the request.
     """
 
     request: Request
     place: int
     ceiling_tokens: int = 0
+    request_id: int = field(init=False)
     prompt_length: int = field(init=False)
     final_length: int = field(init=False)
     length: int = 0
@@ -45,13 +51,9 @@ class LiveSequence(ABC):
     _fingerprints: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        self.request_id = self.request.request_id
         self.prompt_length = self.request.prompt_length
         self.final_length = self.request.prompt_length + self.request.output_length - 1
-
-    @property
-    def request_id(self) -> int:
-        """Id of the request."""
-        return self.request.request_id
 
     @property
     def namespace(self) -> str | int | None:
