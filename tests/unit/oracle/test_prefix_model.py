@@ -236,3 +236,20 @@ def test_a_reset_forgets_everything_that_was_cached_or_held() -> None:
 def test_the_parent_of_a_page_is_one_page_shorter() -> None:
     """R5: it becomes a leaf when its last child goes."""
     assert PrefixModel(2).parent(path(1, 2, 3, 4)) == path(1, 2)
+
+
+def test_children_are_those_of_a_recount() -> None:
+    """R9: as pages come and go, for paths with cached pages directly below, the root among them."""
+    model, left, right = PrefixModel(1), path(1, 2, 3), path(1, 4)
+    put(model, left, 10)
+    put(model, right, 20)
+    put(model, path(1, 2, extra_key="a"), 30)
+    assert model.children == {left.upto(0): 1, left.upto(1): 2, left.upto(2): 1} | {
+        path(extra_key="a"): 1,
+        path(1, extra_key="a"): 1,
+    }
+    model.commit_evict([left, left.upto(2)], [])
+    assert model.children[left.upto(1)] == 1
+    assert left.upto(2) not in model.children
+    model.reset()
+    assert model.children == {}
