@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
 from benchmarks.peers.__main__ import chosen, gate, main
+from benchmarks.peers.contenders import CONTENDERS, describe
 from benchmarks.peers.run import Options, all_scenarios, play
 from benchmarks.peers.table import make_markdown, make_table
 from pymllm.instrument.peer_comparison import OURS, make_row
@@ -142,6 +144,20 @@ def test_one_command_prints_the_table_and_writes_the_document(
         main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
+
+
+def test_who_is_not_installed_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All peers by the environment that times them."""
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    told = {peer.PACKAGE: describe(peer, kind).reason for kind, peers in CONTENDERS.items() for peer in peers}
+    assert told.pop(OURS) is None
+    assert sorted(told) == ["megatron-core", "sglang", "vllm"]
+    for package, reason in told.items():
+        assert reason == f"{package} is not installed; tox -e bench-peers installs it"
 
 
 @pytest.mark.parametrize(
