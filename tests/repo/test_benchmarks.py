@@ -184,8 +184,9 @@ def test_what_cannot_be_is_refused_before_anything_is_played(
 def test_a_profile_is_of_an_adapter_and_of_something_played(capsys: pytest.CaptureFixture[str]) -> None:
     """One that does not exist, and no operations at all, have no shares of time."""
     for profile, words in (
-        (verify_profile, ["nosuch"]),
-        (verify_profile, ["rows", "--examples", "0"]),
+        (verify_profile, ["--adapter", "nosuch"]),
+        (verify_profile, ["--adapter", "rows", "--examples", "0"]),
+        (soak_profile, ["--adapter", "nosuch"]),
         (soak_profile, ["--operations", "0"]),
     ):
         with pytest.raises(SystemExit) as ended:
@@ -208,7 +209,8 @@ def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_time_of_a_verification_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each adapter, in shares of all samples; what is broken is made smaller, too."""
-    assert verify_profile.main(["rows", "faulty-merging-failure", "--examples", "2"]) == 0
+    options = ["--adapter", "rows", "--adapter", "faulty-merging-failure", "--examples", "2"]
+    assert verify_profile.main(options) == 0
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()
     )
