@@ -256,7 +256,9 @@ class MambaRadixCache(BasePrefixCache):
         ------
         TypeError, ValueError
             A key, value or state that does not fit; a state whose key is empty or not page-aligned; or a page
-            of slots that is not one page of the pool (checked where the pool checks ownership).
+            of slots that is not one page of the pool (where the pool checks ownership; elsewhere only the
+            first and the last page are looked at, and one that is mixed up in between is kept as the page
+            that begins at its first slot).
         OwnershipError
             A track slot that is 0, negative, 2**63 or more, or not handed out (the last where the pool has
             ``is_track_slot_handed_out``, as `GDNPool` has).

@@ -229,7 +229,9 @@ class RadixCache(BasePrefixCache):
         ------
         TypeError, ValueError
             A key or value that does not fit, a length that is no int or outside ``0 .. len(key)``, or a page
-            of slots that is not one page of the pool (checked where the pool checks ownership).
+            of slots that is not one page of the pool (where the pool checks ownership; elsewhere only the
+            first and the last page are looked at, and one that is mixed up in between is kept as the page
+            that begins at its first slot).
         OwnershipError
             Windows, where the pool checks ownership: window halves that are still there before
             ``swa_evicted_seqlen``, or gone after it.
