@@ -6,6 +6,7 @@ What is no answer is the adapter's fault, however late it comes, and never booke
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 from pymllm.conformance.smoke_program import LEGAL_RESULTS
 from pymllm.oracle.operations import Operation
@@ -56,7 +57,7 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     return None
 
 
-def _are_counts(sizes: dict[object, object]) -> bool:
+def _are_counts(sizes: dict[Any, Any]) -> bool:
     # A loop: for the few sizes that there are it takes half the time of sets of their types.
     for name, count in sizes.items():  # noqa: SIM110
         if type(name) is not str or type(count) is not int:
