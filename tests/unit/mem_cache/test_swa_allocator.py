@@ -176,13 +176,17 @@ NOTHING = pytest.mark.parametrize(
 
 
 @NOTHING
+@pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("name", ["free", "free_swa"])
-def test_an_empty_tensor_frees_nothing(make: Make, name: str, nothing: torch.Tensor) -> None:
-    """X1: in both pools."""
-    allocator = make()
-    alloc(allocator, 2)
+def test_an_empty_tensor_frees_nothing(make: Make, name: str, checked: bool, nothing: torch.Tensor) -> None:
+    """X1: in both pools, and where a half is gone."""
+    allocator = make(check_ownership=checked)
+    slots = alloc(allocator, 3)
     getattr(allocator, name)(nothing)
-    assert sizes(allocator) == (6, 4)
+    assert sizes(allocator) == (5, 3)
+    allocator.free_swa(slots[1:2])
+    getattr(allocator, name)(nothing)
+    assert sizes(allocator) == (5, 4)
 
 
 @pytest.mark.parametrize("name", ["free", "free_swa"])
