@@ -132,8 +132,15 @@ def make_table(rows: Iterable[tuple[str, Shares]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for, and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.soak_profile")
-    parser.add_argument("--adapter", action="append", choices=[entry.name for entry in OWN], default=[])
-    parser.add_argument("--operations", type=int, default=10_000, help="of each campaign")
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        choices=[entry.name for entry in OWN],
+        default=[],
+        metavar="NAME",
+        help="one of our own, such as radix; may be repeated (default: all of them)",
+    )
+    parser.add_argument("--operations", type=int, default=10_000, metavar="N", help="of each campaign")
     options = parser.parse_args(arguments)
     if options.operations < 1:
         parser.error(f"--operations must be 1 or more, got {options.operations}")

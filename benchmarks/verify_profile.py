@@ -157,17 +157,23 @@ def make_markdown(profiles: Sequence[Profile]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.verify_profile", description=__doc__)
-    parser.add_argument("adapters", nargs="*", metavar="ADAPTER", help="default: all of our own classes")
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="such as radix; may be repeated (default: all of our own)",
+    )
     parser.add_argument("--examples", type=int, default=10, metavar="N", help="programs (default: 10)")
     options = parser.parse_args(arguments)
     if options.examples < 1:
         parser.error(f"--examples must be 1 or more, got {options.examples}")
     try:
-        for name in options.adapters:
+        for name in options.adapter:
             find_adapter(name)
     except UsageError as error:
         parser.error(str(error))
-    names = options.adapters or [entry.name for entry in OWN]
+    names = options.adapter or [entry.name for entry in OWN]
     profile(names[0], 1)  # what is loaded and compiled once is nobody's share
     print(make_markdown([profile(name, options.examples) for name in names]))
     return 0

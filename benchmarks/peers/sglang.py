@@ -18,7 +18,7 @@ from pymllm.adapters.sglang_unified import kind_of_memory
 def missing_sglang() -> str | None:
     """Say why its modules cannot be imported, if they cannot."""
     try:
-        sglang_version()
+        sglang_version("bench-peers")
         load_sglang("mem_cache.radix_cache")
     except ImportError as error:
         return str(error)

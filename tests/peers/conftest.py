@@ -1,4 +1,4 @@
-"""Other people's packages: their tests run where `tox -e peers` has installed them."""
+"""Other people's packages: their tests run where `tox -e peers` or `peers-older` has installed them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ if importlib.util.find_spec("sglang") is None:
 
     def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         """Skip what needs a package that is not there."""
-        missing = pytest.mark.skip(reason="sglang is not installed; tox -e peers installs it")
+        missing = pytest.mark.skip(
+            reason="sglang is not installed; tox -e peers and tox -e peers-older install it"
+        )
         for item in items:
             if "peers" in item.path.parts:
                 item.add_marker(missing)

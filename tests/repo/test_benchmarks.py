@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.code_hash import code_of, sources_of
 from benchmarks.conftest import pytest_benchmark_compare_machine_info, pytest_benchmark_update_json
 from benchmarks.machine import machine_facts
 from benchmarks.peers.__main__ import chosen, gate, main
+from benchmarks.peers.contenders import CONTENDERS, describe
 from benchmarks.peers.run import Options, all_scenarios, play
 from benchmarks.peers.table import make_markdown, make_table
 from pymllm.instrument.peer_comparison import OURS, make_row
@@ -144,6 +146,20 @@ def test_one_command_prints_the_table_and_writes_the_document(
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
 
 
+def test_who_is_not_installed_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All peers by the environment that times them."""
+
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    told = {peer.PACKAGE: describe(peer, kind).reason for kind, peers in CONTENDERS.items() for peer in peers}
+    assert told.pop(OURS) is None
+    assert sorted(told) == ["megatron-core", "sglang", "vllm"]
+    for package, reason in told.items():
+        assert reason == f"{package} is not installed; tox -e bench-peers installs it"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -168,8 +184,9 @@ def test_what_cannot_be_is_refused_before_anything_is_played(
 def test_a_profile_is_of_an_adapter_and_of_something_played(capsys: pytest.CaptureFixture[str]) -> None:
     """One that does not exist, and no operations at all, have no shares of time."""
     for profile, words in (
-        (verify_profile, ["nosuch"]),
-        (verify_profile, ["rows", "--examples", "0"]),
+        (verify_profile, ["--adapter", "nosuch"]),
+        (verify_profile, ["--adapter", "rows", "--examples", "0"]),
+        (soak_profile, ["--adapter", "nosuch"]),
         (soak_profile, ["--operations", "0"]),
     ):
         with pytest.raises(SystemExit) as ended:
@@ -192,7 +209,8 @@ def test_the_time_of_a_soak_is_told_by_part(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_time_of_a_verification_is_told_by_part(capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each adapter, in shares of all samples; what is broken is made smaller, too."""
-    assert verify_profile.main(["rows", "faulty-merging-failure", "--examples", "2"]) == 0
+    options = ["--adapter", "rows", "--adapter", "faulty-merging-failure", "--examples", "2"]
+    assert verify_profile.main(options) == 0
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()
     )

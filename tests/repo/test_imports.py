@@ -23,8 +23,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "core": ({"errors", "mem_cache"}, {"numpy", "torch"}),
     "invariants": ({"errors", "mem_cache", "core"}, {"numpy", "torch"}),
     "workloads": ({"errors", "mem_cache", "core", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
-    # The judge shares nothing with what it judges: that independence is what it is for.
-    "oracle": ({"errors"}, set()),
+    # The judge shares nothing with what it judges: that independence is what it is for. It judges no files.
+    "oracle": ({"errors", "text_file"}, set()),
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.oracle.given_numbers import resolve_spans
 from pymllm.oracle.history import Config, Header
-from pymllm.oracle.operations import OPERATIONS_OF, SPAN_LIMIT, Operation, Span
+from pymllm.oracle.operations import OPERATIONS_OF, Operation, Span
 from pymllm.oracle.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
 from pymllm.oracle.records import name_of
 
@@ -172,20 +173,7 @@ class BaseAdapter:
         ProgramError
             A step gave fewer, or none.
         """
-        found: list[int] = []
-        for span in spans:
-            if span.stop - span.start > SPAN_LIMIT:
-                raise ProgramError(f"{span} stands for more than {SPAN_LIMIT:,} numbers")
-            if span.step == 0:
-                found += range(span.start, span.stop)
-                continue
-            given = self._given.get(span.step, ())
-            if not 0 <= span.start <= span.stop <= len(given):
-                raise ProgramError(
-                    f"step {span.step} gave {len(given)} numbers, not {span.start}..{span.stop}"
-                )
-            found += given[span.start : span.stop]
-        return found
+        return resolve_spans(spans, self._given)
 
 
 def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:

@@ -15,7 +15,7 @@ from pymllm.mem_cache.base_prefix_cache import EvictResult, MatchResult, RadixKe
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.radix_tree import RadixTree, _chain
-from pymllm.mem_cache.sliding_window import SlidingWindow
+from pymllm.mem_cache.sliding_window import SlidingWindow, WindowVictims
 from pymllm.mem_cache.tree_node import TreeNode
 
 __all__ = [
@@ -51,9 +51,12 @@ class FaultyRadix(Faulty, Radix):
     def make_cache(self, on_node_evict: Callable[[int], None]) -> RadixCache:
         """Build the cache and put the parts in, before anything is in them."""
         cache = super().make_cache(on_node_evict)
-        cache._tree = self.TREE(TreeNode, cache.page_size, cache.device)
-        if cache.sliding_window_size is not None:
-            cache._window = self.WINDOW(cache._tree, cache.sliding_window_size)
+        if cache.sliding_window_size is None:
+            cache._tree = self.TREE(TreeNode, cache.page_size, cache.device)
+        else:
+            victims: WindowVictims[TreeNode] = WindowVictims()
+            cache._tree = self.TREE(TreeNode, cache.page_size, cache.device, victims=victims)
+            cache._window = self.WINDOW(cache._tree, victims, cache.sliding_window_size)
         cache._callbacks = self.CALLBACKS()
         return cache
 
@@ -66,15 +69,13 @@ class _EvictsLocked(RadixCache):
         held = [(node, node.lock_ref) for node in self._tree.nodes() if node.lock_ref]
         for node, _ in held:
             node.lock_ref = 0
-            if not node.children:
-                self._tree.leaves.add(node)
+            self._tree.victims.place(node)
         try:
             return super().evict(num_tokens, swa_num_tokens)
         finally:
             for node, locks in held:
                 node.lock_ref = locks
-                if node in self._tree.leaves:
-                    self._tree.leaves.discard(node)
+                self._tree.victims.place(node)
 
 
 class LockedVictims(FaultyRadix):
@@ -176,12 +177,12 @@ class GreedyEviction(FaultyRadix):
 
 
 class _FreesOneByOne(RadixCache):
-    def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
+    def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
         try:
             for node in plan.removed:
                 self.pool.free(node.value)
         except BaseException:
-            call_off()
+            plan.call_off()
             raise
 
 
@@ -207,8 +208,7 @@ class OpenCallbacks(FaultyRadix):
 
 class _CountsLeaves(RadixCache):
     def evictable_size(self) -> int:
-        leaves = (node for node in self._tree.nodes() if self._tree.is_evictable_leaf(node))
-        return sum(len(leaf.value) for leaf in leaves if leaf.value is not None)
+        return sum(leaf._length for leaf in self._tree.victims.leaves)
 
 
 class LeavesOnly(FaultyRadix):

@@ -10,7 +10,7 @@ from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
-from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
+from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.tree_node import TreeNode
 
 __all__ = [
@@ -65,8 +65,8 @@ class StaleMatches(_Windowed):
 
 
 class _HoldsAPageLess(SlidingWindow[TreeNode]):
-    def __init__(self, tree: RadixTree[TreeNode], size: int) -> None:
-        super().__init__(tree, size)
+    def __init__(self, tree: RadixTree[TreeNode], victims: WindowVictims[TreeNode], size: int) -> None:
+        super().__init__(tree, victims, size)
         self.span -= tree.page_size
 
 

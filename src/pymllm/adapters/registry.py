@@ -102,7 +102,7 @@ PEERS: tuple[AdapterEntry, ...] = (
     ),
     AdapterEntry("sglang-rows", "pymllm.adapters.sglang_rows:SglangRows", "sglang's ReqToTokenPool"),
 )
-"""Other people's, where their package is installed (``tox -e peers``); each is loaded when it is built."""
+"""Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
 _FAULTY = {
     "faulty_slots": {

@@ -30,6 +30,9 @@ __all__ = [
 NEWER, OLDER = "0.5.23", "0.5.15"
 """The versions that the adapters were tried with; constraints/peers-alone.txt and peers-older.txt."""
 
+_ENVIRONMENTS = {NEWER: "peers", OLDER: "peers-older"}
+"""Environments of tox.ini that install them."""
+
 STAND_INS: dict[str, str] = {
     "triton": "compiles kernels, none of which is launched on a CPU",
     "tvm_ffi": "loads kernels of collective operations",
@@ -65,18 +68,23 @@ def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str
     return frozenset(str(config.get("also", "")).split())
 
 
-def sglang_version() -> str:
+def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
     """Return the version of sglang that is installed.
+
+    Parameters
+    ----------
+    environment : str
+        Of tox.ini, with what the caller needs.
 
     Raises
     ------
     ImportError
-        There is none.
+        There is none; says what installs it.
     """
     try:
         return importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:
-        raise ImportError("sglang is not installed; tox -e peers installs it") from None
+        raise ImportError(f"sglang is not installed; tox -e {environment} installs it") from None
 
 
 def require_version(known: str) -> None:
@@ -97,9 +105,13 @@ def require_version(known: str) -> None:
     A call that another version does not have, or that means something else there, would be taken for an
     error of its cache.
     """
-    version = sglang_version()
+    environment = _ENVIRONMENTS[known]
+    version = sglang_version(environment)
     if version != known:
-        raise ImportError(f"sglang {version} is not the version that this adapter knows, {known}")
+        raise ImportError(
+            f"sglang {version} is not the version that this adapter knows, {known}; "
+            f"tox -e {environment} installs it"
+        )
 
 
 def load_sglang(module: str) -> Any:

@@ -46,36 +46,30 @@ def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
     if mode == "off" or sys.stderr is None or (mode == "auto" and not sys.stderr.isatty()):
         yield None
         return
-    start = time.monotonic()
     if not sys.stderr.isatty():
-        yield _lines(start)
+        yield _now_and_then(
+            _SECONDS_BETWEEN_LINES, lambda *known: click.echo(describe_progress(*known), err=True)
+        )
         return
     with Live(console=Console(file=sys.stderr), auto_refresh=False, transient=True) as live:
-        drawn, memory = start, _MemoryWords()
-
-        def draw(totals: Totals) -> None:
-            nonlocal drawn
-            now = time.monotonic()
-            if now - drawn >= _SECONDS_BETWEEN_DRAWS:
-                seconds = now - start
-                live.update(progress_table(totals, seconds, memory.at(seconds, totals)), refresh=True)
-                drawn = now
-
-        yield draw
+        yield _now_and_then(
+            _SECONDS_BETWEEN_DRAWS, lambda *known: live.update(progress_table(*known), refresh=True)
+        )
 
 
-def _lines(start: float) -> Callable[[Totals], None]:
-    said, memory = start, _MemoryWords()
+def _now_and_then(pause: float, tell: Callable[[Totals, float, str], None]) -> Callable[[Totals], None]:
+    """Return a function that passes totals on, with the seconds so far and what is known of memory."""
+    start = told = time.monotonic()
+    memory = _MemoryWords()
 
-    def say(totals: Totals) -> None:
-        nonlocal said
+    def look(totals: Totals) -> None:
+        nonlocal told
         now = time.monotonic()
-        if now - said >= _SECONDS_BETWEEN_LINES:
-            seconds = now - start
-            click.echo(describe_progress(totals, seconds, memory.at(seconds, totals)), err=True)
-            said = now
+        if now - told >= pause:
+            tell(totals, now - start, memory.at(now - start, totals))
+            told = now
 
-    return say
+    return look
 
 
 class _MemoryWords:

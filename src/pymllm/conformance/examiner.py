@@ -80,7 +80,8 @@ class Examiner:
         AdapterError
             What came back is no answer (`pymllm.conformance.answers`), or nothing did: the step has none.
         """
-        number, steps = self.next_step if step is None else step, self.history.steps
+        steps = self.history.steps
+        number = step if step is not None else steps[-1].number + 1 if steps else 1
         try:
             outcome = apply_step(self.adapter, number, operation, self.history)
         except BaseException:  # an interrupt, too, leaves behind what nobody can judge

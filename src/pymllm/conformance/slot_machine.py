@@ -285,10 +285,9 @@ class SlotMachine(PoolMachine):
 
     def _slots(self, page: int) -> list[int]:
         """Return the slots of a held page that its allocation answered: those that a program can name."""
-        slots = range(page * self.page_size, (page + 1) * self.page_size)
-        origin = self.judge.given.origin
-        own = origin(slots[0])
-        return [slot for slot in slots if origin(slot) == own]
+        first, origin = page * self.page_size, self.judge.given.origin
+        own = origin(first)
+        return [first, *[slot for slot in range(first + 1, first + self.page_size) if origin(slot) == own]]
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:
         return self.judge.given.name(slots)

@@ -14,16 +14,17 @@ import torch
 
 from pymllm.invariants.radix_tree import (
     check_hashes,
-    check_leaf_order,
     check_locks,
     check_order,
     check_recency,
     check_sizes,
     check_slots,
     check_structure,
+    check_waiting,
     fail,
 )
 from pymllm.invariants.subject import check_subject
+from pymllm.mem_cache.cached_states import StateVictims
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 
 __all__ = ["check_mamba_radix_cache"]
@@ -60,9 +61,7 @@ def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
     _check_state_locks(cache, nodes)
     check_recency(tree, nodes)
     _check_sizes(cache, nodes, with_state)
-    check_leaf_order(tree, nodes)
-    unlocked = [node for node in with_state if not node.mamba_lock_ref]
-    check_order("M5", "states without a lock", cache._states.unlocked, unlocked)
+    _check_victims(cache._states.victims, nodes)
     _check_list("full_lru", cache.full_lru, nodes, nodes)
     _check_list("mamba_lru", cache.mamba_lru, nodes, with_state)
     check_hashes(tree, nodes)
@@ -104,6 +103,22 @@ def _check_sizes(
     check_sizes(cache, recounts)
 
 
+# -- victims -------------------------------------------------------------------------------------------
+
+
+def _check_victims(victims: StateVictims, nodes: Sequence[MambaTreeNode]) -> None:
+    """Tell again which leaves and which states may go, and compare the orders with them (R5, M5)."""
+    leaves = [node for node in nodes if not node.children and not node.full_lock_ref]
+    bare = [node for node in leaves if node.mamba_value is None]
+    with_state = [node for node in leaves if node.mamba_value is not None]
+    inner = [node for node in nodes if node.children and node.mamba_value is not None]
+    unlocked = [node for node in inner if not node.mamba_lock_ref]
+    check_order("R5", "unlocked leaves without a state", victims.bare_leaves, bare)
+    check_order("R5", "unlocked leaves with a state", victims.leaves, with_state)
+    check_order("M5", "inner nodes with a state without a lock", victims.inner, unlocked)
+    check_waiting("M5", nodes, (victims.bare_leaves, victims.leaves, victims.inner))
+
+
 # -- the lists -----------------------------------------------------------------------------------------
 
 
@@ -117,14 +132,15 @@ def _check_list(
     found = _walk(name, lru.head, lru.tail, forward, len(members))
     if _walk(name, lru.tail, lru.head, backward, len(members)) != found[::-1]:
         fail("M8", f"{name} has other members in the other direction")
-    if len(found) != len(members) or set(found) != set(members) or lru._members != set(members):
-        ids = sorted(node.id for node in set(found).union(lru._members).symmetric_difference(members))
-        fail("M8", f"{name} links {len(found)} nodes and knows {len(lru._members)}; these differ: {ids}")
+    known = {node for node in nodes if node in lru}
+    if not len(found) == len(lru) == len(members) or set(found) != set(members) or known != set(members):
+        ids = sorted(node.id for node in known.union(found).symmetric_difference(members))
+        fail("M8", f"{name} links {len(found)} nodes and counts {len(lru)}; these differ: {ids}")
     for newer, older in pairwise(found):
         if (newer.last_access_time, newer._depth) <= (older.last_access_time, older._depth):
             fail("M8", f"{name} has node {newer.id} before node {older.id}, which is no older")
     for node in nodes:
-        if node not in lru._members and (getattr(node, forward), getattr(node, backward)) != (None, None):
+        if node not in lru and (getattr(node, forward), getattr(node, backward)) != (None, None):
             fail("M8", f"node {node.id} is not in {name} and still linked to a neighbour there")
 
 

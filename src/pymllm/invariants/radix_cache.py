@@ -22,6 +22,7 @@ from pymllm.invariants.radix_tree import (
     check_sizes,
     check_slots,
     check_structure,
+    check_waiting,
     fail,
 )
 from pymllm.invariants.subject import check_subject
@@ -64,9 +65,13 @@ def check_radix_cache(cache: RadixCache) -> None:
         _check_tombstones(cache, nodes)
     _check_sizes(cache, nodes)
     check_leaf_order(tree, nodes)
-    if cache._window is not None:
-        alive = [node for node in nodes if not node.swa_tombstone and not node.swa_lock_ref]
-        check_order("S3", "alive nodes without a window lock", cache._window.unlocked, alive)
+    if cache._window is None:
+        check_waiting("R5", nodes, (tree.victims.leaves,))
+    else:
+        inner = [n for n in nodes if n.children and not n.swa_tombstone and not n.swa_lock_ref]
+        victims = cache._window.victims
+        check_order("S3", "alive inner nodes without a window lock", victims.inner, inner)
+        check_waiting("S3", nodes, (victims.leaves, victims.inner))
     check_hashes(tree, nodes)
     if cache.pool is not None and nodes:
         _check_slots(cache, nodes)

@@ -28,6 +28,7 @@ __all__ = [
     "check_sizes",
     "check_slots",
     "check_structure",
+    "check_waiting",
     "fail",
 ]
 
@@ -55,6 +56,8 @@ def check_structure(tree: RadixTree[NodeT]) -> list[NodeT]:
                 fail("R9", f"node {child.id} is a child of node {node.id} but names another parent")
             if child._owner is not tree.epoch:
                 fail("R9", f"node {child.id} is in the tree but marked as gone")
+            if node._only_child is not None and (node._only_child is not child or len(node.children) > 1):
+                fail("R9", f"node {node.id} takes node {node._only_child.id} for its only child")
             _check_edge(tree, node, child, filed_under)
             nodes.append(child)
             pending.append(child)
@@ -140,19 +143,28 @@ def check_recency(tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
 def check_leaf_order(tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
     """Compare the order that phase 1 takes its victims from with the unlocked leaves (R5)."""
     leaves = [node for node in nodes if not node.children and not node.lock_ref]
-    check_order("R5", "unlocked leaves", tree.leaves, leaves)
+    check_order("R5", "unlocked leaves", tree.victims.leaves, leaves)
 
 
 def check_order(law: str, what: str, order: VictimOrder[NodeT], members: Sequence[NodeT]) -> None:
     """Compare an order of victims with the nodes that may be taken, and its oldest with a scan."""
-    if len(order) != len(members):
-        fail(law, f"the order of {what} has {len(order)} members, there are {len(members)}")
+    waiting = list(order)
+    known = set(waiting)
+    if not len(order) == len(waiting) == len(members):
+        fail(law, f"the order of {what} counts {len(order)}, has {len(waiting)}; there are {len(members)}")
     for node in members:
-        if node not in order:
+        if node not in order or node not in known:
             fail(law, f"node {node.id} is missing from the order of {what}")
     oldest = min(members, key=lambda node: (node.last_access_time, node._depth), default=None)
     if order.oldest() is not oldest:
         fail(law, f"the oldest of the {what} is {oldest}, the order says {order.oldest()}")
+
+
+def check_waiting(law: str, nodes: Sequence[NodeT], orders: Sequence[VictimOrder[NodeT]]) -> None:
+    """Compare the number of nodes that say that they wait somewhere with the orders' members."""
+    waiting = sum(node._order is not None for node in nodes)
+    if waiting != sum(map(len, orders)):
+        fail(law, f"{waiting} nodes say that they wait, the orders have {sum(map(len, orders))}")
 
 
 # -- hashes and slots ----------------------------------------------------------------------------------

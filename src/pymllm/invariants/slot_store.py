@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -137,17 +138,19 @@ def _held_beside(store: SlotStore, *lists: NDArray[np.int32]) -> NDArray[np.bool
 
 def _check_device_store(store: DeviceSlotStore) -> NDArray[np.bool_]:
     """Walk the lists of free and pending pages, and the labels where ownership is checked."""
-    late = dict.fromkeys(Whereabouts, 0)
+    late = Counter[Whereabouts]()
     for count in store._late:
         late[count.where] += count.read()
     main = _numbers([store._main[store._main_from :]])
-    main, behind = np.split(main, [store._main_sure + late[Whereabouts.MAIN]])
+    end = store._main_sure + late[Whereabouts.MAIN]
+    main, behind = main[:end], main[end:]
     released, pending, unread = map(_numbers, (store._released, store._pending, store._unread))
     if store._has_gaps:
         behind, released, pending = (pages[pages != 0] for pages in (behind, released, pending))
     if behind.size:
         raise InvariantViolation("A2", f"pages {behind[:8]} are listed behind those that are handed out next")
-    unread = np.unique(unread[unread != 0])
+    if unread.size:
+        unread = np.unique(unread[unread != 0])
     held = _held_beside(store, main, released, pending, unread)
     counted = store._free_sure + late[Whereabouts.MAIN] + late[Whereabouts.RELEASED]
     _compare(store, main.size + released.size, counted, "free")
@@ -188,4 +191,6 @@ def _compare(store: SlotStore, found: int, counted: int, state: str) -> None:
 
 def _numbers(parts: Sequence[torch.Tensor]) -> NDArray[np.int32]:
     """Return lists of pages as one array on the host."""
-    return np.concatenate([np.empty(0, np.int32), *(part.cpu().numpy().astype(np.int32) for part in parts)])
+    if not parts:  # most lists of a walk: 3 us for each
+        return np.empty(0, np.int32)
+    return np.concatenate([part.cpu().numpy().astype(np.int32) for part in parts])

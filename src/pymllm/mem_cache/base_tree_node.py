@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pymllm.mem_cache.edge_slots import EdgeSlots
+from pymllm.mem_cache.victim_order import VictimOrder
 
 __all__ = ["BaseTreeNode"]
 
@@ -49,6 +50,10 @@ class BaseTreeNode(EdgeSlots):
         "_depth",
         "_holds",
         "_owner",
+        "_only_child",
+        "_order",
+        "_older",
+        "_younger",
     )
 
     children: dict[Any, Any]
@@ -60,6 +65,10 @@ class BaseTreeNode(EdgeSlots):
     _depth: int
     _holds: int
     _owner: object | None
+    _only_child: Any
+    _order: VictimOrder[Any] | None
+    _older: Any
+    _younger: Any
 
     def __lt__(self, other: BaseTreeNode) -> bool:
         """Tell whether this node is less recent than another of its class (R8)."""

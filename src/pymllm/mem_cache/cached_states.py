@@ -13,9 +13,41 @@ from pymllm.mem_cache.eviction import LeafPlan
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.radix_tree import RadixTree
-from pymllm.mem_cache.victim_order import VictimOrder
+from pymllm.mem_cache.victim_order import VictimOrder, older_of
+from pymllm.mem_cache.victims import InnerVictims
 
-__all__ = ["CachedStates", "StatePlan"]
+__all__ = ["CachedStates", "StatePlan", "StateVictims"]
+
+
+class StateVictims(InnerVictims[MambaTreeNode]):
+    """The unlocked leaves of a tree with states, and its inner nodes with a state to lose.
+
+    The latter are the nodes with children whose state no hold protects. Here `leaves` are those with a state.
+
+    Attributes
+    ----------
+    bare_leaves : VictimOrder
+        Unlocked leaves without a state.
+    """
+
+    def clear(self) -> None:
+        """Start empty; who waited is the caller's to cut loose."""
+        super().clear()
+        self.bare_leaves: VictimOrder[MambaTreeNode] = VictimOrder()
+
+    def order_of(self, node: MambaTreeNode) -> VictimOrder[MambaTreeNode] | None:
+        """Return the order in which a node belongs as it is now, or ``None``."""
+        if not node.children and not node.lock_ref:
+            return self.leaf_order_of(node)
+        return None if node._track_slot is None or node.mamba_lock_ref else self.inner
+
+    def leaf_order_of(self, node: MambaTreeNode) -> VictimOrder[MambaTreeNode]:
+        """Return the order in which an unlocked node belongs once it is a leaf."""
+        return self.bare_leaves if node._track_slot is None else self.leaves
+
+    def oldest_leaf(self) -> MambaTreeNode | None:
+        """Return the least recent unlocked leaf, with a state or without, or ``None`` (R5)."""
+        return older_of(self.leaves.oldest(), self.bare_leaves.oldest())
 
 
 class CachedStates:
@@ -25,19 +57,20 @@ class CachedStates:
     ----------
     tree : RadixTree
         Its nodes carry the states.
+    victims : StateVictims
+        The tree's.
 
     Attributes
     ----------
-    unlocked : VictimOrder
-        Nodes whose state may be evicted.
     evictable, protected : int
         States without and with a lock.
     lru : LRUList
         Every node with a state, by recency.
     """
 
-    def __init__(self, tree: RadixTree[MambaTreeNode]) -> None:
+    def __init__(self, tree: RadixTree[MambaTreeNode], victims: StateVictims) -> None:
         self.tree = tree
+        self.victims = victims
         self.lru = LRUList(mamba=True)
         self.clear()
 
@@ -47,7 +80,6 @@ class CachedStates:
             node.mamba_value = None
             node.mamba_lock_ref = 0
         self.lru.clear()
-        self.unlocked: VictimOrder[MambaTreeNode] = VictimOrder()
         self.evictable = 0
         self.protected = 0
 
@@ -60,64 +92,59 @@ class CachedStates:
             self.protected += 1
         else:
             self.evictable += 1
-            self.unlocked.add(node)
+        self.victims.place(node)
 
     def forget(self, node: MambaTreeNode) -> None:
-        """Take an unlocked state from its node; the caller has taken the node out of `unlocked`."""
+        """Take an unlocked state from its node; the caller has taken the node out of `victims`."""
         node._track_slot = node._track_index = None
         self.evictable -= 1
-        self.lru.remove(node)
+        self.lru.take_out(node)
 
-    def stamp(self, path: Sequence[MambaTreeNode], now: float) -> None:
-        """Set the recency of the nodes of a path, at least one, to that of a new access; list its states."""
-        states = [node for node in path if node._track_slot is not None]
+    def touch(self, path: Sequence[MambaTreeNode]) -> None:
+        """List the states of a path, at least one node, as the most recent; the caller stamps them then."""
+        states = path
+        if path[0]._track_slot is None or path[-1]._track_slot is None:
+            states = [node for node in path if node._track_slot is not None]
         if states:
             if states[0].last_access_time == states[-1].last_access_time:
                 self.lru.touch_stretch_mru(states[-1], states[0])
             else:
                 self.lru.touch_path_mru(states)
-            if self.protected:
-                states = [node for node in states if not node.mamba_lock_ref]
-            self.unlocked.move(states, now)
-        for node in path:
-            node.last_access_time = now
 
     def hold(self, node: MambaTreeNode) -> None:
-        """Protect the state of ``node``, if it has one, by one more hold."""
+        """Protect the state of ``node``, if it has one, by one more hold, which the tree is to count next."""
         if node._track_slot is None:
             return
         if not node.mamba_lock_ref:
-            self.unlocked.discard(node)
             self.evictable -= 1
             self.protected += 1
         node.mamba_lock_ref += 1
 
     def release(self, node: MambaTreeNode) -> None:
-        """Take back what one hold at ``node`` protects."""
+        """Take back what one hold at ``node`` protects; the tree is to forget the hold next."""
         if node._track_slot is None:
             return
         node.mamba_lock_ref -= 1
         if not node.mamba_lock_ref:
             self.evictable += 1
             self.protected -= 1
-            self.unlocked.add(node)
 
 
-class StatePlan:
+class StatePlan(LeafPlan[MambaTreeNode]):
     """An eviction in a tree with states: leaves that go, and inner nodes that lose their state (M5).
 
     Parameters
     ----------
     states : CachedStates
-        Its `unlocked` nodes lose what is chosen; the nodes keep their states until `give_back`.
+        Its `victims` lose what is chosen; the nodes keep their states until `give_back`.
     """
 
-    __slots__ = ("_going", "_states", "leaves")
+    __slots__ = ("_going", "_states")
 
     def __init__(self, states: CachedStates) -> None:
+        super().__init__(states.tree)
         self._states = states
         self._going: dict[int, MambaTreeNode] = {}  # nodes whose state goes, in the order chosen
-        self.leaves: LeafPlan[MambaTreeNode] = LeafPlan(states.tree, self._is_stateless, self._choose_state)
 
     @property
     def states(self) -> int:
@@ -126,15 +153,16 @@ class StatePlan:
 
     def take_states(self, wanted: int) -> None:
         """Choose the least recent unlocked state until ``wanted`` are gone or none is left."""
-        going = self._going
+        going, victims = self._going, self._states.victims
         while len(going) < wanted:
-            node = self._states.unlocked.oldest()
+            node = victims.oldest_of_all()
             if node is None:
                 return
-            if self.leaves.is_leaf(node):
-                self.leaves.take(node)
+            if node._order is victims.inner:
+                victims.inner.discard(node)
+                going[node.id] = node
             else:
-                self._choose_state(node)
+                self.take(node)
 
     def give_back(self, pool: Any) -> None:
         """Return the states one by one; each node that gave its state is a valid stateless node (X2).
@@ -156,14 +184,13 @@ class StatePlan:
 
     def call_off(self) -> None:
         """Put everything back that was not given back."""
-        self.leaves.call_off()
+        super().call_off()
         for node in self._going.values():
-            self._states.unlocked.add(node)
+            self._states.victims.place(node)
 
-    def _is_stateless(self, node: MambaTreeNode) -> bool:
+    def _must_go(self, node: MambaTreeNode) -> bool:
         return node._track_slot is None or node.id in self._going
 
-    def _choose_state(self, node: MambaTreeNode) -> None:
-        if node._track_slot is not None and node.id not in self._going:
-            self._states.unlocked.discard(node)
+    def _note(self, node: MambaTreeNode) -> None:
+        if node._track_slot is not None:
             self._going[node.id] = node

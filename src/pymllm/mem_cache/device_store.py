@@ -86,7 +86,8 @@ class DeviceSlotStore(SlotStore):
     @property
     def free_pages(self) -> int:
         """Pages that `take` can still deliver; waits for counts that are not here yet."""
-        self._note_counts(wait=True)
+        if self._late:
+            self._note_counts(wait=True)
         return self._free_sure
 
     @free_pages.setter

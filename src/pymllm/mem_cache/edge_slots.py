@@ -70,7 +70,10 @@ def expand_pages(starts: PageStarts, page_size: int) -> torch.Tensor:
     column = starts.reshape(-1, 1)
     if starts.size <= _FEW_PAGES:
         return torch.from_numpy((column + _offsets(page_size)).reshape(-1))
-    return torch.add(torch.from_numpy(_offsets(page_size)), torch.from_numpy(column)).view(-1)
+    # Into NumPy's memory: a megabyte of torch's own is of fresh pages in some processes: 350 us, not 52.
+    slots = torch.from_numpy(np.empty((starts.size, page_size), np.int64))
+    torch.add(torch.from_numpy(_offsets(page_size)), torch.from_numpy(column), out=slots)
+    return slots.view(-1)
 
 
 @cache

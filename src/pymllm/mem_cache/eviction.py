@@ -21,59 +21,53 @@ NodeT = TypeVar("NodeT", bound=RadixNode)
 class LeafPlan(Generic[NodeT]):
     """Leaves to remove, oldest first, together with the parents that must not stay behind.
 
+    Where inner nodes have something to lose, too, the plan is a subclass.
+
     Parameters
     ----------
     tree : RadixTree
-        Its `leaves` lose what is chosen and gain the parents that become leaves; the nodes stay untouched.
-    must_go : callable
-        Tells of an unlocked node that just lost its last child whether it has to go as well (S4, M5).
-    on_choose : callable, optional
-        Called with every node chosen.
+        Its `victims` lose what is chosen and gain the parents that become leaves; the nodes stay untouched.
+
+    Attributes
+    ----------
+    removed : list of node
+        What goes, children before parents.
+    tokens : int
+        Their tokens.
 
     Notes
     -----
     Cost: O(1) per node chosen, whatever else is in the tree. Laws: R5, S4, X2.
     """
 
-    __slots__ = ("_children_left", "_must_go", "_on_choose", "_tree", "removed", "tokens")
+    __slots__ = ("_children_left", "_tree", "removed", "tokens")
 
-    def __init__(
-        self,
-        tree: RadixTree[NodeT],
-        must_go: Callable[[NodeT], bool],
-        on_choose: Callable[[NodeT], None] | None = None,
-    ) -> None:
+    def __init__(self, tree: RadixTree[NodeT]) -> None:
         self.removed: list[NodeT] = []
         self.tokens = 0
         self._tree = tree
-        self._must_go = must_go
-        self._on_choose = on_choose
         self._children_left: dict[int, tuple[NodeT, int]] = {}
 
     def take_leaves(self, tokens: int) -> None:
         """Choose the least recent unlocked leaf again and again until ``tokens`` are gone or none is left."""
         while self.tokens < tokens:
-            leaf = self._tree.leaves.oldest()
+            leaf = self._tree.victims.oldest_leaf()
             if leaf is None:
                 return
             self.take(leaf)
 
-    def is_leaf(self, node: NodeT) -> bool:
-        """Tell whether ``node`` has no children left under this plan."""
-        left = self._children_left.get(node.id)
-        return not (node.children if left is None else left[1])
-
     def take(self, leaf: NodeT) -> None:
-        """Choose one member of the tree's `leaves`, and then every ancestor that has to follow it."""
+        """Choose a leaf that waits, and then every ancestor that has to follow it."""
         tree = self._tree
-        tree.leaves.discard(leaf)
+        assert leaf._order is not None
+        leaf._order.discard(leaf)
         self._choose(leaf)
         parent = leaf.parent
         while parent is not None and parent is not tree.root and self._loses_last_child(parent):
             if parent.lock_ref:
                 return
             if not self._must_go(parent):
-                tree.leaves.add(parent)
+                tree.victims.promote(parent)
                 return
             self._choose(parent)
             parent = parent.parent
@@ -81,8 +75,14 @@ class LeafPlan(Generic[NodeT]):
     def _choose(self, node: NodeT) -> None:
         self.removed.append(node)
         self.tokens += node._length
-        if self._on_choose is not None:
-            self._on_choose(node)
+        self._note(node)
+
+    def _must_go(self, node: NodeT) -> bool:
+        """Tell of an unlocked node that just lost its last child whether it has to go as well (S4, M5)."""
+        return False
+
+    def _note(self, node: NodeT) -> None:
+        """Take down what else goes with a node that was chosen."""
 
     def _loses_last_child(self, parent: NodeT) -> bool:
         known = self._children_left.get(parent.id)
@@ -91,14 +91,11 @@ class LeafPlan(Generic[NodeT]):
         return not left
 
     def call_off(self) -> None:
-        """Put the tree's `leaves` back to what they were."""
-        leaves = self._tree.leaves
-        for parent, left in self._children_left.values():
-            if not left and not parent.lock_ref and parent in leaves:
-                leaves.discard(parent)
+        """Put the tree's `victims` back to what they were."""
+        for parent, _ in self._children_left.values():
+            self._tree.victims.place(parent)
         for node in self.removed:
-            if not node.children:
-                leaves.add(node)
+            self._tree.victims.place(node)
 
 
 class EvictionCallbacks:

@@ -259,12 +259,13 @@ class GDNPool:
         Laws: P5, X1.
         """
         row = as_int("slot", slot)
-        if row not in self._held_track_slots:
+        try:
+            self._held_track_slots.remove(row)
+        except KeyError:
             raise OwnershipError(
                 f"track slot {row} is not handed out; track slots are "
                 f"{self.max_reqs + 1}..{self.pool_size - 1} and each is freed once"
-            )
-        self._held_track_slots.remove(row)
+            ) from None
         heapq.heappush(self._free_track_slots, row)
 
     def is_track_slot_handed_out(self, slot: int) -> bool:

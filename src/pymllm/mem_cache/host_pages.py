@@ -67,7 +67,7 @@ class HostPages(SlotStore):
     ) -> torch.Tensor:
         """Return the slot at each offset of each page, 0 where the page is 0: int32, of ``shape``."""
         slots = pages if self.page_size == 1 else (pages * self.page_size + offsets) * (pages != 0)
-        numbers = torch.from_numpy(slots.astype(np.int32))
+        numbers = torch.from_numpy(slots.astype(np.int32, copy=False))  # `pages` are the store's own
         return numbers if len(shape) == 1 else numbers.view(shape)
 
     def new_table(self) -> NDArray[np.int32]:

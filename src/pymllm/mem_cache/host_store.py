@@ -54,7 +54,7 @@ class HostSlotStore(HostPages):
         self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
     ) -> None:
         super().__init__(size, page_size, device, need_sort, check_ownership)
-        chunks = (self.pages >> _CHUNK_BITS) + 1
+        chunks = ((self.pages + 1) >> _CHUNK_BITS) + 1  # with room for an entry behind the last page
         self._state: NDArray[np.int32] = np.empty(chunks << _CHUNK_BITS, np.int32)
         # Chunks that may hold old, and young, pages. A flag too many only costs a search.
         self._old_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
@@ -200,17 +200,22 @@ class HostSlotStore(HostPages):
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape."""
-        pages = self._pages_of(self._read(indices))
-        inside = (pages >= 1) & (pages <= self.pages)
-        return torch.from_numpy(inside & (self._state[pages * inside] == _HELD)).reshape(indices.shape)
+        return torch.from_numpy(self._are_held(self._pages_of(self._read(indices)))).reshape(indices.shape)
+
+    def _are_held(self, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Answer for each page, in or out of the pool, whether a caller has it."""
+        # What is outside is looked up at one of the two ends, which are reserved: a check of four slots takes
+        # 4.5 us, and 6.6 with a look at the range before it; of 4096 slots 20 and 24.
+        held: NDArray[np.bool_] = self._state.take(pages, mode="clip") == _HELD
+        return held
 
     def _check_held(self, slots: NDArray[np.int64], pages: NDArray[np.int64]) -> None:
         """Refuse slots outside the pool and pages that are not handed out."""
-        if pages.min() < 1 or pages.max() > self.pages:
-            outside = slots[(pages < 1) | (pages > self.pages)]
-            raise self.outside_error(int(outside[0]))
-        held = self._state[pages] == _HELD
+        held = self._are_held(pages)
         if np.count_nonzero(held) != pages.size:
+            outside = slots[(pages < 1) | (pages > self.pages)]
+            if outside.size:
+                raise self.outside_error(int(outside[0]))
             first = int(np.argmin(held))
             raise self.not_held_error(int(slots[first]), bool(self._state[pages[first]] == _PENDING))
 

@@ -56,10 +56,12 @@ class LRUList:
         self.mamba = mamba
         self.head = MambaTreeNode()
         self.tail = MambaTreeNode()
-        self._members: set[MambaTreeNode] = set()
+        self._size = 0
         self._prev = "mamba_prev" if mamba else "prev"
         self._next = "mamba_next" if mamba else "next"
         self._lock = "mamba_lock_ref" if mamba else "full_lock_ref"
+        # A member names its list: with a set of members instead, evicting one leaf takes 0.3 us more.
+        self._home = "_mamba_list" if mamba else "_list"
         # Fields by their own name, twice: by a name looked up, in and out again takes 0.9 us and not 0.42.
         self._put_behind, self._cut = (_put_state, _cut_state) if mamba else (_put_any, _cut_any)
         self._move = _move_states if mamba else _move_any
@@ -67,10 +69,10 @@ class LRUList:
         setattr(self.tail, self._prev, self.head)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return self._size
 
     def __contains__(self, node: Any) -> bool:
-        return isinstance(node, MambaTreeNode) and node in self._members
+        return isinstance(node, MambaTreeNode) and getattr(node, self._home) is self
 
     def __iter__(self) -> Iterator[MambaTreeNode]:
         """Visit the members, the most recent first."""
@@ -97,14 +99,13 @@ class LRUList:
         if not isinstance(node, MambaTreeNode):
             raise _no_node(node)
         if getattr(node, self._next) is not None or getattr(node, self._prev) is not None:
-            if node in self._members:
+            if node in self:
                 raise UsageError(f"node {node.id} is in the list already: touch_mru moves a member")
             raise UsageError(
                 f"node {node.id} is in another list of this mode, or the sentinel of one: "
                 "remove it there, or insert a node of your own"
             )
-        self._put_behind(node, self.head)
-        self._members.add(node)
+        self.insert_behind(node, self.head)
 
     def remove(self, node: MambaTreeNode) -> None:
         """Take ``node`` out.
@@ -115,15 +116,14 @@ class LRUList:
             It is no member.
         """
         self._check_member(node)
-        self._cut(node)
-        self._members.remove(node)
+        self.take_out(node)
 
     def clear(self) -> None:
         """Take every member out; they name no neighbours any more."""
-        for node in self._members:
-            setattr(node, self._prev, None)
-            setattr(node, self._next, None)
-        self._members.clear()
+        for node in list(self):
+            for name in (self._prev, self._next, self._home):
+                setattr(node, name, None)
+        self._size = 0
         setattr(self.head, self._next, self.tail)
         setattr(self.tail, self._prev, self.head)
 
@@ -185,9 +185,9 @@ class LRUList:
         -----
         For those who have walked the path already: `touch_node_and_parents_mru` without its way up.
         """
-        newer, forward, members = self.head, self._next, self._members
+        newer, forward, home = self.head, self._next, self._home
         for node in reversed(path):
-            if node in members:
+            if getattr(node, home) is self:
                 if getattr(newer, forward) is not node:  # of a path touched before, only its end moves
                     self._cut(node)
                     self._put_behind(node, newer)
@@ -210,9 +210,16 @@ class LRUList:
             self._move(newest, oldest, self.head)
 
     def insert_behind(self, node: MambaTreeNode, newer: MambaTreeNode) -> None:
-        """Insert ``node``, which is in no list of this mode, as the next older one to a member."""
+        """Insert ``node``, which is in no list of this mode, behind a member or the head."""
         self._put_behind(node, newer)
-        self._members.add(node)
+        setattr(node, self._home, self)
+        self._size += 1
+
+    def take_out(self, node: MambaTreeNode) -> None:
+        """Take a member out: `remove` for those who know that it is one."""
+        self._cut(node)
+        setattr(node, self._home, None)
+        self._size -= 1
 
     def get_lru_leaf_unlocked(self) -> MambaTreeNode | None:
         """Return the least recent member without children and without a lock, or ``None``."""
@@ -231,7 +238,7 @@ class LRUList:
     def _check_member(self, node: MambaTreeNode) -> None:
         if not isinstance(node, MambaTreeNode):
             raise _no_node(node)
-        if node not in self._members:
+        if getattr(node, self._home) is not self:
             raise UsageError(f"node {node.id} is not in the list: insert_mru it first")
 
 

@@ -21,7 +21,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.cached_states import CachedStates, StatePlan
+from pymllm.mem_cache.cached_states import CachedStates, StatePlan, StateVictims
 from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
@@ -112,8 +112,9 @@ class MambaRadixCache(BasePrefixCache):
         self.on_node_evict = as_callback(on_node_evict)
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         keeps_pages = counts_in_pages(self.pool, self.page_size, self.device)
-        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages)
-        self._states = CachedStates(self._tree)
+        victims = StateVictims()
+        self._tree = RadixTree(MambaTreeNode, self.page_size, self.device, keeps_pages, victims)
+        self._states = CachedStates(self._tree, victims)
         self.full_lru = LRUList()
         self._callbacks = EvictionCallbacks()
 
@@ -255,7 +256,9 @@ class MambaRadixCache(BasePrefixCache):
         ------
         TypeError, ValueError
             A key, value or state that does not fit; a state whose key is empty or not page-aligned; or a page
-            of slots that is not one page of the pool (checked where the pool checks ownership).
+            of slots that is not one page of the pool (where the pool checks ownership; elsewhere only the
+            first and the last page are looked at, and one that is mixed up in between is kept as the page
+            that begins at its first slot).
         OwnershipError
             A track slot that is 0, negative, 2**63 or more, or not handed out (the last where the pool has
             ``is_track_slot_handed_out``, as `GDNPool` has).
@@ -293,6 +296,8 @@ class MambaRadixCache(BasePrefixCache):
         exists = track_slot is not None and last._track_slot is not None
         if track_slot is not None and not exists:
             self._states.adopt(last, track_slot)
+        elif adopted:
+            tree.victims.place(last)
         return InsertResult(walk.length, last, exists, adopted)
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
@@ -327,15 +332,16 @@ class MambaRadixCache(BasePrefixCache):
         self._callbacks.refuse("evict")
         wanted, wanted_states = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
         plan = StatePlan(self._states)
-        plan.leaves.take_leaves(wanted)
+        plan.take_leaves(wanted)
         plan.take_states(wanted_states)
-        removed, states = plan.leaves.removed, plan.states
+        removed, states = plan.removed, plan.states
         self._give_back(plan)
         for node in removed:
-            self.full_lru.remove(node)
+            self.full_lru.take_out(node)
         self._tree.remove(removed)
-        self._callbacks.run(self.on_node_evict, removed)
-        return EvictResult(plan.leaves.tokens, 0, states)
+        if self.on_node_evict is not None:
+            self._callbacks.run(self.on_node_evict, removed)
+        return EvictResult(plan.tokens, 0, states)
 
     def inc_lock_ref(self, node: MambaTreeNode | None) -> None:
         """Hold ``node``: its KV and that of its ancestors, and its own state.
@@ -357,8 +363,8 @@ class MambaRadixCache(BasePrefixCache):
         self._callbacks.refuse("inc_lock_ref")
         if self._tree.check_node(node, MambaTreeNode):
             assert node is not None
-            self._tree.hold(node)
             self._states.hold(node)
+            self._tree.hold(node)
 
     def dec_lock_ref(self, node: MambaTreeNode | None, **kwargs: Any) -> None:
         """Release one hold taken at ``node``.
@@ -408,7 +414,7 @@ class MambaRadixCache(BasePrefixCache):
 
     def _give_back(self, plan: StatePlan) -> None:
         """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
-        removed = plan.leaves.removed
+        removed = plan.removed
         self._callbacks.inside = IN_A_POOL
         try:
             plan.give_back(self.mamba_pool)
@@ -438,9 +444,10 @@ class MambaRadixCache(BasePrefixCache):
             self.full_lru.touch_stretch_mru(last, path[0])
         else:
             self.full_lru.touch_path_mru(path)
-        if tree.is_evictable_leaf(last):  # the only one of the path that can be a victim of phase 1
-            tree.leaves.move((last,), now)
-        self._states.stamp(path, now)
+        self._states.touch(path)
+        tree.victims.touch(path)
+        for node in path:
+            node.last_access_time = now
 
 
 def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: Any) -> None:

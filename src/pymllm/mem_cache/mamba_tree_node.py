@@ -9,6 +9,7 @@ import torch
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.edge_slots import PageStarts
+from pymllm.mem_cache.victim_order import VictimOrder
 
 __all__ = ["MambaTreeNode"]
 
@@ -39,6 +40,8 @@ class MambaTreeNode(BaseTreeNode):
         "next",
         "mamba_prev",
         "mamba_next",
+        "_list",
+        "_mamba_list",
         "_track_slot",
         "_track_index",
     )
@@ -69,6 +72,12 @@ class MambaTreeNode(BaseTreeNode):
         self._depth = 0
         self._holds = 0
         self._owner: object | None = None
+        self._only_child: MambaTreeNode | None = None
+        self._order: VictimOrder[MambaTreeNode] | None = None
+        self._older: Any = None
+        self._younger: Any = None
+        self._list: object | None = None  # the `LRUList` of each mode that it is a member of
+        self._mamba_list: object | None = None
         self._track_slot: int | None = None  # a number: reading a device tensor would wait for the device
         self._track_index: torch.Tensor | None = None  # the same as a tensor, once asked for
 

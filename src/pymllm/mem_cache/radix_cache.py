@@ -24,7 +24,7 @@ from pymllm.mem_cache.base_prefix_cache import (
 from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
-from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan
+from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
 from pymllm.mem_cache.tree_node import TreeNode
 from pymllm.mem_cache.window_insert import WindowInsert
@@ -87,10 +87,13 @@ class RadixCache(BasePrefixCache):
         self.device = as_device(getattr(token_to_kv_pool_allocator, "device", "cpu"))
         # A window moves slots between nodes one by one.
         keeps_pages = sliding_window_size is None and counts_in_pages(self.pool, self.page_size, self.device)
-        self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages)
         self._window: SlidingWindow[TreeNode] | None = None
-        if self.sliding_window_size is not None:
-            self._window = SlidingWindow(self._tree, self.sliding_window_size)
+        if self.sliding_window_size is None:
+            self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages)
+        else:
+            victims: WindowVictims[TreeNode] = WindowVictims()
+            self._tree = RadixTree(TreeNode, self.page_size, self.device, keeps_pages, victims)
+            self._window = SlidingWindow(self._tree, victims, self.sliding_window_size)
         self._callbacks = EvictionCallbacks()
 
     # -- sizes ---------------------------------------------------------------------------------------
@@ -226,7 +229,9 @@ class RadixCache(BasePrefixCache):
         ------
         TypeError, ValueError
             A key or value that does not fit, a length that is no int or outside ``0 .. len(key)``, or a page
-            of slots that is not one page of the pool (checked where the pool checks ownership).
+            of slots that is not one page of the pool (where the pool checks ownership; elsewhere only the
+            first and the last page are looked at, and one that is mixed up in between is kept as the page
+            that begins at its first slot).
         OwnershipError
             Windows, where the pool checks ownership: window halves that are still there before
             ``swa_evicted_seqlen``, or gone after it.
@@ -255,6 +260,7 @@ class RadixCache(BasePrefixCache):
         if walk.length == paged.length:
             return InsertResult(walk.length, last)
         leaf = tree.append(last, paged, new)
+        tree.victims.place(leaf)
         return InsertResult(walk.length, leaf, adopted=((walk.length, paged.length),))
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
@@ -290,18 +296,17 @@ class RadixCache(BasePrefixCache):
         self._callbacks.refuse("evict")
         wanted, wanted_alive = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
         if self._window is None:
-            plan: LeafPlan[TreeNode] = LeafPlan(self._tree, must_go=_never)
+            plan: LeafPlan[TreeNode] = LeafPlan(self._tree)
             plan.take_leaves(wanted)
             alive_tokens = 0
-            self._give_back(plan, plan.call_off)
+            self._give_back(plan)
         else:
-            window_plan = WindowPlan(self._window)
-            plan = window_plan.leaves
+            plan = window_plan = WindowPlan(self._window)
             plan.take_leaves(wanted)
             window_plan.take_windows(wanted_alive)
             alive_tokens = window_plan.alive_tokens
             self._tombstone(window_plan)
-            self._give_back(plan, window_plan.call_off)
+            self._give_back(plan)
             window_plan.commit_removal()
         self._tree.remove(plan.removed)
         self._notify(plan.removed)
@@ -421,16 +426,9 @@ class RadixCache(BasePrefixCache):
         now = tree.tick()
         if not path:
             return
-        leaf = tree.is_evictable_leaf(path[-1])  # the only one of the path that can be a victim
-        if leaf:
-            tree.leaves.discard(path[-1])
-        if self._window is not None:
-            self._window.stamp(path, now)
-        else:
-            for node in path:
-                node.last_access_time = now
-        if leaf:
-            tree.leaves.add(path[-1])
+        tree.victims.touch(path)
+        for node in path:
+            node.last_access_time = now
 
     def _insert_windowed(
         self, paged: PagedKey, slots: torch.Tensor, protected: int, evicted: int
@@ -467,23 +465,19 @@ class RadixCache(BasePrefixCache):
                 self._callbacks.inside = None
         plan.commit_tombstones()
 
-    def _give_back(self, plan: LeafPlan[TreeNode], call_off: Callable[[], None]) -> None:
+    def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
         if plan.removed and self.pool is not None:
             self._callbacks.inside = IN_A_POOL
             try:
                 return_slots(self.pool, self._tree, plan.removed)
             except BaseException:
-                call_off()
+                plan.call_off()
                 raise
             finally:
                 self._callbacks.inside = None
 
     def _notify(self, removed: list[TreeNode]) -> None:
         self._callbacks.run(self.on_node_evict, removed)
-
-
-def _never(node: TreeNode) -> bool:
-    return False
 
 
 def _length_within(name: str, value: int, key_length: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from pymllm.mem_cache.base_prefix_cache import RadixKey, as_namespace
 from pymllm.mem_cache.edge_slots import PageStarts, expand_pages
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID, encode_tokens
 from pymllm.mem_cache.victim_order import VictimOrder
+from pymllm.mem_cache.victims import Victims
 
 __all__ = ["PagedKey", "RadixNode", "RadixTree", "Walk", "namespace_prior"]
 
@@ -50,6 +51,10 @@ class RadixNode(Protocol):
     _depth: int  # tokens from the root to its end
     _holds: int  # holds taken at exactly this node
     _owner: object | None  # the tree's epoch while in it; the tree itself for a root; None once removed
+    _only_child: Self | None  # the child of a node that never had another at the same time, else None
+    _order: VictimOrder[Any] | None  # where it waits for its eviction, and its neighbours there
+    _older: Any
+    _younger: Any
 
     def describe(self) -> str:
         """Return what is shown of the node, on one line."""
@@ -60,7 +65,8 @@ _get_value = attrgetter("_value")
 _get_starts = attrgetter("_starts")
 
 
-class PagedKey(NamedTuple):
+@dataclass(slots=True, eq=False)
+class PagedKey:
     """A key as the tree reads it: the whole pages, encoded."""
 
     raw: bytes
@@ -112,23 +118,32 @@ class RadixTree(Generic[NodeT]):
         Where the nodes' slots live.
     keeps_pages : bool
         Whether a node keeps the first slot of each page instead of all slots.
+    victims : Victims, optional
+        The orders in which its nodes wait; without them, the unlocked leaves by age.
     """
 
     def __init__(
-        self, make_node: Callable[[], NodeT], page_size: int, device: torch.device, keeps_pages: bool = False
+        self,
+        make_node: Callable[[], NodeT],
+        page_size: int,
+        device: torch.device,
+        keeps_pages: bool = False,
+        victims: Victims[NodeT] | None = None,
     ) -> None:
         self.page_size = page_size
         self.device = device
         self.keeps_pages = keeps_pages
         self._make_node = make_node
         self._ids = count(1)
+        self.victims: Victims[NodeT] = Victims() if victims is None else victims
         self._start()
 
     def clear(self) -> None:
         """Start empty; nodes of before are stale, ids go on counting (X3, X7)."""
         for node in list(self.nodes()):
-            # Parents and children name each other: cut them apart, or the slots wait for the collector.
-            node._value = node._starts = node.parent = node._owner = None
+            # Relatives and neighbours name each other: cut them apart, or the slots wait for the collector.
+            node._value = node._starts = node.parent = node._owner = node._only_child = None
+            node._order = node._older = node._younger = None
             node.children = {}
         self.root.children = {}
         self._start()
@@ -138,7 +153,7 @@ class RadixTree(Generic[NodeT]):
         self.clock = 0.0
         self.evictable_tokens = 0
         self.protected_tokens = 0
-        self.leaves: VictimOrder[NodeT] = VictimOrder()
+        self.victims.clear()
         self.root = self._make_node()
         self.root.id = next(self._ids)
         self.root._key = RadixKey([])
@@ -152,7 +167,8 @@ class RadixTree(Generic[NodeT]):
         """Follow ``key`` down as far as it is cached.
 
         ``bytes.startswith`` with an offset is a ``memcmp`` that copies and converts nothing: 12 us for
-        131,072 tokens. The position of the first difference is looked for once, where the walk ends.
+        131,072 tokens. The position of the first difference is looked for once, where the walk ends. An only
+        child is compared at once: 0.12 us a node of a chain of 1,000, where looking it up as well takes 0.21.
         """
         raw = key.raw
         page_bytes = self.page_size * key.width * BYTES_PER_ID
@@ -162,21 +178,23 @@ class RadixTree(Generic[NodeT]):
         while node is not None:
             edge = node._raw
             if not raw.startswith(edge, offset):
+                if not raw.startswith(edge[:page_bytes], offset):
+                    break  # only the one child that there is
                 shared = _shared_bytes(raw, offset, edge) // page_bytes * self.page_size
                 return Walk(path, node, shared, (path[-1]._depth if path else 0) + shared)
             path.append(node)
             offset += len(edge)
-            node = node.children.get(raw[offset : offset + page_bytes])
+            only = node._only_child
+            node = node.children.get(raw[offset : offset + page_bytes]) if only is None else only
         return Walk(path, None, 0, path[-1]._depth if path else 0)
 
     def append(self, parent: NodeT, key: PagedKey, value: torch.Tensor | PageStarts) -> NodeT:
         """Add an unlocked leaf of the current access below ``parent``; ``value`` becomes the tree's own.
 
-        Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches.
+        Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches. The caller places it
+        among the `victims` once all is known of it.
         """
-        if self.is_evictable_leaf(parent):
-            self.leaves.discard(parent)
-        raw, namespace, width, _ = key
+        namespace, width = key.namespace, key.width
         node = self._make_node()
         if isinstance(value, torch.Tensor):
             node._value, length = value, value.numel()  # 0.05 us, where len() of a tensor takes 0.4
@@ -191,12 +209,14 @@ class RadixTree(Generic[NodeT]):
         node._length = length
         node._owner = self.epoch
         node._namespace = namespace
-        node._raw = edge = raw[start * token_bytes : end * token_bytes]
+        node._raw = edge = key.raw[start * token_bytes : end * token_bytes]
         first_page = edge[: self.page_size * token_bytes]
         node._filed_under = filed = (namespace, width, first_page) if parent is self.root else first_page
+        parent._only_child = None if parent.children else node
         parent.children[filed] = node
         self.evictable_tokens += length
-        self.leaves.add(node)
+        if parent._order is not None:  # it is no leaf any more
+            self.victims.place(parent)
         return node
 
     def split(self, node: NodeT, tokens: int) -> NodeT:
@@ -223,8 +243,10 @@ class RadixTree(Generic[NodeT]):
         node._length -= tokens
         node._raw, node._key = raw[cut:], None
         node._filed_under = node._raw[: self.page_size * width * BYTES_PER_ID]
-        upper.children[node._filed_under] = node
+        upper.children[node._filed_under] = upper._only_child = node
         upper.parent.children[upper._filed_under] = upper
+        if upper.parent._only_child is node:
+            upper.parent._only_child = upper
         if node.hash_values is not None:
             pages = tokens // self.page_size
             upper.hash_values, node.hash_values = node.hash_values[:pages], node.hash_values[pages:]
@@ -240,11 +262,12 @@ class RadixTree(Generic[NodeT]):
         upper._value, node._value = node._value[:tokens].clone(), node._value[tokens:].clone()
 
     def remove(self, nodes: Iterable[NodeT]) -> None:
-        """Unlink evicted nodes, children before parents; the caller has taken them out of `leaves`."""
+        """Unlink evicted nodes, children before parents; the caller has taken them out of `victims`."""
         freed = 0
         for node in nodes:
             assert node.parent is not None
             del node.parent.children[node._filed_under]
+            node.parent._only_child = None
             freed += node._length
             node._value = node._starts = node.parent = node._owner = None
         self.evictable_tokens -= freed
@@ -301,7 +324,7 @@ class RadixTree(Generic[NodeT]):
     def gather(self, nodes: list[NodeT]) -> torch.Tensor:
         """Copy the slots of ``nodes`` into one new tensor, in their order."""
         if self.keeps_pages and nodes:
-            starts = self.page_starts(nodes)
+            starts = nodes[0]._starts if len(nodes) == 1 else self.page_starts(nodes)
             if starts is None:
                 return torch.cat([node.value for node in nodes if node.value is not None])
             if self.page_size > 1:
@@ -320,10 +343,6 @@ class RadixTree(Generic[NodeT]):
         self.clock += 1.0
         self.root.last_access_time = self.clock
         return self.clock
-
-    def is_evictable_leaf(self, node: NodeT) -> bool:
-        """Tell whether ``node`` could be the next victim: no children and no hold."""
-        return not node.children and not node.lock_ref and node is not self.root
 
     # -- holds ---------------------------------------------------------------------------------------
 
@@ -351,8 +370,6 @@ class RadixTree(Generic[NodeT]):
 
     def hold(self, node: NodeT) -> None:
         """Count one more hold at ``node``, which protects it and its ancestors (R6)."""
-        if self.is_evictable_leaf(node):
-            self.leaves.discard(node)
         node._holds += 1
         at: NodeT | None = node
         while at is not None and at is not self.root:
@@ -361,6 +378,7 @@ class RadixTree(Generic[NodeT]):
                 self.protected_tokens += at._length
             at.lock_ref += 1
             at = at.parent
+        self.victims.place(node)  # of the others, each has a child, so that its hold changes nothing
 
     def release(self, node: NodeT) -> None:
         """Take one hold at ``node`` back."""
@@ -372,8 +390,7 @@ class RadixTree(Generic[NodeT]):
                 self.evictable_tokens += at._length
                 self.protected_tokens -= at._length
             at = at.parent
-        if self.is_evictable_leaf(node):
-            self.leaves.add(node)
+        self.victims.place(node)
 
     # -- hashes --------------------------------------------------------------------------------------
 

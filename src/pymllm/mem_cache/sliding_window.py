@@ -13,8 +13,9 @@ from pymllm.errors import LockError
 from pymllm.mem_cache.eviction import LeafPlan
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree, Walk
 from pymllm.mem_cache.victim_order import VictimOrder
+from pymllm.mem_cache.victims import InnerVictims
 
-__all__ = ["SlidingWindow", "WindowPlan", "WindowedNode"]
+__all__ = ["SlidingWindow", "WindowPlan", "WindowVictims", "WindowedNode"]
 
 
 class WindowedNode(RadixNode, Protocol):
@@ -28,6 +29,19 @@ class WindowedNode(RadixNode, Protocol):
 NodeT = TypeVar("NodeT", bound=WindowedNode)
 
 
+class WindowVictims(InnerVictims[NodeT]):
+    """The unlocked leaves of a windowed tree, all alive (S4), and its inner nodes with window KV to lose.
+
+    The latter are the alive nodes with children that no window lock protects.
+    """
+
+    def order_of(self, node: NodeT) -> VictimOrder[NodeT] | None:
+        """Return the order in which a node belongs as it is now, or ``None``."""
+        if not node.children and not node.lock_ref:
+            return self.leaves
+        return None if node.swa_tombstone or node.swa_lock_ref else self.inner
+
+
 class SlidingWindow(Generic[NodeT]):
     """The windows over one tree.
 
@@ -35,12 +49,15 @@ class SlidingWindow(Generic[NodeT]):
     ----------
     tree : RadixTree
         The nodes.
+    victims : WindowVictims
+        The tree's.
     size : int
         Tokens that a window layer looks back (W).
     """
 
-    def __init__(self, tree: RadixTree[NodeT], size: int) -> None:
+    def __init__(self, tree: RadixTree[NodeT], victims: WindowVictims[NodeT], size: int) -> None:
         self.tree = tree
+        self.victims = victims
         self.size = size
         self.span = -(-size // tree.page_size) * tree.page_size  # whole pages that cover the window
         self._boundary_ids = count(1)
@@ -50,7 +67,6 @@ class SlidingWindow(Generic[NodeT]):
         """Start empty, together with the tree."""
         self.evictable_tokens = 0
         self.protected_tokens = 0
-        self.unlocked: VictimOrder[NodeT] = VictimOrder()  # alive nodes that no window lock protects
 
     # -- usable prefixes -----------------------------------------------------------------------------
 
@@ -92,29 +108,14 @@ class SlidingWindow(Generic[NodeT]):
         upper = self.tree.split(node, tokens)
         upper.swa_lock_ref, upper.swa_tombstone = node.swa_lock_ref, node.swa_tombstone
         upper.swa_boundary_id, node.swa_boundary_id = node.swa_boundary_id, None
-        if self._is_unlocked(upper):
-            self.unlocked.add(upper)
+        self.victims.place(upper)
         return upper
 
     def enter(self, node: NodeT) -> None:
         """Count a node that is alive from now on: a new one, or a tombstone with KV again."""
         node.swa_tombstone = False
         self.evictable_tokens += node._length
-        self.unlocked.add(node)
-
-    def stamp(self, path: list[NodeT], now: float) -> None:
-        """Make the nodes of a path the most recent."""
-        for node in path:
-            if self._is_unlocked(node):
-                self.unlocked.discard(node)
-                node.last_access_time = now
-                self.unlocked.add(node)
-            else:
-                node.last_access_time = now
-
-    @staticmethod
-    def _is_unlocked(node: NodeT) -> bool:
-        return not node.swa_tombstone and not node.swa_lock_ref
+        self.victims.place(node)
 
     # -- holds ---------------------------------------------------------------------------------------
 
@@ -139,13 +140,13 @@ class SlidingWindow(Generic[NodeT]):
         edge = self._edge_of(node)
         if edge is not None and edge.swa_boundary_id is None:
             edge.swa_boundary_id = next(self._boundary_ids)
-        self.tree.hold(node)
         for covered in self._window_of(node):
-            if not covered.swa_lock_ref:
-                self.unlocked.discard(covered)
+            covered.swa_lock_ref += 1
+            if covered.swa_lock_ref == 1:
                 self.evictable_tokens -= covered._length
                 self.protected_tokens += covered._length
-            covered.swa_lock_ref += 1
+                self.victims.place(covered)
+        self.tree.hold(node)
         return None if edge is None else edge.swa_boundary_id
 
     def check_token(self, node: NodeT, boundary_id: int | None) -> None:
@@ -161,13 +162,13 @@ class SlidingWindow(Generic[NodeT]):
 
     def release(self, node: NodeT) -> None:
         """Take back what one hold at ``node`` protects."""
+        self.tree.release(node)
         for covered in self._window_of(node):
             covered.swa_lock_ref -= 1
             if not covered.swa_lock_ref:
-                self.unlocked.add(covered)
                 self.evictable_tokens += covered._length
                 self.protected_tokens -= covered._length
-        self.tree.release(node)
+                self.victims.place(covered)
 
     def _edge_of(self, node: NodeT) -> NodeT | None:
         """Return the node that starts the window of ``node``, splitting it off where it must."""
@@ -191,20 +192,27 @@ class SlidingWindow(Generic[NodeT]):
         return covered
 
 
-class WindowPlan(Generic[NodeT]):
+class WindowPlan(LeafPlan[NodeT]):
     """An eviction in a windowed tree: leaves that go, and inner nodes that lose their window KV (S3, S4).
 
     Parameters
     ----------
     window : SlidingWindow
-        Its `unlocked` nodes lose what is chosen; the nodes stay untouched until `tombstone`.
+        Its `victims` lose what is chosen; the nodes stay untouched until `commit_tombstones`.
+
+    Attributes
+    ----------
+    alive_tokens : int
+        Alive tokens that go, in removed and in tombstoned nodes.
     """
 
+    __slots__ = ("_dying", "_window", "alive_tokens")
+
     def __init__(self, window: SlidingWindow[NodeT]) -> None:
+        super().__init__(window.tree)
         self._window = window
         self._dying: dict[int, NodeT] = {}
-        self.leaves = LeafPlan(window.tree, must_go=self._is_dead, on_choose=self._forget)
-        self.alive_tokens = 0  # alive tokens that go, in removed and in tombstoned nodes
+        self.alive_tokens = 0
 
     @property
     def tombstoned(self) -> list[NodeT]:
@@ -213,14 +221,15 @@ class WindowPlan(Generic[NodeT]):
 
     def take_windows(self, tokens: int) -> None:
         """Choose the least recent alive node without a window lock until ``tokens`` alive tokens are gone."""
+        victims = self._window.victims
         while self.alive_tokens < tokens:
-            node = self._window.unlocked.oldest()
+            node = victims.oldest_of_all()
             if node is None:
                 return
-            if self.leaves.is_leaf(node):
-                self.leaves.take(node)
+            if node in victims.leaves:
+                self.take(node)
                 continue
-            self._window.unlocked.discard(node)
+            victims.inner.discard(node)
             self._dying[node.id] = node
             self.alive_tokens += node._length
 
@@ -233,22 +242,18 @@ class WindowPlan(Generic[NodeT]):
 
     def commit_removal(self) -> None:
         """Count the alive nodes among the removed ones out."""
-        self._window.evictable_tokens -= sum(
-            node._length for node in self.leaves.removed if not node.swa_tombstone
-        )
+        self._window.evictable_tokens -= sum(node._length for node in self.removed if not node.swa_tombstone)
 
     def call_off(self) -> None:
         """Put everything back that was not committed."""
-        self.leaves.call_off()
-        for node in (*self.leaves.removed, *self._dying.values()):
-            if not node.swa_tombstone:
-                self._window.unlocked.add(node)
+        super().call_off()
+        for node in self._dying.values():
+            self._window.victims.place(node)
 
-    def _is_dead(self, node: NodeT) -> bool:
+    def _must_go(self, node: NodeT) -> bool:
         return node.swa_tombstone or node.id in self._dying
 
-    def _forget(self, node: NodeT) -> None:
+    def _note(self, node: NodeT) -> None:
         if node.swa_tombstone or self._dying.pop(node.id, None) is not None:
             return
-        self._window.unlocked.discard(node)
         self.alive_tokens += node._length

@@ -12,7 +12,7 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
-from pymllm.mem_cache.slot_store import Pages, StoreKind, make_slot_store
+from pymllm.mem_cache.slot_store import Pages, StoreKind, is_nothing, make_slot_store
 
 __all__ = ["SWATokenToKVPoolAllocator"]
 
@@ -139,6 +139,8 @@ class SWATokenToKVPoolAllocator:
         Laws: A3, A4, A7, X4.
         """
         count = as_size("need_size", need_size, minimum=0)
+        if not count:
+            return torch.empty(0, dtype=torch.int32, device=self.device)
         wanted = -(-count // self.page_size)
         if not (self._full.has_room(wanted) and self._swa.has_room(wanted)):
             return None
@@ -168,7 +170,8 @@ class SWATokenToKVPoolAllocator:
         what is free in the window pool, and by an `alloc` that what is certain without it does not serve.
         Laws: A2, A5, A6, A7, X1.
         """
-        self._full.free_with(indices, self._half_of, self._swa)
+        if not is_nothing(indices):
+            self._full.free_with(indices, self._half_of, self._swa)
 
     def free_swa(self, indices: torch.Tensor) -> None:
         """Give the SWA halves of full slots back and keep the full slots.
@@ -192,6 +195,8 @@ class SWATokenToKVPoolAllocator:
         Takes part in free groups. Cost: what it frees; synchronises as `TokenToKVPoolAllocator.free`.
         Laws: A2, A5, A6, A7, X1.
         """
+        if is_nothing(indices):
+            return
         pages = self._full.claim_loosely(indices)
         halves = self._half_of[pages]
         if self.check_ownership and not halves.all():
@@ -224,6 +229,8 @@ class SWATokenToKVPoolAllocator:
         -----
         Cost: one gather; no synchronisation with checks off. Law: A7.
         """
+        if is_nothing(indices):
+            return torch.empty(indices.shape, dtype=torch.int32, device=self.device)
         pages, offsets = self._full.locate(indices, check_range=self.check_ownership)
         return self._full.slots_at(self._half_of.take(pages), offsets, indices.shape)
 
@@ -251,6 +258,8 @@ class SWATokenToKVPoolAllocator:
         No slot becomes free or taken in either pool. Cost: what it moves; no synchronisation with
         checks off. Laws: A5, A7, X1.
         """
+        if is_nothing(src) and is_nothing(dst):
+            return
         source, source_offsets = self._full.locate(src)
         target, target_offsets = self._full.locate(dst)
         if len(source) != len(target):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
-from pymllm.mem_cache.slot_store import StoreKind, make_slot_store
+from pymllm.mem_cache.slot_store import StoreKind, is_nothing, make_slot_store
 
 __all__ = ["TokenToKVPoolAllocator"]
 
@@ -130,7 +130,10 @@ class TokenToKVPoolAllocator:
         Cost: what it hands out, plus a search of bounded length; no synchronisation.
         Laws: A1, A3, A4, X4.
         """
-        return self._store.take_slots(as_size("need_size", need_size, minimum=0))
+        count = as_size("need_size", need_size, minimum=0)
+        if not count:
+            return torch.empty(0, dtype=torch.int32, device=self.device)
+        return self._store.take_slots(count)
 
     def free(self, indices: torch.Tensor) -> None:
         """Give slots back, all of them or none.
@@ -156,7 +159,8 @@ class TokenToKVPoolAllocator:
         indices on another device are copied over.
         Laws: A2, A5, A6, X1.
         """
-        self._store.free(indices)
+        if not is_nothing(indices):
+            self._store.free(indices)
 
     def free_pages(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give whole pages back, each named once, by its first slot.

@@ -9,6 +9,7 @@ import torch
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.edge_slots import PageStarts
+from pymllm.mem_cache.victim_order import VictimOrder
 
 __all__ = ["TreeNode"]
 
@@ -58,6 +59,10 @@ class TreeNode(BaseTreeNode):
         self._depth = 0
         self._holds = 0
         self._owner: object | None = None
+        self._only_child: TreeNode | None = None
+        self._order: VictimOrder[TreeNode] | None = None
+        self._older: Any = None
+        self._younger: Any = None
 
     def __repr__(self) -> str:
         return f"TreeNode(id={self.id}, tokens={self._length}, depth={self._depth}, lock_ref={self.lock_ref})"

@@ -216,12 +216,10 @@ class WindowInsert(Generic[NodeT]):
         if self._dead_until < self._key.length:
             last = tree.append(last, self._key, self._slots[self._dead_until : self._key.length].clone())
             self._window.enter(last)
-        leaf = tree.is_evictable_leaf(last)
-        if leaf:
-            tree.leaves.discard(last)
-        self._window.stamp(tree.path_to(last), now)
-        if leaf:
-            tree.leaves.add(last)
+        path = tree.path_to(last)
+        tree.victims.touch(path)
+        for node in path:
+            node.last_access_time = now
         return last
 
     def _end_of_prefix(self) -> NodeT:

@@ -13,7 +13,7 @@ from pymllm.oracle.history import Header
 from pymllm.oracle.kv_block_judge import KVBlockJudge
 from pymllm.oracle.operations import AllocSlots, DropStates, EvictSlots, FindSlots, NameStates
 from pymllm.oracle.outcomes import FoundSlots, Outcome, Slots
-from pymllm.oracle.pool_judge import MALFORMED_ERRORS
+from pymllm.oracle.pool_judge import MALFORMED_ERRORS, has_told_a_change
 
 __all__ = ["BlockSlotJudge"]
 
@@ -66,7 +66,7 @@ class BlockSlotJudge(KVBlockJudge):
         for name, expected in now.items():
             if found.get(name, expected) != expected:
                 self.evidence.refuse(_law_of_size(law, name), name, expected, found[name])
-        if law and found and now != before:
+        if law and now != before and has_told_a_change(before, now, found):
             self.evidence.count(law)
 
     def slotted(self) -> BlockSlotModel:

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.operations import SPAN_LIMIT, Span
 
-__all__ = ["GivenNumbers"]
+__all__ = ["GivenNumbers", "resolve_spans"]
+
+
+def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the numbers that spans name.
+
+    Parameters
+    ----------
+    spans : iterable of Span
+        Of an operation.
+    given : mapping of int to sequence of int
+        What each step gave.
+
+    Raises
+    ------
+    ProgramError
+        A step gave fewer, or none.
+    """
+    found: list[int] = []
+    for span in spans:
+        if span.stop - span.start > SPAN_LIMIT:
+            raise ProgramError(f"{span} stands for more than {SPAN_LIMIT:,} numbers")
+        if span.step == 0:
+            found += range(span.start, span.stop)
+            continue
+        numbers = given.get(span.step, ())
+        if not 0 <= span.start <= span.stop <= len(numbers):
+            raise ProgramError(f"step {span.step} gave {len(numbers)} numbers, not {span.start}..{span.stop}")
+        found += numbers[span.start : span.stop]
+    return found
 
 
 class GivenNumbers:
@@ -25,27 +54,8 @@ class GivenNumbers:
             last[number] = step, place
 
     def resolve(self, spans: Iterable[Span]) -> list[int]:
-        """Return the numbers that spans name.
-
-        Raises
-        ------
-        ProgramError
-            A step gave fewer, or none.
-        """
-        found: list[int] = []
-        for span in spans:
-            if span.stop - span.start > SPAN_LIMIT:
-                raise ProgramError(f"{span} stands for more than {SPAN_LIMIT:,} numbers")
-            if span.step == 0:
-                found += range(span.start, span.stop)
-                continue
-            given = self._by_step.get(span.step, ())
-            if not 0 <= span.start <= span.stop <= len(given):
-                raise ProgramError(
-                    f"{span} names places {span.start}..{span.stop}, and that step gave {len(given)} numbers"
-                )
-            found += given[span.start : span.stop]
-        return found
+        """Return the numbers that spans name; errors as of `resolve_spans`."""
+        return resolve_spans(spans, self._by_step)
 
     def given_by(self, step: int) -> tuple[int, ...]:
         """Return the numbers that a step gave, in order; a later step may have given them, too."""

@@ -23,6 +23,7 @@ from pymllm.oracle.operations import KINDS, OPERATIONS, Operation, operation_fro
 from pymllm.oracle.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
 from pymllm.oracle.records import decode, encode, schema_of, tagged_schema_of
 from pymllm.oracle.slot_init import built_through_slots
+from pymllm.text_file import write_text_file
 
 __all__ = [
     "FORMAT",
@@ -165,8 +166,8 @@ def dump_outcome(outcome: Outcome) -> str:
 
 
 def write_history(history: History, path: Path) -> None:
-    """Write a history to a file; a file that is there is replaced."""
-    path.write_text("".join(f"{line}\n" for line in dump_history(history)), encoding="utf-8")
+    """Write a history to a file; a file that is there is replaced, once all of it is written."""
+    write_text_file(path, "".join(f"{line}\n" for line in dump_history(history)))
 
 
 def load_history(path: Path) -> History:

@@ -15,14 +15,13 @@ def check_pages(
 ) -> list[int]:
     """Test slots that an allocation of so many tokens gave (A1, A2, A3), and return their pages in order."""
     last = (full.pages + 1) * page_size - 1
-    foreign = [slot for slot in slots if not page_size <= slot <= last]
-    if foreign:
+    if slots and not (page_size <= min(slots) and max(slots) <= last):
+        foreign = [slot for slot in slots if not page_size <= slot <= last]
         evidence.refuse("A1", f"alloc({tokens})", f"slots {page_size}..{last}", foreign)
     pages = [slot // page_size for slot in slots[::page_size]]
     if len(slots) != tokens or [*slots] != _slots_of(pages, page_size)[:tokens]:
         evidence.refuse("A3", f"alloc({tokens})", f"{tokens} distinct slots of whole pages", slots)
-    taken = [page for page in pages if not full.is_free(page)]
-    if taken:
+    if taken := full.not_free(pages):
         evidence.refuse("A2", f"alloc({tokens})", "free pages", f"pages {taken}, which are not free")
     evidence.count("A1", "A3", "A2")
     return pages
@@ -35,13 +34,14 @@ def check_halves(
     what, pages = "SWA halves of an alloc", [half // page_size for half in halves[::page_size]]
     if len(halves) != len(slots) or [*halves] != _slots_of(pages, page_size)[: len(slots)]:
         evidence.refuse("A7", what, "a half page for each page", halves)
-    taken = [page for page in pages if not swa.is_free(page)]
-    if taken:
+    if taken := swa.not_free(pages):
         evidence.refuse("A7", what, "free window pages", f"pages {taken}, which are not free")
     evidence.count("A7", "A7")
     return pages
 
 
 def _slots_of(pages: Iterable[int], size: int) -> list[int]:
-    places = range(size)
-    return [page * size + place for page in dict.fromkeys(pages) for place in places]
+    slots: list[int] = []
+    for page in dict.fromkeys(pages):
+        slots += range(page * size, (page + 1) * size)
+    return slots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
@@ -13,7 +13,7 @@ from pymllm.oracle.operations import OPERATIONS_OF, Malformed, Operation, Span
 from pymllm.oracle.outcomes import Outcome, Unsupported
 from pymllm.oracle.records import name_of
 
-__all__ = ["MALFORMED_ERRORS", "PoolJudge"]
+__all__ = ["MALFORMED_ERRORS", "PoolJudge", "has_told_a_change"]
 
 R = TypeVar("R")
 
@@ -175,5 +175,10 @@ class PoolJudge:
                 # What a first operation did not change was wrong before it.
                 was_wrong = self._sizes is None and now == before
                 self.evidence.refuse(self.SIZES_LAW if was_wrong else law, "sizes", wanted, told)
-        if now != before:
+        if now != before and has_told_a_change(before, now, found):
             self.evidence.count(law)
+
+
+def has_told_a_change(before: Mapping[str, int], now: Mapping[str, int], found: Collection[str]) -> bool:
+    """Tell whether one of the sizes that were found has changed: one that is left out tests nothing."""
+    return any(now[name] != size for name, size in before.items() if name in found)

@@ -266,6 +266,8 @@ class PrefixJudge(PoolJudge):
     def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
         if "faults" not in self.books.claims:
             raise ProgramError("faults are not claimed")
+        if operation.nth < 1:
+            raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
         self.books.fault = operation
         return "R7"
 

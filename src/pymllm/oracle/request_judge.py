@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import ClassVar
 
+from pymllm.errors import ProgramError
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
 from pymllm.oracle.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
@@ -218,6 +219,8 @@ class RequestJudge(PoolJudge):
         return "C1"
 
     def _judge_fault(self, step: int, operation: Fault, outcome: Outcome) -> str:
+        if operation.nth < 1:
+            raise ProgramError(f"{operation}: the calls of the next operation are counted from 1")
         self.answer(Done, "X2", "a fault to come", outcome)
         self.books.fault = operation
         return "C1"

@@ -52,11 +52,6 @@ def check_view(books: RequestBooks, view: ContextView) -> None:
     expect("C1", "blocks that are not free", occupied, [each.block for each in view.blocks])
     for block in view.blocks:
         _check_block(books, block)
-    if books.has_states:
-        slots = [each.slot for each in view.blocks if each.slot >= 0]
-        is_partial = len({*slots}) == len(slots) and all(slot < model.slots.count for slot in slots)
-        what = f"distinct ones of {model.slots.count}"
-        books.evidence.demand("C2", is_partial, "slots of cached states", what, lambda: slots)
 
 
 def _check_block(books: RequestBooks, view: ContextBlock) -> None:

@@ -69,12 +69,17 @@ class SlotJudge(PoolJudge):
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes that the contract determines, in tokens, by their documented names."""
-        full = self.full.free_count * self.page_size
-        if self.window is None:
+        # Asked after every operation: counted here, without three properties and a `min`, and each test of a
+        # law below counted without a call, judging takes 0.9 of the time.
+        size, pool, window = self.page_size, self.full, self.window
+        full = (len(pool.old) + len(pool.young)) * size
+        if window is None:
             return {"available_size": full}
-        swa = self.window.swa.free_count * self.page_size
+        pool = window.swa
+        swa = (len(pool.old) + len(pool.young)) * size
+        least = full if full < swa else swa
         # Their minimum last: where one of the two is wrong, that says more.
-        return {"full_available_size": full, "swa_available_size": swa, "available_size": min(full, swa)}
+        return {"full_available_size": full, "swa_available_size": swa, "available_size": least}
 
     def _test_sizes(
         self, law: str, before: dict[str, int], now: dict[str, int], found: dict[str, int]
@@ -85,7 +90,7 @@ class SlotJudge(PoolJudge):
                     blamed = "A7" if law == "A2" and name == "swa_available_size" else law
                     self.evidence.refuse(blamed, name, expected, found[name])
         if found:
-            self.evidence.count(law)
+            self.evidence.exercised[law] += 1
 
     # -- allocation ----------------------------------------------------------------------------------------
 
@@ -213,7 +218,8 @@ class SlotJudge(PoolJudge):
 
     def _pages_of(self, slots: Iterable[int]) -> list[int]:
         """Return each page named once, in order."""
-        return list(dict.fromkeys(slot // self.page_size for slot in slots))
+        size = self.page_size
+        return list(dict.fromkeys([slot // size for slot in slots]))
 
     # -- merges, groups, clear -----------------------------------------------------------------------------
 
@@ -288,4 +294,4 @@ class SlotJudge(PoolJudge):
         """Test that a call did what it was asked; ``what`` names it, and is asked only where it did not."""
         if outcome.result != _DONE:
             self.evidence.refuse(law, what(), _DONE, outcome.result)
-        self.evidence.count(law)
+        self.evidence.exercised[law] += 1

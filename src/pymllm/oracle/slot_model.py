@@ -61,6 +61,12 @@ class PageModel:
         """Tell whether a page can be handed out."""
         return page in self.old or page in self.young
 
+    def not_free(self, pages: Sequence[int]) -> list[int]:
+        """Return those of some pages that cannot be handed out, in order."""
+        if self.old.issuperset(pages):  # nearly always, and asked at once
+            return []
+        return [page for page in pages if not self.is_free(page)]
+
     def needs_merge(self, count: int) -> bool:
         """Tell whether the old pages do not suffice for ``count``, so that the young ones join them."""
         return count > len(self.old)

@@ -35,7 +35,7 @@ NAMES: dict[str, Any] = {
 def made(name: str, **changes: Any) -> Adapter:
     """Build an adapter, or skip where this version of sglang has no such cache."""
     if importlib.util.find_spec("sglang") is None:
-        pytest.skip("sglang is not installed; tox -e peers installs it")
+        pytest.skip("sglang is not installed; tox -e peers and tox -e peers-older install it")
     try:
         return make_adapter(name, {**NAMES[name].CONFIGURATIONS[0], **changes})
     except AdapterError as error:

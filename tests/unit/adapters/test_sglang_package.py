@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -106,23 +108,30 @@ def test_a_module_that_a_version_lacks_is_named_with_the_version() -> None:
 
 
 @pytest.mark.usefixtures("made_up")
-@pytest.mark.parametrize("known", [NEWER, OLDER])
-def test_a_version_that_nobody_tried_is_accused_of_nothing(known: str) -> None:
+@pytest.mark.parametrize(("known", "environment"), [(NEWER, "peers"), (OLDER, "peers-older")])
+def test_a_version_that_nobody_tried_is_accused_of_nothing(
+    known: str, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it lacks would look like an error of its cache."""
-    with pytest.raises(ImportError, match=rf"sglang 0\.0\.1 is not the version that .*, {known}$"):
+    said = rf"sglang 0\.0\.1 is not the version that .*, {known}; tox -e {environment} installs it$"
+    with pytest.raises(ImportError, match=said):
         require_version(known)
-    require_version("0.0.1")
+    monkeypatch.setattr(sglang_package.importlib.metadata, "version", lambda name: known)
+    require_version(known)
 
 
 def test_the_versions_are_those_that_are_installed() -> None:
-    """By tox -e peers, and by tox -e peers-older."""
-    for name, version in (("peers-alone", NEWER), ("peers-older", OLDER)):
-        pinned = (ROOT / "constraints" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-        assert f"sglang=={version}" in pinned
+    """By the environments of tox that errors name."""
+    tasks = ConfigParser(interpolation=None)
+    tasks.read(ROOT / "tox.ini", encoding="utf-8")
+    for environment, version in (("peers", NEWER), ("peers-older", OLDER), ("bench-peers", NEWER)):
+        installed = re.findall(r"constraints/[\w-]+\.txt", tasks[f"testenv:{environment}"]["commands_pre"])
+        pinned = "".join((ROOT / name).read_text(encoding="utf-8") for name in installed)
+        assert re.findall(r"^sglang==(.*)$", pinned, re.MULTILINE) == [version]
 
 
 def test_without_sglang_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, and no traceback into somebody else's package."""
+    """One line that names what has the version in question, and no traceback into somebody else's package."""
 
     def missing(name: str) -> str:
         raise sglang_package.importlib.metadata.PackageNotFoundError(name)
@@ -130,6 +139,8 @@ def test_without_sglang_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sglang_package.importlib.metadata, "version", missing)
     with pytest.raises(ImportError, match="sglang is not installed; tox -e peers installs it"):
         load_sglang("mem_cache.no_such_module")
+    with pytest.raises(ImportError, match="sglang is not installed; tox -e peers-older installs it"):
+        require_version(OLDER)
 
 
 def test_a_configuration_may_claim_more_for_one_program() -> None:

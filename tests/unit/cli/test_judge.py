@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_one_line_and_status_2(good: Path) -> None:
     history = load_history(good)
     for steps, words in (
         ([Step(3, ReadRows())], "step 3: it has no outcome"),
-        ([Step(3, FreeRow(Span(1, 0, 1)), history.steps[2].outcome)], "and that step gave 0 numbers."),
+        ([Step(3, FreeRow(Span(1, 0, 1)), history.steps[2].outcome)], "step 1 gave 0 numbers, not 0..1."),
     ):
         write_history(dataclasses.replace(history, steps=steps), good)
         result = judge(str(good))

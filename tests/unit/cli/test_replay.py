@@ -18,6 +18,7 @@ from pymllm.cli import main
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace
+from tests.child_processes import interrupt, left_of
 
 NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 
@@ -271,6 +272,19 @@ def test_ctrl_c_is_130_and_one_line(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err == "pymllm: interrupted\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes in /proc")
+@pytest.mark.parametrize(
+    ("sent", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_a_curve_and_leaves_no_process(sent: signal.Signals, status: int, word: str) -> None:
+    """X1: one line, nothing half, and no run that goes on although nobody waits for it."""
+    command = [sys.executable, "-m", "pymllm", "replay", "agent", "--requests", "20000", "--jobs", "2"]
+    ended = interrupt([*command, "--capacity", "100k", "--capacity", "200k"], sent, children=2)
+    assert (ended.status, ended.out, ended.err) == (status, "", f"pymllm: {word}\n")
+    assert len(ended.children) >= 2
+    assert left_of(ended.children) == []
 
 
 def test_several_capacities_make_a_curve() -> None:

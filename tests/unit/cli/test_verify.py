@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,6 +21,7 @@ from pymllm.conformance.profiles import DEV, PROFILES
 from pymllm.conformance.worker_process import Task
 from pymllm.oracle.history import load_history
 from pymllm.oracle.judge import judge_steps
+from tests.child_processes import interrupt, left_of
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")
 
@@ -324,22 +323,6 @@ def test_an_adapter_in_the_current_folder_is_found() -> None:
     assert "my_adapter" not in sys.modules
 
 
-def is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return "State:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-
-
-def children_of(process: int) -> set[int]:
-    found = set()
-    for task in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in map(int, task.read_text(encoding="utf-8").split()):
-            found |= {child} | children_of(child)
-    return found
-
-
 @pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
 def test_two_processes_need_no_standard_error(errors: str) -> None:
     """The result is the same; only words are lost."""
@@ -358,32 +341,10 @@ def test_two_processes_need_no_standard_error(errors: str) -> None:
 def test_a_signal_ends_it_and_leaves_no_process(sent: signal.Signals, status: int, word: str) -> None:
     """Such as an interrupt from a terminal, which every process of the group gets."""
     command = [sys.executable, "-m", "pymllm", "verify", "--adapter", "rows", "--examples", "1000000"]
-    process = subprocess.Popen(
-        [*command, "--jobs", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # A shell's background jobs ignore SIGINT, and their children with them.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while len(children := children_of(process.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(1)
-        children |= children_of(process.pid)
-        os.killpg(process.pid, sent)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, out) == (status, "")
-    assert err == f"pymllm: {word}\n"
-    assert len(children) >= 2
-    deadline = time.monotonic() + 30
-    while (left := [child for child in children if is_running(child)]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
+    ended = interrupt([*command, "--jobs", "2"], sent, children=2)
+    assert (ended.status, ended.out, ended.err) == (status, "", f"pymllm: {word}\n")
+    assert len(ended.children) >= 2
+    assert left_of(ended.children) == []
 
 
 FAILING = """

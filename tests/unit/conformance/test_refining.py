@@ -6,9 +6,11 @@ import dataclasses
 import math
 from collections import Counter
 
+from pymllm.adapters.cabinet.planting import planted
+from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.finding import Finding
-from pymllm.conformance.machines import MACHINES
+from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.conformance.profiles import CI
 from pymllm.conformance.refining import RefineTask, plan_refining, refine
 from pymllm.conformance.results import SearchedConfiguration
@@ -16,7 +18,7 @@ from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
+from pymllm.oracle.history import Config, Header, History, Step
 from pymllm.oracle.operations import Clear
 
 PLAN = VerifyPlan((), (), CI, 3, None, 2)
@@ -80,6 +82,22 @@ def test_a_finding_becomes_small(tiny: str) -> None:
     assert len(found.history) > len(dropped.history) == len(refined[0].history) == 4
     assert {it.law for it in (found, dropped, refined[0])} == {"P2"}
     assert (refined[0].is_rerun, refined[0].is_judged) == (True, True)
+
+
+def test_what_an_engine_did_wrong_becomes_small_without_its_search() -> None:
+    """E2: its operations alone break no law, so acts are left out."""
+    (fault,) = find_faults(["B10"], own_cabinet())
+    entry = next(it for it in MACHINES["prefix"] if it.has_engine)
+    config: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
+    machine = make_machine(load_machine(entry), "radix", config, seed=0)
+    with planted(fault.edits):
+        raw = SearchPlan(seed=0, steps=40, examples=50, seconds=0.0, shrinks=0)
+        (found,) = search(machine, raw).found
+        assert found.history.header.scenario is not None
+        (refined,) = refine(RefineTask("radix", config, entry, found, 100, None))
+    assert (found.law, refined.law) == ("E2", "E2")
+    assert len(refined.history) < len(found.history) / 2
+    assert refined.history.header.scenario is not None
 
 
 def test_what_is_found_again_otherwise_is_kept_beside(tiny: str) -> None:

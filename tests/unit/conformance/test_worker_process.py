@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pymllm.conformance.worker_process import Lost, Raised, Task, WorkerProcess
+from tests.child_processes import left_of
 
 
 class OddError(Exception):
@@ -37,13 +38,6 @@ def work(item: object) -> object:
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
     return item
-
-
-def is_running(process: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False
 
 
 def test_answers_and_errors_come_back() -> None:
@@ -115,7 +109,4 @@ def test_it_ends_once_its_starter_is_gone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     process = int(done.stdout)
-    deadline = time.monotonic() + 30
-    while is_running(process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(process)
+    assert left_of([process]) == []

@@ -45,6 +45,10 @@ class Family:
     def kept(self) -> Any:
         return self.cache._states
 
+    @property
+    def victims(self) -> Any:
+        return self.kept.victims
+
 
 # -- the tree ------------------------------------------------------------------------------------------
 
@@ -101,16 +105,27 @@ def miscount_protected_states(it: Family) -> None:
 
 
 def forget_a_state(it: Family) -> None:
-    it.kept.unlocked.discard(it.free)
+    it.insert([1, 2, 3, 4])
+    it.victims.inner.discard(it.trunk)
 
 
 def offer_a_held_state(it: Family) -> None:
-    it.kept.unlocked.discard(it.free)
-    it.kept.unlocked.add(it.held)
+    it.insert([1, 2, 3, 4])
+    it.cache.inc_lock_ref(it.trunk)
+    it.victims.inner.add(it.trunk)
 
 
-def confuse_the_oldest_state(it: Family) -> None:
-    it.kept.unlocked._queue.move_to_end(it.old.last_access_time)
+def offer_a_leaf_without_its_state(it: Family) -> None:
+    it.victims.leaves.discard(it.free)
+    it.victims.bare_leaves.add(it.free)
+
+
+def say_that_a_held_leaf_waits(it: Family) -> None:
+    it.held._order = it.victims.inner
+
+
+def confuse_the_oldest_leaf(it: Family) -> None:
+    it.victims.leaves.move((it.old,))
 
 
 # -- the lists -----------------------------------------------------------------------------------------
@@ -169,7 +184,11 @@ def go_on_beyond_the_tail(it: Family) -> None:
 
 
 def lose_a_member_and_keep_its_place(it: Family) -> None:
-    it.cache.mamba_lru._members.remove(it.free)
+    it.free._mamba_list = None
+
+
+def miscount_the_members(it: Family) -> None:
+    it.cache.full_lru._size -= 1
 
 
 def leave_a_link_at_a_node_without_a_state(it: Family) -> None:
@@ -232,7 +251,9 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("M6", miscount_protected_states),
     ("M5", forget_a_state),
     ("M5", offer_a_held_state),
-    ("M5", confuse_the_oldest_state),
+    ("R5", offer_a_leaf_without_its_state),
+    ("M5", say_that_a_held_leaf_waits),
+    ("R5", confuse_the_oldest_leaf),
     ("M8", forget_a_node_in_the_list),
     ("M8", forget_a_state_in_the_list),
     ("M8", list_a_node_without_a_state),
@@ -247,6 +268,7 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("M8", go_on_beyond_the_head),
     ("M8", go_on_beyond_the_tail),
     ("M8", lose_a_member_and_keep_its_place),
+    ("M8", miscount_the_members),
     ("M8", leave_a_link_at_a_node_without_a_state),
     ("M7", hold_a_track_slot_twice),
     ("M7", mistake_a_track_slot),

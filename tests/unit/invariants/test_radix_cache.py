@@ -137,13 +137,16 @@ def miscount_held_window(it: Family) -> None:
 
 
 def confuse_the_oldest_leaf(it: Family) -> None:
-    order = it.tree.leaves
-    order._at[0.0], order._queue[0.0] = it.trunk, None
-    order._queue.move_to_end(0.0, last=False)
+    it.insert([90, 91])
+    it.tree.victims.leaves.move((it.free,))
 
 
 def forget_an_alive_node(it: Family) -> None:
-    it.window.unlocked.discard(it.free)
+    it.window.victims.inner.discard(it.trunk)
+
+
+def say_that_a_held_leaf_waits(it: Family) -> None:
+    it.held._order = it.window.victims.inner
 
 
 def free_a_half_of_an_alive_page(it: Family) -> None:
@@ -187,6 +190,7 @@ CORRUPTIONS: list[tuple[str, Callable[[Family], None]]] = [
     ("S6", miscount_held_window),
     ("R5", confuse_the_oldest_leaf),
     ("S3", forget_an_alive_node),
+    ("S3", say_that_a_held_leaf_waits),
     ("S2", free_a_half_of_an_alive_page),
     ("S2", leave_a_half_to_a_dead_page),
     ("A7", share_a_half),

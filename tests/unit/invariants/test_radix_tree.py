@@ -20,6 +20,7 @@ from pymllm.invariants.radix_tree import (
     check_sizes,
     check_slots,
     check_structure,
+    check_waiting,
     fail,
 )
 from pymllm.mem_cache import MambaTreeNode, RadixKey, TokenToKVPoolAllocator, TreeNode
@@ -37,7 +38,8 @@ def tree(request: pytest.FixtureRequest) -> Tree:
     trunk = made.append(made.root, PagedKey.of(RadixKey([1, 2]), 1), torch.tensor([10, 11]))
     for token in (3, 4):
         made.tick()
-        made.append(trunk, PagedKey.of(RadixKey([1, 2, token]), 1), torch.tensor([10 + token]))
+        leaf = made.append(trunk, PagedKey.of(RadixKey([1, 2, token]), 1), torch.tensor([10 + token]))
+        made.victims.place(leaf)
     trunk.last_access_time = made.clock
     return made
 
@@ -120,6 +122,8 @@ def test_recency_of_a_branch_never_exceeds_its_trunk(tree: Tree) -> None:
 def test_order_is_compared_with_its_members_and_with_a_scan(tree: Tree) -> None:
     """R5, M5: too few, another one, or a wrong oldest."""
     first, second = leaves_of(tree)
+    for leaf in (first, second):
+        tree.victims.leaves.discard(leaf)
     order: VictimOrder[Any] = VictimOrder()
     order.add(second)
     check_order("M5", "states", order, [second])
@@ -127,15 +131,27 @@ def test_order_is_compared_with_its_members_and_with_a_scan(tree: Tree) -> None:
     assert broken_law(lambda: check_order("M5", "states", order, [first])) == "M5"
     order.add(first)
     check_order("M5", "states", order, [second, first])
-    order._old.blocks.clear()
+    order._late.at.clear()
     assert broken_law(lambda: check_order("M5", "states", order, [second, first])) == "M5"
+    order.discard(second)
+    order.add(second)
+    order._size += 1
+    assert broken_law(lambda: check_order("M5", "states", order, [second, first])) == "M5"
+
+
+def test_node_that_says_it_waits_is_in_an_order(tree: Tree) -> None:
+    """R5: a trunk that calls itself a member, which no order has."""
+    nodes, orders = check_structure(tree), [tree.victims.leaves]
+    check_waiting("R5", nodes, orders)
+    trunk_of(tree)._order = tree.victims.leaves
+    assert broken_law(lambda: check_waiting("R5", nodes, orders)) == "R5"
 
 
 def test_leaf_that_may_go_is_in_the_order(tree: Tree) -> None:
     """R5: neither trunks nor held leaves are."""
     tree.hold(leaves_of(tree)[0])
     check_leaf_order(tree, check_structure(tree))
-    tree.leaves.discard(leaves_of(tree)[1])
+    tree.victims.leaves.discard(leaves_of(tree)[1])
     assert broken_law(lambda: check_leaf_order(tree, check_structure(tree))) == "R5"
 
 

@@ -71,12 +71,20 @@ def miscount_protected(it: Family) -> None:
 
 
 def forget_a_leaf(it: Family) -> None:
-    it.tree.leaves.discard(it.free)
+    it.tree.victims.leaves.discard(it.free)
 
 
 def confuse_two_leaves(it: Family) -> None:
-    it.tree.leaves.discard(it.free)
-    it.tree.leaves.add(it.held)
+    it.tree.victims.leaves.discard(it.free)
+    it.tree.victims.leaves.add(it.held)
+
+
+def deny_that_a_leaf_waits(it: Family) -> None:
+    it.free._order = None
+
+
+def pass_a_child_off_as_the_only_one(it: Family) -> None:
+    it.trunk._only_child = it.free
 
 
 def lose_a_hash(it: Family) -> None:
@@ -113,6 +121,8 @@ OF_ANY_TREE: list[tuple[str, Callable[[Any], None]]] = [
     ("R7", miscount_protected),
     ("R5", forget_a_leaf),
     ("R5", confuse_two_leaves),
+    ("R5", deny_that_a_leaf_waits),
+    ("R9", pass_a_child_off_as_the_only_one),
     ("H2", lose_a_hash),
     ("R9", hold_padding),
     ("R9", hold_a_slot_twice),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pymllm.errors import OwnershipError
 from pymllm.invariants.slot_store import check_slot_store
 from pymllm.mem_cache import host_store
 from pymllm.mem_cache.host_store import HostSlotStore
@@ -25,6 +26,19 @@ def take(store: HostSlotStore, count: int) -> list[int]:
     pages = store.take(count)
     assert pages is not None
     return [int(page) for page in pages]
+
+
+@pytest.mark.parametrize("pages", [1, CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1])
+def test_what_is_outside_is_refused_wherever_the_last_page_is_in_its_chunk(pages: int) -> None:
+    """A1, A5, X1: at either end and far away, with every page handed out."""
+    store = make(2 * pages, page_size=2)
+    assert take(store, pages) == list(range(1, pages + 1))
+    last = 2 * pages + 1
+    for outside in (-(2**62), -1, 0, 1, last + 1, last + 2, 2**62):
+        with pytest.raises(OwnershipError, match=f"slot {outside} is"):
+            store.check_held(torch.tensor([2, outside, last]))
+    assert store.check_held(torch.tensor([2, last])).tolist() == [1, pages]
+    check_slot_store(store)
 
 
 @pytest.mark.parametrize("distance", [1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 40 * CHUNK])

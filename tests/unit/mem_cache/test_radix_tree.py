@@ -84,6 +84,58 @@ class TestStructure:
         assert cache.evict(3000).full_evicted == 2999
 
 
+class TestOnlyChildren:
+    """A walk goes to an only child without looking it up, and finds what it would have found."""
+
+    def test_key_that_ends_at_a_node_does_not_reach_its_only_child(self) -> None:
+        """R2: nor does one that goes on otherwise; half a child is found as ever."""
+        cache = RadixCache(2)
+        for tokens in ([1, 1], [1, 1, 2, 2, 3, 3]):
+            put(cache, tokens)
+        for tokens, found in (
+            ([1, 1], 2),
+            ([1, 1, 2, 9], 2),
+            ([1, 1, 9, 9, 3, 3], 2),
+            ([1, 1, 2, 2], 4),
+            ([1, 1, 2, 2, 3, 9], 4),
+            ([1, 1, 2, 2, 3, 3, 4, 4], 6),
+        ):
+            assert cache.match_prefix(RadixKey(tokens)).prefix_len == found
+        check_radix_cache(cache)
+
+    def test_second_child_is_found_and_so_is_the_first(self) -> None:
+        """R2: with siblings, the first page decides; when one is evicted, the other is still there."""
+        cache = RadixCache()
+        trunk, one, two = (put(cache, tokens) for tokens in ([1], [1, 2], [1, 3]))
+        assert trunk._only_child is None
+        for leaf, tokens in ((one, [1, 2]), (two, [1, 3])):
+            assert cache.match_prefix(RadixKey(tokens)).last_node is leaf
+        cache.evict(1)
+        check_radix_cache(cache)
+        assert cache.match_prefix(RadixKey([1, 2])).last_node is trunk
+        assert cache.match_prefix(RadixKey([1, 3])).last_node is two
+        cache.evict(2)
+        three = put(cache, [1, 4])
+        assert cache.match_prefix(RadixKey([1, 4])).last_node is three
+
+    def test_split_only_child_leaves_its_upper_half_the_only_one(self) -> None:
+        """R9: and the lower half is the only child of the upper one."""
+        cache = RadixCache()
+        trunk, leaf = put(cache, [1]), put(cache, [1, 2, 3])
+        upper = put(cache, [1, 2])
+        assert (trunk._only_child, upper._only_child, leaf._only_child) == (upper, leaf, None)
+        check_radix_cache(cache)
+
+    def test_split_sibling_leaves_no_only_child(self) -> None:
+        """R9: the other is still there."""
+        cache = RadixCache()
+        trunk, _, leaf = (put(cache, tokens) for tokens in ([1], [1, 5], [1, 2, 3]))
+        upper = put(cache, [1, 2])
+        assert (trunk._only_child, upper._only_child) == (None, leaf)
+        assert cache.match_prefix(RadixKey([1, 5])).prefix_len == 2
+        check_radix_cache(cache)
+
+
 class TestOutline:
     def test_children_are_indented_below_their_parent(self) -> None:
         """Section 4: one line for each node but the root, in the order of the first insert."""

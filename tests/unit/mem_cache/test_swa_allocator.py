@@ -170,13 +170,23 @@ def test_any_slot_of_a_page_frees_its_whole_half_once(make: Make, naming: list[i
     assert halves(allocator, [4, 7, 8, 11]) == [0, 0, 8, 11]
 
 
+NOTHING = pytest.mark.parametrize(
+    "nothing", [torch.tensor([]), torch.empty(0, dtype=torch.int32), torch.empty(2, 0).long()]
+)
+
+
+@NOTHING
+@pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("name", ["free", "free_swa"])
-def test_an_empty_tensor_frees_nothing(make: Make, name: str) -> None:
-    """X1: in both pools."""
-    allocator = make()
-    alloc(allocator, 2)
-    getattr(allocator, name)(torch.tensor([]))
-    assert sizes(allocator) == (6, 4)
+def test_an_empty_tensor_frees_nothing(make: Make, name: str, checked: bool, nothing: torch.Tensor) -> None:
+    """X1: in both pools, and where a half is gone."""
+    allocator = make(check_ownership=checked)
+    slots = alloc(allocator, 3)
+    getattr(allocator, name)(nothing)
+    assert sizes(allocator) == (5, 3)
+    allocator.free_swa(slots[1:2])
+    getattr(allocator, name)(nothing)
+    assert sizes(allocator) == (5, 4)
 
 
 @pytest.mark.parametrize("name", ["free", "free_swa"])
@@ -267,6 +277,13 @@ def test_translation_keeps_the_shape(make: Make, checked: bool, dtype: torch.dty
     assert told.tolist() == [[0, 0, 8], [11, 9, 0]]
 
 
+@NOTHING
+def test_nothing_is_translated_to_nothing(make: Make, nothing: torch.Tensor) -> None:
+    """A7: of the same shape, and int32."""
+    found = make(4, 4).translate_to_swa(nothing)
+    assert (found.dtype, found.shape) == (torch.int32, nothing.shape)
+
+
 def test_a_translation_is_not_a_view_of_the_table(make: Make) -> None:
     """X5: writing into it changes nothing."""
     allocator = make()
@@ -313,11 +330,12 @@ def test_halves_move_from_slot_to_slot(make: Make, page_size: int, checked: bool
     assert sizes(allocator) == (6 * page_size, 6 * page_size)
 
 
-def test_nothing_moves_by_an_empty_call(make: Make) -> None:
+@NOTHING
+def test_nothing_moves_by_an_empty_call(make: Make, nothing: torch.Tensor) -> None:
     """A7: two empty tensors pair."""
     allocator = make()
     alloc(allocator, 2)
-    allocator.move_swa(torch.tensor([]), torch.empty(0, dtype=torch.int32))
+    allocator.move_swa(nothing, torch.empty(0, dtype=torch.int32))
     assert halves(allocator, [1, 2]) == [1, 2]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from pymllm.mem_cache.victim_order import VictimOrder
+from pymllm.mem_cache.victim_order import VictimOrder, older_of
 
 
 @dataclass(eq=False)
@@ -16,6 +17,9 @@ class Aged:
 
     last_access_time: float
     _depth: int
+    _order: VictimOrder[Any] | None = None
+    _older: Any = None
+    _younger: Any = None
 
 
 def drain(order: VictimOrder[Aged]) -> list[tuple[float, int]]:
@@ -29,7 +33,7 @@ def drain(order: VictimOrder[Aged]) -> list[tuple[float, int]]:
 
 def move(order: VictimOrder[Aged], nodes: list[Aged], now: float) -> None:
     """Use nodes again."""
-    order.move(nodes, now)
+    order.move(nodes)
     for node in nodes:
         node.last_access_time = now
 
@@ -80,7 +84,7 @@ def test_member_removed_from_the_middle_of_one_access_is_gone() -> None:
     assert drain(order) == [(1.0, 4), (1.0, 8)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_moved_members_are_the_youngest(count: int) -> None:
     """R8: a path that is used again leaves its old places together, and the shallowest stays the oldest."""
     order: VictimOrder[Aged] = VictimOrder()
@@ -110,13 +114,14 @@ def test_member_that_comes_and_goes_leaves_nothing_behind() -> None:
     """R5: holds that come and go between two accesses do not make the order grow."""
     order: VictimOrder[Aged] = VictimOrder()
     fickle, other = Aged(3.0, 8), Aged(3.0, 4)
+    order.add(Aged(9.0, 1))
     order.add(fickle)
     order.add(other)
     for _ in range(1000):
         order.discard(fickle)
         order.add(fickle)
-    assert len(order._at[3.0]._heap) < 200
-    assert drain(order) == [(3.0, 4), (3.0, 8)]
+    assert len(order._late.at[3.0]._heap) < 200
+    assert drain(order) == [(3.0, 4), (3.0, 8), (9.0, 1)]
 
 
 def test_old_accesses_may_return_at_any_time() -> None:
@@ -187,5 +192,69 @@ def test_late_numbers_that_come_and_go_leave_nothing_behind() -> None:
         late = Aged(float(number), 1)
         order.add(late)
         order.discard(late)
-    assert len(order._old._heap) < 200
+    assert len(order._late._heap) < 200
     assert drain(order) == [(1e6, 1)]
+
+
+def test_members_are_visited_once_each() -> None:
+    """R5: those that came in turn by recency, then those that came late, of one access or several."""
+    order: VictimOrder[Aged] = VictimOrder()
+    recencies = [(5.0, 4), (7.0, 1), (7.0, 2), (5.0, 3), (5.0, 2), (6.0, 1)]
+    for recency in recencies:
+        order.add(Aged(*recency))
+    visited = [(node.last_access_time, node._depth) for node in order]
+    assert visited[:3] == [(5.0, 4), (7.0, 1), (7.0, 2)]
+    assert sorted(visited) == sorted(recencies)
+
+
+def test_late_member_of_a_path_moves_with_it() -> None:
+    """R8: whoever came back by a release stands apart from the rest of its access until the next one."""
+    order: VictimOrder[Aged] = VictimOrder()
+    path, aside = [Aged(3.0, depth) for depth in (4, 8, 12)], Aged(5.0, 4)
+    for node in [*path, aside]:
+        order.add(node)
+    order.discard(path[1])
+    order.add(path[1])
+    assert order.oldest() is path[0]
+    move(order, path, 6.0)
+    assert [node._depth for node in order] == [4, 4, 8, 12]
+    assert drain(order) == [(5.0, 4), (6.0, 4), (6.0, 8), (6.0, 12)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_nodes_of_a_path_that_wait_elsewhere_stay_there(apart: bool) -> None:
+    """R8: a path is moved as a whole; who is held, or in another order, is passed over."""
+    order: VictimOrder[Aged] = VictimOrder()
+    other: VictimOrder[Aged] = VictimOrder()
+    path = [Aged(4.0 if apart and depth == 4 else 3.0, depth) for depth in (4, 8, 12, 16)]
+    for node, place in zip(path, (order, other, None, order), strict=True):
+        if place is not None:
+            place.add(node)
+    aside = Aged(5.0, 1)
+    order.add(aside)
+    move(order, path, 9.0)
+    assert [node._order for node in path] == [order, other, None, order]
+    assert list(other) == [path[1]]
+    assert len(order) == 3
+    assert list(order) == [aside, path[0], path[3]]
+
+
+def test_lone_stretch_at_the_end_stays_as_it_is() -> None:
+    """R8: the path that was used last may be used again, any number of times."""
+    order: VictimOrder[Aged] = VictimOrder()
+    path = [Aged(3.0, depth) for depth in (4, 8)]
+    for node in path:
+        order.add(node)
+    for now in (4.0, 5.0):
+        move(order, path, now)
+        assert list(order) == path
+    assert drain(order) == [(5.0, 4), (5.0, 8)]
+
+
+def test_older_of_two_is_the_less_recent() -> None:
+    """R8: by access, then by depth; either may be missing."""
+    old, deeper, young = Aged(1.0, 8), Aged(2.0, 9), Aged(2.0, 4)
+    assert older_of(old, young) is older_of(young, old) is old
+    assert older_of(deeper, young) is older_of(young, deeper) is young
+    assert older_of(None, old) is older_of(old, None) is old
+    assert older_of(None, None) is None

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,6 +42,27 @@ def test_a_history_survives_the_way_through_a_file(tmp_path: Path) -> None:
     assert (again.header, again.steps) == (HEADER, STEPS)
     assert len(again) == 3
     assert path.read_text(encoding="utf-8").splitlines() == LINES
+
+
+def test_a_history_that_cannot_be_written_leaves_none_and_no_half(tmp_path: Path) -> None:
+    """On a full disk; what was there stays, such as the long program of which this is the shorter one."""
+    path = tmp_path / "found.jsonl"
+    write_history(History(HEADER, list(STEPS)), path)
+    with full_disk(10_000), pytest.raises(OSError, match="too large"):
+        write_history(History(HEADER, [Step(number, Alloc(4)) for number in range(1, 1000)]), path)
+    assert load_history(path).steps == STEPS
+    assert os.listdir(tmp_path) == ["found.jsonl"]
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let no file grow beyond some bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_empty_lines_do_not_count() -> None:

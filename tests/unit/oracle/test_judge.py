@@ -11,6 +11,7 @@ from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps, make_judge
 from pymllm.oracle.operations import KINDS, Alloc, Free, Span
 from pymllm.oracle.outcomes import Done, Outcome, Slots
+from tests.unit.oracle.verdict_book import read_corpus
 
 HEADER = Header("mine", "slots", {"page_size": 1, "pages": 4}, ("pool",))
 STEPS = [
@@ -45,6 +46,37 @@ def test_a_good_history_is_evidence() -> None:
     evidence, found = judge_steps(HEADER, STEPS)
     assert found is None
     assert evidence.exercised["A2"] >= 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_that_is_left_out_accuses_nobody(kind: str) -> None:
+    """X3: neither one, nor all but one, nor all; inside of callbacks and after them; and none tests more."""
+    for name, history in read_corpus().items():
+        if history.header.kind != kind:
+            continue
+        counted = judge_steps(history.header, history.steps)[0].exercised
+        names = {size for step in history.steps for size in _sizes_of(step)}
+        for told in (set(), *({size} for size in names), *(names - {size} for size in names)):
+            evidence, found = judge_steps(history.header, [_telling(told, step) for step in history.steps])
+            assert found is None, f"{name}, told {told}: {found}"
+            assert evidence.exercised <= counted
+
+
+def _sizes_of(step: Step) -> set[str]:
+    assert step.outcome is not None
+    return {*step.outcome.sizes, *(name for effect in step.outcome.effects for name in effect.sizes)}
+
+
+def _telling(names: set[str], step: Step) -> Step:
+    """Leave out of a step's outcome all sizes but some."""
+    assert step.outcome is not None
+    effects = tuple(replace(effect, sizes=_only(names, effect.sizes)) for effect in step.outcome.effects)
+    sizes = _only(names, step.outcome.sizes)
+    return replace(step, outcome=replace(step.outcome, effects=effects, sizes=sizes))
+
+
+def _only(names: set[str], sizes: dict[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if name in names}
 
 
 def test_the_step_that_breaks_a_law_is_named() -> None:

@@ -51,6 +51,18 @@ def test_sizes_that_are_not_told_are_not_judged() -> None:
         judge.judge(2, AllocRows(1), Outcome(Slots((2,)), (), {"size": 3}))
 
 
+def test_a_size_that_is_not_told_tests_no_law() -> None:
+    """P1: only one that changed shows something, and only where it is told."""
+    freed: dict[tuple[str, ...], int] = {}
+    for told in ({}, {"mem_bytes": 9}, {"size": 2}, {"available_size": 2}):
+        judge = make_judge()
+        judge.judge(1, AllocRows(1), Outcome(Slots((1,))))
+        before = judge.evidence.exercised.total()
+        judge.judge(2, FreeRow(Span(1, 0, 1)), Outcome(Done(), (), told))
+        freed[(*told,)] = judge.evidence.exercised.total() - before
+    assert freed == {(): 0, ("mem_bytes",): 0, ("size",): 0, ("available_size",): 1}
+
+
 @pytest.mark.parametrize("error", MALFORMED_ERRORS)
 def test_a_malformed_call_may_be_refused_with_any_documented_error(error: str) -> None:
     """X1: which of them is the implementation's choice."""
@@ -78,7 +90,7 @@ def test_misuse_of_an_adapter_that_claims_no_refusals_has_no_meaning() -> None:
 @pytest.mark.parametrize("span", [Span(0, 1, 1), Span(0, 1, 3), Span(4, 0, 1)])
 def test_one_row_is_named_by_one_number(span: Span) -> None:
     """A span of none, of two, or of a step that gave nothing names no row."""
-    with pytest.raises(ProgramError, match=r"it must name one|that step gave"):
+    with pytest.raises(ProgramError, match=r"it must name one|step 4 gave"):
         make_judge("refusals").judge(1, FreeRow(span), Outcome(Done()))
 
 

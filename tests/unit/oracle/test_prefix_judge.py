@@ -301,6 +301,14 @@ def test_what_is_not_claimed_is_not_asked(operation: Any, without: str) -> None:
         judge.judge(2, operation, outcome)
 
 
+@pytest.mark.parametrize("call", ["reenter", "callback", "free"])
+def test_a_fault_is_that_of_the_first_call_or_a_later_one(call: str) -> None:
+    """X2: no program lets a call before the first one fail."""
+    judge = PrefixJudge(ToldProgram().header)
+    with pytest.raises(ProgramError, match="counted from 1"):
+        judge.judge(1, Fault(call, 0), Outcome(Done()))
+
+
 def test_a_fault_is_forgotten_after_the_next_operation() -> None:
     """X2: whatever that operation is."""
     told = ToldProgram()

@@ -182,6 +182,7 @@ def test_under_ref_zero_a_release_gives_up_what_was_cached() -> None:
         (AddRequest((1, 2)), Fault("forward"), RunStep(), RunStep()),
         (RunStep(()),),
         (RunStep((-1,)),),
+        (Fault("forward", 0),),
     ],
 )
 def test_what_makes_no_sense_is_not_judged(operations: tuple[Operation, ...]) -> None:

@@ -13,8 +13,8 @@ _WINDOW = "pymllm.mem_cache.sliding_window:SlidingWindow"
 _WINDOW_PLAN = "pymllm.mem_cache.sliding_window:WindowPlan"
 _WINDOW_INSERT = "pymllm.mem_cache.window_insert:WindowInsert"
 _LEAF_PLAN = "pymllm.mem_cache.eviction:LeafPlan"
-_VICTIMS = "pymllm.mem_cache.victim_order:VictimOrder"
-_SAME_ACCESS = "pymllm.mem_cache.victim_order:_SameAccess"
+_VICTIMS = "pymllm.mem_cache.victims:InnerVictims"
+_LATECOMERS = "pymllm.mem_cache.victim_order:_Latecomers"
 
 _WINDOWS = (
     Fault(
@@ -64,7 +64,16 @@ _WINDOWS = (
         "Window eviction kills the one window that makes a branch usable",
         ("S3", "R5", "R8"),
         ("radix-window",),
-        (Edit(f"{_SAME_ACCESS}.shallowest", "return by_depth[heap[0]]", "return by_depth[max(by_depth)]"),),
+        (
+            Edit(
+                f"{_VICTIMS}.oldest_of_all",
+                "return leaf if inner is None else older_of(leaf, inner)",
+                "oldest = older_of(leaf, inner)\n"
+                "then = [] if oldest is None else [*self.leaves, *self.inner]\n"
+                "then = [node for node in then if node.last_access_time == oldest.last_access_time]\n"
+                "return max(then, key=lambda node: node._depth, default=None)",
+            ),
+        ),
         note="what the contract decides of it: of one access, the end of the path goes last",
     ),
     Fault(
@@ -89,9 +98,9 @@ _WINDOWS = (
             Edit(
                 f"{_LEAF_PLAN}.take_leaves",
                 "self.take(leaf)",
-                "must_go, self._must_go = self._must_go, lambda node: False\n"
+                "must_go, type(self)._must_go = type(self)._must_go, lambda plan, node: False\n"
                 "self.take(leaf)\n"
-                "self._must_go = must_go",
+                "type(self)._must_go = must_go",
             ),
         ),
     ),
@@ -102,7 +111,7 @@ _WINDOWS = (
         ("radix-window",),
         (
             Edit(
-                f"{_WINDOW_PLAN}._forget",
+                f"{_WINDOW_PLAN}._note",
                 "if node.swa_tombstone or",
                 "if node.swa_tombstone:\n    self.alive_tokens += node._length\nif node.swa_tombstone or",
             ),
@@ -160,9 +169,12 @@ _EVICTION = (
         ("radix-window",),
         (
             Edit(
-                f"{_SAME_ACCESS}.shallowest",
-                "return by_depth[heap[0]]",
-                "return min(by_depth.values(), key=lambda node: node.id)",
+                f"{_VICTIMS}.oldest_of_all",
+                "return leaf if inner is None else older_of(leaf, inner)",
+                "oldest = older_of(leaf, inner)\n"
+                "then = [] if oldest is None else [*self.leaves, *self.inner]\n"
+                "then = [node for node in then if node.last_access_time == oldest.last_access_time]\n"
+                "return min(then, key=lambda node: node.id, default=None)",
             ),
         ),
         note="the node's number stands in for its address, so that the plant is reproducible",
@@ -186,11 +198,11 @@ _EVICTION = (
         ("R5", "R8", "X2"),
         ("radix",),
         (
-            Edit(f"{_CACHE}._stamp", "leaf = tree.is_evictable_leaf(path[-1])", "leaf = False"),
+            Edit(f"{_CACHE}._stamp", "tree.victims.touch(path)", "pass"),
             Edit(
-                f"{_VICTIMS}.discard",
+                f"{_LATECOMERS}.discard",
                 "number = node.last_access_time",
-                "number = next((n for n, held in self._at.items() if held is node), node.last_access_time)",
+                "number = next((n for n, held in self.at.items() if held is node), node.last_access_time)",
             ),
         ),
     ),
@@ -199,13 +211,7 @@ _EVICTION = (
         "LRU list and timestamps disagree (window tree)",
         ("S3", "R5", "R6", "X2"),
         ("radix-window",),
-        (
-            Edit(
-                f"{_WINDOW}.stamp",
-                "if self._is_unlocked(node):",
-                "if node.swa_lock_ref and not node.lock_ref:",
-            ),
-        ),
+        (Edit(f"{_VICTIMS}.touch", "inner.move(path)", "pass"),),
     ),
     Fault(
         "B61",
@@ -216,12 +222,13 @@ _EVICTION = (
         (
             Edit(
                 f"{_WINDOW_PLAN}.take_windows",
-                "if self.leaves.is_leaf(node):",
+                "if node in victims.leaves:",
                 "below = node.children.values()\n"
                 "if below and all(child.swa_tombstone for child in below):\n"
-                "    self.leaves._choose(node)\n"
+                "    node._order.discard(node)\n"
+                "    self._choose(node)\n"
                 "    continue\n"
-                "if self.leaves.is_leaf(node):",
+                "if node in victims.leaves:",
             ),
         ),
         settings={"pool": "swa"},
@@ -244,7 +251,7 @@ _EVICTION = (
         "Pending list written but never read in write-back",
         ("R5", "R2"),
         ("radix",),
-        (Edit(f"{_LEAF_PLAN}.take", "tree.leaves.add(parent)", "pass"),),
+        (Edit(f"{_LEAF_PLAN}.take", "tree.victims.promote(parent)", "pass"),),
     ),
     Fault(
         "B124",

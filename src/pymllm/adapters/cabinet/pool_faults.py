@@ -20,7 +20,7 @@ _SLOTS = (
         ("token-slots", "swa-slots"),
         (
             Edit(f"{_HOST}.clear", "self._state[0] = _RESERVED", "self._state[0] = _HELD"),
-            Edit(f"{_HOST}._check_held", "if pages.min() < 1 or", "if pages.min() < 0 or"),
+            Edit(f"{_HOST}._are_held", "== _HELD", "== np.where(pages >= 0, _HELD, -1)"),
         ),
     ),
     Fault(

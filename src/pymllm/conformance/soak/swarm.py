@@ -82,6 +82,7 @@ class Swarm:
         self.phase = ""
         self._reach = 1
         self._bounds: list[float] = []
+        self._ranges: dict[str, list[tuple[str, int, int]]] = {}
 
     def play(self, operations: int) -> None:
         """Play one act, if any makes sense now.
@@ -95,7 +96,11 @@ class Swarm:
             self._change_phase(operations)
         act = self._draw()
         if act is not None:
-            act.play(self._machine, **self._arguments(act))
+            draw = self._random
+            act.play(
+                self._machine,
+                **{name: low + int(draw() * count) for name, low, count in self._ranges[act.name]},
+            )
 
     def _change_phase(self, operations: int) -> None:
         source = self._source
@@ -110,6 +115,7 @@ class Swarm:
         if not any(weights):  # only what wipes is on
             weights = [1.0] * len(weights)
         self._bounds = list(itertools.accumulate(weights))
+        self._ranges = {act.name: _reaching(act, self._reach) for act in self._acts}
 
     def _draw(self) -> _Act | None:
         # Asking one act at a time is as good as choosing among those that make sense: what a need costs to
@@ -123,12 +129,13 @@ class Swarm:
         ready = [act for act in self._acts if _makes_sense(self._machine, act.needs)]
         return ready[int(self._random() * len(ready))] if ready else None
 
-    def _arguments(self, act: _Act) -> dict[str, int]:
-        draw, reach = self._random, self._reach
-        return {
-            name: low + int(draw() * ((count - 1) * reach + 1 if is_length else count))
-            for name, low, count, is_length in act.arguments
-        }
+
+def _reaching(act: _Act, reach: int) -> list[tuple[str, int, int]]:
+    """Return each argument by its lowest value and how many there are, of lengths that many times more."""
+    return [
+        (name, low, (count - 1) * reach + 1 if is_length else count)
+        for name, low, count, is_length in act.arguments
+    ]
 
 
 def _makes_sense(machine: ActingMachine, needs: str | None) -> bool:

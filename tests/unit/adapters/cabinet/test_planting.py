@@ -12,7 +12,7 @@ from pymllm.mem_cache import RadixKey, hash_bytes
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.mem_cache.sliding_window import SlidingWindow
+from pymllm.oracle.request_judge import RequestJudge
 
 KEYS = "pymllm.mem_cache.base_prefix_cache"
 BIG = Edit(f"{KEYS}:hash_bytes", '"big"', '"little"')
@@ -44,7 +44,7 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
     """The function behind each is found, and super() in it still works."""
     edits = [
         Edit("pymllm.mem_cache.edge_slots:EdgeSlots.evicted", "_value is None", "_value is not None"),
-        Edit("pymllm.mem_cache.sliding_window:SlidingWindow._is_unlocked", "and not", "and"),
+        Edit("pymllm.oracle.request_judge:RequestJudge._is_limit", "limit >= 1", "limit >= 2"),
         Edit(
             "pymllm.mem_cache.host_pages:HostPages.__init__",
             "torch.arange(page_size",
@@ -53,21 +53,21 @@ def test_properties_static_methods_and_classes_with_super_can_be_edited() -> Non
     ]
     node = TreeNode()
     assert node.evicted
-    assert SlidingWindow._is_unlocked(node)
+    assert RequestJudge._is_limit(1)
     with planted(edits):
         assert not node.evicted
         store = HostSlotStore(8, 4, torch.device("cpu"), True, True)
         assert store._offsets.tolist() == [0, 1, 2]
         assert store.pages == 2
-        assert not SlidingWindow._is_unlocked(node)
+        assert not RequestJudge._is_limit(1)
 
 
 def test_several_lines_are_found_and_written_with_their_indentation() -> None:
     """An edit says how its lines stand to each other, not how deep they are."""
     edit = Edit(
         "pymllm.mem_cache.eviction:LeafPlan.take_leaves",
-        "leaf = self._tree.leaves.oldest()\nif leaf is None:\n    return",
-        "leaf = self._tree.leaves.oldest()\nif leaf is None or leaf:\n    return",
+        "leaf = self._tree.victims.oldest_leaf()\nif leaf is None:\n    return",
+        "leaf = self._tree.victims.oldest_leaf()\nif leaf is None or leaf:\n    return",
     )
     cache = RadixCache()
     cache.insert(RadixKey([1, 2]))

@@ -8,13 +8,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 
 from pymllm.adapters.process.channel import Channel, ChannelError, open_channel
 from pymllm.errors import AdapterError
+from tests.child_processes import is_running, left_of
 
 HELLO = b'{"say":"hello"}\n'
 
@@ -26,12 +26,6 @@ def running(command: str, line_limit: int = 2**20) -> Iterator[Channel]:
         yield channel
     finally:
         channel.end()
-
-
-def is_running(process: int) -> bool:
-    with suppress(FileNotFoundError):
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    return False
 
 
 def test_lines_go_in_both_directions(tiny_program: Callable[..., str]) -> None:
@@ -125,10 +119,7 @@ def test_the_end_takes_along_what_a_program_has_started(tiny_program: Callable[.
         assert found is not None
         child = int(found[1])
         assert is_running(child)
-    deadline = time.monotonic() + 5
-    while is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(child)
+    assert left_of([child], 5) == []
     assert channel.is_closed
     channel.end()  # a second time does nothing
 

@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from pymllm.adapters.process import reaper
 from pymllm.adapters.process.reaper import Reaper, end_reaper, the_reaper
+from tests.child_processes import is_running, left_of
 
 STARTER = """
 import sys, time
@@ -21,22 +20,6 @@ channel = Channel([sys.executable, "-S", "-c", "import time; time.sleep(60)"], 1
 print(channel._process.pid, flush=True)
 time.sleep(60)
 """
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def ends(process: int) -> bool:
-    deadline = time.monotonic() + 10
-    while is_running(process):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def sleeper() -> subprocess.Popen[bytes]:
@@ -50,7 +33,7 @@ def test_a_killed_starter_leaves_no_program_behind() -> None:
         program = int(starter.stdout.readline())
         assert is_running(program)
         os.kill(starter.pid, signal.SIGKILL)
-    assert ends(program)
+    assert left_of([program], 10) == []
 
 
 def test_only_what_is_noted_is_ended() -> None:
