@@ -181,9 +181,9 @@ class SimulatedForward:
         """Read what the buffers hold at some slots, shape ``(buffers, slots)``."""
         if parts in self._host:
             return np.array([buffer.take(slots) for buffer in self._host[parts]])
-        index = torch.from_numpy(slots).to(self._pools[parts].device)  # pragma: needs cuda
-        pieces = [buffer.index_select(0, index) for buffer in self._buffers[parts]]  # pragma: needs cuda
-        return torch.stack(pieces).cpu().numpy()  # pragma: needs cuda
+        index = torch.from_numpy(slots).to(self._pools[parts].device)
+        pieces = [buffer.index_select(0, index) for buffer in self._buffers[parts]]
+        return torch.stack(pieces).cpu().numpy()
 
     def check_untouched(self) -> None:
         """Compare every slot but the padding ones with the record of what was written there.

@@ -39,7 +39,7 @@ class _Buffer:
         if self.host is not None:
             found = self.host.take(rows, axis=1)
         else:
-            found = self.bits.index_select(1, self._index(rows)).cpu().numpy()  # pragma: needs cuda
+            found = self.bits.index_select(1, self._index(rows)).cpu().numpy()
         return values_of(found, self.dtype).transpose(1, 0, 2).reshape(len(rows), -1)
 
     def read_row(self, row: int) -> np.ndarray:
@@ -63,11 +63,11 @@ class _Buffer:
             self.host[:, rows] = written
             if padding.size:
                 self.host[:, 0] = padding[:, -1]
-        else:  # pragma: needs cuda
+        else:
             whole = torch.from_numpy(np.concatenate([written, padding], axis=1)).to(self.bits.device)
             self.bits.index_copy_(1, self._index(padded(rows)), whole)
 
-    def _index(self, rows: np.ndarray) -> torch.Tensor:  # pragma: needs cuda
+    def _index(self, rows: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(rows).to(self.bits.device)
 
     def show(self, bits: np.ndarray) -> str:
