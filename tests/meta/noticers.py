@@ -113,7 +113,9 @@ NOTICERS: dict[str, Noticer] = {
     "B53": Noticer(_HERE + "test_noticers.py::test_window_of_a_path_dies_from_its_beginning"),
     "B55": Noticer(_CACHES + "test_radix_cache.py::TestRecencyAndIds::test_clock_is_logical"),
     "B56": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_match_refreshes_what_it_returns"),
-    "B58": Noticer(_CACHES + "test_eviction.py::TestWindowTokens::test_dead_tokens_count_as_full_only"),
+    "B58": Noticer(
+        _CACHES + "test_eviction.py::TestWindowTokens::test_the_window_that_was_used_longest_ago_goes_first"
+    ),
     "B59": Noticer(_CACHES + "test_mamba_radix_cache.py::TestRecencyAndIds::test_lists_follow_the_recency"),
     "B61": Noticer(_HERE + "test_noticers.py::test_node_above_tombstones_only_is_no_leaf"),
     "B62": Noticer(

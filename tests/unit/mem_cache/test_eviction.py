@@ -132,6 +132,16 @@ class TestWindowTokens:
         assert bench.calls() == [("free_swa", 2)]
         assert (bench.found([1, 2]), bench.found([1, 2, 3, 4])) == (0, 4)
 
+    def test_the_window_that_was_used_longest_ago_goes_first(self) -> None:
+        """S3, R8: a match makes the inner nodes of its path recent, and not its leaf alone."""
+        bench = Bench(window=2)
+        for tokens in ([1, 2], [1, 2, 3, 4], [5, 6], [5, 6, 7, 8]):
+            bench.put(tokens)
+        bench.found([1, 2, 3, 4])
+        assert bench.cache.evict(0, 1) == EvictResult(0, 2)
+        assert bench.calls() == [("free_swa", 2)]
+        assert (bench.found([1, 2]), bench.found([5, 6])) == (2, 0)
+
     def test_leaves_are_removed_whole(self) -> None:
         """S3, S4: a leaf without its window could never be used again."""
         bench = Bench(window=2)
