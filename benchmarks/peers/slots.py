@@ -124,7 +124,7 @@ def scenarios() -> Iterator[Scenario]:
     for piece, target, accepted, because in (
         (1, 8.0, 2.4, "vLLM hands out a Python object that it has, and ours a tensor, which has to be made"),
         (128, 10.0, 1.2, OF_A_STACK),
-        (4096, 40.0, 1.5, OF_A_STACK),
+        (4096, 40.0, 1.2, OF_A_STACK),
     ):
         yield Scenario(
             id=f"T5-{piece}",
