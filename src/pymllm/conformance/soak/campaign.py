@@ -100,7 +100,7 @@ class SoakReport:
     jobs : int
         Processes.
     folder : Path or None
-        Where ledger and programs are.
+        Where ledger and programs are; of campaigns that were put together, the programs are in their `parts`.
     findings : dict
         By adapter and law: the program made small by this campaign.
     refused : tuple of SmokeFailure
@@ -109,6 +109,8 @@ class SoakReport:
         Runs that did not do the same twice.
     interruption : KeyboardInterrupt or None
         What ended it early.
+    parts : tuple of Path
+        The folders of campaigns that were put together.
     """
 
     headers: tuple[CampaignHeader, ...]
@@ -121,6 +123,7 @@ class SoakReport:
     refused: tuple[SmokeFailure, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     interruption: KeyboardInterrupt | None = None
+    parts: tuple[Path, ...] = ()
 
     @property
     def missing(self) -> dict[str, list[str]]:
