@@ -15,13 +15,15 @@ from pymllm.cli.violation_text import explain, mistake_lines
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.drift import Drift
-from pymllm.conformance.soak.records import RunRecord
+from pymllm.conformance.soak.records import CampaignHeader, RunRecord
+from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import AdapterTotals
 from pymllm.oracle.laws import find_law
 
 __all__ = ["amount_of_bytes", "make_page", "make_text", "sum_up", "time_of"]
 
 _PROGRAM_LINES_MAX = 40
+_UNFINISHED = "    a small one; time was up (pymllm shrink goes on from it)"
 
 
 def make_text(report: SoakReport, *, strict: bool = False, width: int | None = None) -> str:
@@ -190,18 +192,38 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
-    rest = f"--operations {record.limit} --machine {record.machine} --audit {_rate(report.headers[0].audit)}"
+    rate = _rate(_header_of(report, record).audit)
+    rest = f"--operations {record.limit} --machine {record.machine} --audit {rate}"
     yield f"    the run    {command} {rest}"
     for word, file in (("again", record.short), ("as played", record.file)):
         if file is not None:
-            path = str(report.folder / file) if report.folder is not None else file
+            path = _place_of(report, file)
             # What an engine does wrong, its operations do not show, run again: the acts in the file do.
             command = "rerun" if finding is None or finding.is_rerun else "shrink"
             yield f"    {word:11}pymllm {command} {quote(path)} --adapter {quote(adapter.name)}"
     if finding is not None:
-        lines = write_program(finding.history).splitlines()
-        yield "    program"
-        yield from (f"        {line}".rstrip() for line in lines[:_PROGRAM_LINES_MAX])
+        yield f"    program{_UNFINISHED if finding.is_unfinished else ''}"
+        yield from (f"        {line}".rstrip() for line in _cut(write_program(finding.history).splitlines()))
+
+
+def _cut(lines: list[str]) -> Iterator[str]:
+    """Leave out what is too long to be read."""
+    yield from lines[:_PROGRAM_LINES_MAX]
+    rest = len(lines) - _PROGRAM_LINES_MAX
+    if rest > 0:
+        yield f"... and {rest:,} line{'s' * (rest > 1)} more"
+
+
+def _header_of(report: SoakReport, record: RunRecord) -> CampaignHeader:
+    """Return the header of the campaign that a run is of: its seed follows from that."""
+    return next((it for it in report.headers if seed_of(it, record.number) == record.seed), report.headers[0])
+
+
+def _place_of(report: SoakReport, file: str) -> str:
+    """Return the path of a program: those of merged campaigns stay where they are."""
+    folders = [folder for folder in (report.folder, *report.parts) if folder is not None]
+    found = (folder / file for folder in folders if (folder / file).exists())
+    return str(next(found, folders[0] / file if folders else file))
 
 
 def _situations(report: SoakReport) -> tuple[list[Collection[str]], list[Collection[str]]]:

@@ -146,7 +146,7 @@ def serve(descriptor: int) -> None:
         else:
             answer = _carry_out(task)
         sys.stdout.flush()  # what an adapter printed: the process ends without doing so
-        with lock:
+        with lock, suppress(ConnectionError):  # a starter that is gone has nothing more, either
             link.send(answer)
 
 
@@ -176,7 +176,8 @@ def _guard(link: Connection, lock: threading.Lock, starter: int) -> None:
             call = call_in_progress()
             looks = looks + 1 if call is not None and call.seconds_left < 0 else 0
             if call is not None and looks * _TICK > _GRACE and lock.acquire(timeout=_TICK):
-                link.send(Lost(call.describe_hang(), call.program()))
+                with suppress(ConnectionError):
+                    link.send(Lost(call.describe_hang(), call.program()))
                 break
             faulthandler.cancel_dump_traceback_later()
             if call is not None:

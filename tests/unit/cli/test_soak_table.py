@@ -14,6 +14,7 @@ from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import Conflict
 from pymllm.conformance.soak.records import Failure
+from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import Totals
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Header, History, Step
@@ -91,6 +92,40 @@ def test_a_failure_of_another_session_has_its_message(report: SoakReport) -> Non
     assert "looked at  row 1" in text
     assert "rerun programs/x.jsonl" in text
     assert "processes" not in text
+
+
+def test_a_program_that_was_not_made_smaller_to_the_end_says_so(report: SoakReport) -> None:
+    """And one that is too long to be printed as a whole says how much of it is missing."""
+    assert "    program\n" in make_text(report)
+    (key,) = report.findings or {}
+    steps = [Step(number, AllocRows(1), Outcome(Slots((number,)))) for number in range(1, 101)]
+    finding = replace(
+        (report.findings or {})[key], history=History(Header("rows", "rows"), steps), is_unfinished=True
+    )
+    text = make_text(replace(report, findings={key: finding}))
+    assert "    program    a small one; time was up (pymllm shrink goes on from it)\n" in text
+    assert text.count(" AllocRows(1)") == 33
+    assert "        ... and 69 lines more\n" in text
+
+
+def test_programs_of_merged_campaigns_are_named_where_they_are(report: SoakReport, tmp_path: Path) -> None:
+    """In the folder of their campaign, wherever the ledgers were put together."""
+    (tmp_path / "two" / "programs").mkdir(parents=True)
+    (tmp_path / "two" / "programs" / "x.jsonl").write_text("", encoding="utf-8")
+    parts = (tmp_path / "one", tmp_path / "two")
+    for folder in (None, tmp_path / "all"):
+        text = make_text(replace(report, findings=None, folder=folder, parts=parts))
+        assert f"as played  pymllm rerun {tmp_path}/two/programs/x.jsonl --adapter rows" in text
+
+
+def test_a_run_of_merged_campaigns_is_walked_as_in_its_own(report: SoakReport) -> None:
+    """A fault that only walks show does not show where they come later, or not at all."""
+    other, own = replace(HEADER, seed=8, audit=0), replace(HEADER, seed=9, audit=1)
+    record = replace(RECORD, seed=seed_of(own, RECORD.number))
+    totals = Totals([other, own])
+    totals.add(record)
+    text = make_text(replace(report, headers=(other, own), totals=totals, findings=None))
+    assert f"--run {record.seed} --operations 100 --machine RowMachine --audit every" in text
 
 
 def test_a_page_is_the_text(report: SoakReport) -> None:

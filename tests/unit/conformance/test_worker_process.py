@@ -110,3 +110,12 @@ def test_it_ends_once_its_starter_is_gone() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     process = int(done.stdout)
     assert left_of([process]) == []
+
+
+def test_an_answer_that_nobody_waits_for_is_dropped_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    """A starter that was ended while a task went on: nobody reads a traceback of the pipe."""
+    worker = WorkerProcess()
+    worker.send(Task(time.sleep, 1.0, 0.0))
+    worker.end()
+    assert worker._process.returncode == 0
+    assert capfd.readouterr().err == ""

@@ -18,7 +18,7 @@ from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.runner import versions
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, read_ledger
+from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
 from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord, build_version
 from pymllm.conformance.soak.schedule import find_places_of, plan_runs
@@ -100,7 +100,7 @@ class SoakReport:
     jobs : int
         Processes.
     folder : Path or None
-        Where ledger and programs are.
+        Where ledger and programs are; of campaigns that were put together, the programs are in their `parts`.
     findings : dict
         By adapter and law: the program made small by this campaign.
     refused : tuple of SmokeFailure
@@ -109,6 +109,8 @@ class SoakReport:
         Runs that did not do the same twice.
     interruption : KeyboardInterrupt or None
         What ended it early.
+    parts : tuple of Path
+        The folders of campaigns that were put together.
     """
 
     headers: tuple[CampaignHeader, ...]
@@ -121,6 +123,7 @@ class SoakReport:
     refused: tuple[SmokeFailure, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     interruption: KeyboardInterrupt | None = None
+    parts: tuple[Path, ...] = ()
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -149,15 +152,23 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     Raises
     ------
     UsageError
-        It was written by another version: what it would go on with are other programs.
+        It was written by another version: what it would go on with are other programs. Or several campaigns
+        are in it, or lines of one run that disagree.
     TraceError, OSError
         As of `read_ledger`.
     """
-    header, *records = read_ledger(folder / FILE)
-    assert isinstance(header, CampaignHeader)  # a ledger begins with one
-    if header.version != build_version():
-        raise UsageError(f"{folder} is of version {header.version}, and this is {build_version()}")
-    return header, [record for record in records if isinstance(record, RunRecord)]
+    headers, runs, conflicts = merge_ledgers([folder / FILE])
+    if len(headers) > 1:
+        raise UsageError(
+            f"{folder} has {len(headers)} campaigns in one ledger; go on with one that has its own"
+        )
+    if headers[0].version != build_version():
+        raise UsageError(f"{folder} is of version {headers[0].version}, and this is {build_version()}")
+    if conflicts:
+        raise UsageError(
+            f"{folder} has lines of one run that disagree; pymllm soak merge {folder} tells them"
+        )
+    return headers[0], sorted(runs, key=lambda run: run.number)
 
 
 def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
@@ -188,8 +199,8 @@ def soak(
     Raises
     ------
     UsageError
-        There is no such class as ``module:Class`` names, nothing to play, or the source of an adapter from
-        outside this package changed since the campaign began.
+        There is no such class as ``module:Class`` names, nothing to play, the source of an adapter from
+        outside this package changed since the campaign began, or another campaign is in the folder.
     OSError
         The ledger cannot be written.
     KeyboardInterrupt
@@ -205,7 +216,7 @@ def soak(
         else:
             header = resumed[0]
         campaign = _Campaign(plan, header, folder, show)
-        with Ledger(folder / FILE) as ledger:
+        with Ledger(folder / FILE, is_new=resumed is None) as ledger:
             if resumed is None:
                 ledger.add(header)
             for record in resumed[1] if resumed is not None else ():

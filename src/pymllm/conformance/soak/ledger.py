@@ -6,14 +6,16 @@ that stands in it twice is counted once.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from pymllm.conformance.soak.records import CampaignHeader, RunRecord, read_line, write_line
-from pymllm.errors import TraceError
+from pymllm.errors import TraceError, UsageError
 
 __all__ = ["FILE", "Conflict", "Ledger", "merge_ledgers", "read_ledger"]
 
@@ -22,24 +24,45 @@ FILE = "ledger.jsonl"
 
 
 class Ledger:
-    """The ledger that a campaign writes.
+    """The ledger that a campaign writes, and nobody else meanwhile.
 
     Parameters
     ----------
     path : Path
         Of the file. What is there stays, but for a last line that was not finished.
+    is_new : bool
+        Whether the campaign is to begin with it.
 
     Raises
     ------
+    UsageError
+        Another campaign writes it, or there is one in it already that a new one would be mixed up with.
     OSError
         The file cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = open(path, "ab")  # noqa: SIM115  # closed by __exit__
-        self._file.truncate(_whole(path))
+        try:
+            self._lock()
+            end = _whole(path)
+            if end and is_new:
+                raise UsageError(f"{path.parent}: there is a campaign already; choose another folder")
+            self._file.truncate(end)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        """Keep others away until the file is closed, by whatever ends this process; not all systems can."""
+        with suppress(OSError):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = "another campaign is being played there; wait for its end, or choose another folder"
+                raise UsageError(f"{self.path.parent}: {text}") from None
 
     def __enter__(self) -> Ledger:
         return self
@@ -50,8 +73,19 @@ class Ledger:
         self._file.close()
 
     def add(self, record: CampaignHeader | RunRecord) -> None:
-        """Append a line, in one piece, and hand it to the system."""
-        os.write(self._file.fileno(), (write_line(record) + "\n").encode())
+        """Append a line, and hand it to the system, which may take it in pieces.
+
+        Raises
+        ------
+        OSError
+            It cannot be written to its end; what was counts as a line that was not finished.
+        """
+        rest = (write_line(record) + "\n").encode()
+        try:
+            while rest:
+                rest = rest[os.write(self._file.fileno(), rest) :]
+        except OSError as error:  # which knows no name
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
 def _whole(path: Path) -> int:

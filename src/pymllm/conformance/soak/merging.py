@@ -34,7 +34,8 @@ def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> Soak
     TraceError, OSError
         A ledger cannot be read, or none can be written.
     """
-    headers, runs, conflicts = merge_ledgers(find_ledgers(folders))
+    ledgers = find_ledgers(folders)
+    headers, runs, conflicts = merge_ledgers(ledgers)
     if output is not None:
         if (output / FILE).exists():
             raise FileExistsError(output / FILE)
@@ -47,5 +48,10 @@ def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> Soak
     for run in sorted(runs, key=lambda run: (run.memory.process, run.memory.operations)):
         totals.add(run)
     return SoakReport(
-        tuple(headers), totals, totals.memory.estimate(), folder=output, conflicts=tuple(conflicts)
+        tuple(headers),
+        totals,
+        totals.memory.estimate(),
+        folder=output,
+        conflicts=tuple(conflicts),
+        parts=tuple(ledger.parent for ledger in ledgers),
     )

@@ -18,7 +18,7 @@ from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for
 from pymllm.errors import AdapterError, PymllmError
 from pymllm.oracle.history import Config
 
-__all__ = ["find_places", "find_places_of", "make_task", "plan_runs"]
+__all__ = ["find_places", "find_places_of", "make_task", "plan_runs", "seed_of"]
 
 _SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
 _SHORTEST = 2_000
@@ -97,9 +97,14 @@ def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
         yield task
 
 
+def seed_of(header: CampaignHeader, number: int) -> int:
+    """Return the seed of a run of a campaign by its number."""
+    return int.from_bytes(hashlib.sha256(f"{header.seed}/{number}".encode()).digest()[:6])
+
+
 def make_task(header: CampaignHeader, number: int, place: Place) -> RunTask:
     """Return a run of a campaign by its number and place."""
-    seed = int.from_bytes(hashlib.sha256(f"{header.seed}/{number}".encode()).digest()[:6])
+    seed = seed_of(header, number)
     source = random.Random(f"{seed}/length")
     longest = max(header.longest // SIZES.get(place.size, 1), min(_SHORTEST_EVER, header.longest))
     shortest = min(_SHORTEST, longest)

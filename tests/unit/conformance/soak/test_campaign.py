@@ -17,7 +17,7 @@ from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import campaign, ledger
 from pymllm.conformance.soak.campaign import PROGRAMS, SoakPlan, SoakReport, load_campaign, soak
 from pymllm.conformance.soak.drift import DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, read_ledger
+from pymllm.conformance.soak.ledger import FILE, Ledger, read_ledger
 from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares, build_version
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost
@@ -74,6 +74,37 @@ def test_a_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
         assert runs_of(folder) == runs_of(tmp_path / "whole")
         assert report.totals.runs == len(lines) - 1
         assert report.headers == (next(iter(read_ledger(folder / FILE))),)
+
+
+def test_a_run_that_is_in_a_ledger_twice_counts_once_when_it_goes_on(tmp_path: Path) -> None:
+    """As it does when ledgers are merged."""
+    soak(PLAN, tmp_path)
+    path = tmp_path / FILE
+    path.write_text(2 * path.read_text("utf-8"), encoding="utf-8")
+    header, records = load_campaign(tmp_path)
+    assert sorted(it.number for it in records) == [*range(len(records))]
+    report = soak(PLAN, tmp_path, (header, records))
+    assert report.totals.runs == len(records)
+    assert list(load_campaign(tmp_path)[1]) == records
+
+
+def test_several_campaigns_in_one_ledger_do_not_go_on(tmp_path: Path) -> None:
+    """The number of a run is that of its own campaign: those of the other would not be played."""
+    for seed in (3, 4):
+        soak(replace(PLAN, seed=seed, operations=100), tmp_path / str(seed))
+    path = tmp_path / "3" / FILE
+    path.write_text(path.read_text("utf-8") + (tmp_path / "4" / FILE).read_text("utf-8"), encoding="utf-8")
+    with pytest.raises(UsageError, match="2 campaigns"):
+        load_campaign(tmp_path / "3")
+
+
+def test_a_campaign_whose_lines_disagree_does_not_go_on(tmp_path: Path) -> None:
+    """X3: two lines of one run that say different things are told by a merge, not passed over."""
+    soak(replace(PLAN, operations=100), tmp_path)
+    with Ledger(tmp_path / FILE) as ledger:
+        ledger.add(replace(load_campaign(tmp_path)[1][0], digest="else"))
+    with pytest.raises(UsageError, match=r"soak merge"):
+        load_campaign(tmp_path)
 
 
 def test_a_campaign_of_another_version_does_not_go_on(

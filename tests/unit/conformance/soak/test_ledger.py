@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pymllm.conformance.soak.ledger import Ledger, merge_ledgers, read_ledger
-from pymllm.errors import TraceError
+from pymllm.errors import TraceError, UsageError
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
 
 
@@ -38,6 +41,62 @@ def test_a_line_that_was_not_finished_is_left_out_and_written_over(tmp_path: Pat
     assert list(read_ledger(path)) == [HEADER, RECORD]
     write(path, replace(RECORD, number=4))
     assert list(read_ledger(path)) == [HEADER, RECORD, replace(RECORD, number=4)]
+
+
+def test_a_ledger_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    """Two campaigns in one folder would be neither; when the first has ended there is room for another."""
+    path = tmp_path / "ledger.jsonl"
+    with Ledger(path) as ledger:
+        ledger.add(HEADER)
+        with pytest.raises(UsageError, match=r"another campaign is being played there"):
+            Ledger(path)
+        ledger.add(RECORD)
+    write(path, replace(RECORD, number=4))
+    assert list(read_ledger(path)) == [HEADER, RECORD, replace(RECORD, number=4)]
+
+
+def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some of those are that machines share."""
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert list(read_ledger(write(tmp_path / "ledger.jsonl", HEADER))) == [HEADER]
+
+
+def test_a_new_campaign_does_not_begin_in_the_ledger_of_another(tmp_path: Path) -> None:
+    """Not even where that came while the new one looked at its adapters."""
+    path = write(tmp_path / "ledger.jsonl", HEADER)
+    with pytest.raises(UsageError, match=r"there is a campaign already"):
+        Ledger(path, is_new=True)
+    assert list(read_ledger(path)) == [HEADER]
+
+
+def test_a_line_that_is_taken_in_pieces_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is nearly full takes as much as there is room for, and says nothing."""
+    write_all = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write_all(file, data[:100]))
+    path = write(tmp_path / "ledger.jsonl", HEADER, RECORD)
+    assert list(read_ledger(path)) == [HEADER, RECORD]
+
+
+def test_a_line_that_cannot_be_written_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the system does not: it knows of descriptors."""
+
+    def refuse(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = write(tmp_path / "ledger.jsonl", HEADER)
+    with Ledger(path) as ledger:
+        monkeypatch.setattr(os, "write", refuse)
+        with pytest.raises(OSError, match="No space left") as caught:
+            ledger.add(RECORD)
+    assert caught.value.filename == str(path)
 
 
 def test_a_file_with_half_a_line_only_begins_anew(tmp_path: Path) -> None:
