@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_benchmark.logger import Logger
 
 from benchmarks import code_hash, soak_profile, verify_profile
 from benchmarks.code_hash import code_of, sources_of
@@ -77,6 +79,13 @@ def test_an_edited_benchmark_is_not_compared_with_its_past(pytestconfig: pytest.
     assert session.warnings == ["2 of 3 stored benchmarks were edited since; not compared."]
     pytest_benchmark_compare_machine_info(pytestconfig, session, stored)
     assert len(session.warnings) == 1
+
+
+def test_what_pytest_benchmark_warns_of_ends_no_run() -> None:
+    """Warnings are errors here, and its own would end a comparison with an edited benchmark's past."""
+    with warnings.catch_warnings(record=True) as seen:
+        Logger(Logger.QUIET).warning("1 of 1 stored benchmarks were edited since; not compared.")
+    assert [str(one.message) for one in seen] == ["1 of 1 stored benchmarks were edited since; not compared."]
 
 
 def test_a_run_says_what_it_depends_on() -> None:
