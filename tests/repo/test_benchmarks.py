@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import signal
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,29 @@ def test_an_edited_benchmark_is_not_compared_with_its_past(pytestconfig: pytest.
     assert session.warnings == ["2 of 3 stored benchmarks were edited since; not compared."]
     pytest_benchmark_compare_machine_info(pytestconfig, session, stored)
     assert len(session.warnings) == 1
+
+
+def test_a_file_that_notes_nothing_has_percentiles_all_the_same(tmp_path: Path) -> None:
+    """What pytest-benchmark leaves out is in every stored run, beside the hash of the code."""
+    stored, bench = tmp_path / "run.json", ROOT / "benchmarks" / "bench_mamba_slot_allocator.py"
+    assert "note(" not in bench.read_text(encoding="utf-8")
+    options = [
+        "--benchmark-enable",
+        f"--benchmark-json={stored}",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "invalidate",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", bench, *options], cwd=ROOT, check=True, capture_output=True
+    )
+    timed = json.loads(stored.read_bytes())["benchmarks"]
+    assert len(timed) == 6
+    for one in timed:
+        facts = one["extra_info"]
+        assert 0 < facts["p50_us"] <= facts["p95_us"] <= facts["p99_us"]
+        assert facts["code"] == code_of(bench)
 
 
 def test_what_pytest_benchmark_warns_of_ends_no_run() -> None:
