@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,24 @@ def test_one_command_prints_the_table_and_writes_the_document(
         main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_the_table_of_what_was_played(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seven minutes are long; who has seen enough gets what there is, and nothing half is stored."""
+    row = play("T7-allocate-1", ALONE)
+
+    def broken_off(ids: Sequence[str], options: Options, done: Callable[[Any], None]) -> None:
+        done(row)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.peers.__main__.play_all", broken_off)
+    assert main(["--scenario", "T7", "--store", str(tmp_path)]) == 130
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].startswith("T7-allocate-1 ")
+    assert printed.err.endswith("interrupted: 1 of 9 scenarios were played\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_who_is_not_installed_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
