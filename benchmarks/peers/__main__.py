@@ -35,11 +35,12 @@ COMMAND = "python -m benchmarks.peers"
 
 SLICES = {"full": (1.0, 1.0), "short": (1.0, 0.25), "smoke": (0.125, 0.01)}
 """By name: the factors of what is built, and of rounds and seconds."""
+INTERRUPTED = 130
 PACKAGES = ("pymllm", "torch", "numpy", "sglang", "vllm", "megatron-core")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play what was asked for; 1 where the gate is on and does not accept a ratio, 2 for bad arguments."""
+    """Play what was asked for; 1 where the gate refuses a ratio, 2 for bad arguments, 130 on Ctrl-C."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parser().parse_args(words)
     check_places(options.json, options.store)
@@ -80,7 +81,12 @@ def main(arguments: list[str] | None = None) -> int:
         if options.json:
             write_text_file(Path(options.json), json.dumps(document(), indent=1) + "\n")
 
-    rows = play_all(ids, Options(options.clock, scale, share, tuple(options.only)), keep)
+    try:
+        rows = play_all(ids, Options(options.clock, scale, share, tuple(options.only)), keep)
+    except KeyboardInterrupt:
+        print(make_markdown(known) if options.markdown else make_table(known), end="")
+        print(f"interrupted: {len(known)} of {len(ids)} scenarios were played", file=sys.stderr)
+        return INTERRUPTED
     if options.store and rows:
         made = document()
         path = keep_document(Path(options.store), made, made["versions"], [*COMMAND.split(), *words])

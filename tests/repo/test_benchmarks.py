@@ -5,10 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_benchmark.logger import Logger
 
 from benchmarks import code_hash, soak_profile, verify_profile
 from benchmarks.code_hash import code_of, sources_of
@@ -79,6 +84,36 @@ def test_an_edited_benchmark_is_not_compared_with_its_past(pytestconfig: pytest.
     assert len(session.warnings) == 1
 
 
+def test_a_file_that_notes_nothing_has_percentiles_all_the_same(tmp_path: Path) -> None:
+    """What pytest-benchmark leaves out is in every stored run, beside the hash of the code."""
+    stored, bench = tmp_path / "run.json", ROOT / "benchmarks" / "bench_mamba_slot_allocator.py"
+    assert "note(" not in bench.read_text(encoding="utf-8")
+    options = [
+        "--benchmark-enable",
+        f"--benchmark-json={stored}",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "invalidate",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", bench, *options], cwd=ROOT, check=True, capture_output=True
+    )
+    timed = json.loads(stored.read_bytes())["benchmarks"]
+    assert len(timed) == 6
+    for one in timed:
+        facts = one["extra_info"]
+        assert 0 < facts["p50_us"] <= facts["p95_us"] <= facts["p99_us"]
+        assert facts["code"] == code_of(bench)
+
+
+def test_what_pytest_benchmark_warns_of_ends_no_run() -> None:
+    """Warnings are errors here, and its own would end a comparison with an edited benchmark's past."""
+    with warnings.catch_warnings(record=True) as seen:
+        Logger(Logger.QUIET).warning("1 of 1 stored benchmarks were edited since; not compared.")
+    assert [str(one.message) for one in seen] == ["1 of 1 stored benchmarks were edited since; not compared."]
+
+
 def test_a_run_says_what_it_depends_on() -> None:
     """What cannot be read is said to be unknown, with the reason."""
     facts = machine_facts()
@@ -144,6 +179,24 @@ def test_one_command_prints_the_table_and_writes_the_document(
         main(["--scenario", "T8", "--scenario", "T9"])
     assert ended.value.code == 2
     assert "no scenario is called T9; there are T1a-p1, " in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_the_table_of_what_was_played(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seven minutes are long; who has seen enough gets what there is, and nothing half is stored."""
+    row = play("T7-allocate-1", ALONE)
+
+    def broken_off(ids: Sequence[str], options: Options, done: Callable[[Any], None]) -> None:
+        done(row)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.peers.__main__.play_all", broken_off)
+    assert main(["--scenario", "T7", "--store", str(tmp_path)]) == 130
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].startswith("T7-allocate-1 ")
+    assert printed.err.endswith("interrupted: 1 of 9 scenarios were played\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_who_is_not_installed_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

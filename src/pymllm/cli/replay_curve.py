@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from pymllm.cli.program import escaped
 from pymllm.cli.replay_result import Ceiling, ReplayGrid, ReplayResult
+from pymllm.workloads.engine_report import EngineReport
+from pymllm.workloads.serial import SerialReport
 
 __all__ = ["make_curves"]
 
@@ -21,7 +23,8 @@ def make_curves(grid: ReplayGrid) -> str:
     Returns
     -------
     str
-        Lines, the last one ended; each violation is named below.
+        Lines, the last one ended; each violation is named below. A table says how many requests are left out
+        where any are.
     """
     plan = grid.results[0].plan
     versions = "  ".join(f"{name} {version}" for name, version in grid.results[0].versions.items())
@@ -41,8 +44,10 @@ def make_curves(grid: ReplayGrid) -> str:
 def _table(grid: ReplayGrid, page_size: int) -> str:
     ceilings = [one for one in grid.ceilings if one.page_size == page_size]
     caches = list(dict.fromkeys(one.plan.caches[0] for one in grid.results))
-    head = ("capacity", *caches, "Belady", "unlimited", "evicted")
+    head = ("capacity", *caches, "Belady", "unlimited", "evicted", "left out")
     rows = [_row(grid, ceiling, caches) for ceiling in ceilings]
+    if not any(row[-1] != "0" for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = (
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
@@ -65,7 +70,13 @@ def _row(grid: ReplayGrid, ceiling: Ceiling, caches: Sequence[str]) -> tuple[str
         "-" if ceiling.belady_hit_rate is None else _percent(ceiling.belady_hit_rate),
         _percent(ceiling.unlimited_hit_rate),
         f"{max(evicted, default=0):,}",
+        f"{max((_left_out(run) for one in here.values() for run in one.runs), default=0):,}",
     )
+
+
+def _left_out(run: EngineReport | SerialReport) -> int:
+    """Count the requests that are in no rate, since they are too long for this capacity."""
+    return run.skipped if isinstance(run, SerialReport) else run.rejected
 
 
 def _rate(result: ReplayResult) -> str:

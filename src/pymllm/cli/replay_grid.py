@@ -17,6 +17,7 @@ from pymllm.cli.replay_run import load_requests, run_plan, settle
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.workloads.belady import belady_hit_tokens
 from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.engine import EngineReport
 from pymllm.workloads.request import Request
 
 __all__ = ["find_ceiling", "run_grid"]
@@ -64,7 +65,8 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGri
     with progress_bar(progress, escaped(settled[0].workload), len(tasks), "runs") as show:
         done = _carry_out(tasks, min(jobs, len(tasks)), show)
     results = tuple(one for one in done if isinstance(one, ReplayResult))
-    return ReplayGrid(results, tuple(one for one in done if isinstance(one, Ceiling)))
+    found = (one for one in done if isinstance(one, Ceiling))
+    return ReplayGrid(results, tuple(_as_replayed(ceiling, results) for ceiling in found))
 
 
 def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> Ceiling:
@@ -93,6 +95,17 @@ def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> Ceiling:
     tokens = unlimited.prompt_tokens
     rate = None if belady is None else belady / max(1, tokens)
     return Ceiling(plan.page_size, capacity, tokens, unlimited.hit_rate, rate)
+
+
+def _as_replayed(ceiling: Ceiling, results: Sequence[ReplayResult]) -> Ceiling:
+    """Take the ceiling of an engine that ran to its end: it knows what it had to reject."""
+    for run in (run for result in results for run in result.runs):
+        if isinstance(run, EngineReport) and (run.config.page_size, run.config.capacity) == (
+            ceiling.page_size,
+            ceiling.capacity,
+        ):
+            return replace(ceiling, prompt_tokens=run.prompt_tokens, unlimited_hit_rate=run.ceiling_hit_rate)
+    return ceiling
 
 
 def _carry_out(tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None) -> list[object]:

@@ -51,7 +51,7 @@ class RadixNode(Protocol):
     _depth: int  # tokens from the root to its end
     _holds: int  # holds taken at exactly this node
     _owner: object | None  # the tree's epoch while in it; the tree itself for a root; None once removed
-    _only_child: Self | None  # the child of a node that never had another at the same time, else None
+    _only_child: Self | None  # its one child, where that never had a sibling; else None
     _order: VictimOrder[Any] | None  # where it waits for its eviction, and its neighbours there
     _older: Any
     _younger: Any

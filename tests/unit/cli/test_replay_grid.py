@@ -14,6 +14,7 @@ from pymllm.cli.replay_grid import find_ceiling, run_grid
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import Ceiling, ReplayGrid
 from pymllm.conformance.workers import Lost, Workers
+from pymllm.workloads.engine import EngineReport
 from pymllm.workloads.serial import SerialReport
 
 PLAN = ReplayPlan(
@@ -81,6 +82,22 @@ def test_an_engine_has_no_bound_by_order() -> None:
     ceiling = find_ceiling(dataclasses.replace(plan, mode="engine"), None)
     assert (ceiling.page_size, ceiling.capacity, ceiling.belady_hit_rate) == (1, 5000, None)
     assert ceiling.unlimited_hit_rate > 0
+
+
+def test_an_engine_s_ceiling_leaves_out_what_it_rejects() -> None:
+    """R2: or a cache hits more than one that never forgets."""
+    plans = [dataclasses.replace(one, mode="engine") for one in points((1, 600), (1, 5000))]
+    grid = run_grid(plans, 1, "off")
+    for number, result in enumerate(grid.results):
+        [run] = result.runs
+        assert isinstance(run, EngineReport)
+        ceiling = grid.ceilings[number // len(PLAN.caches)]
+        assert (ceiling.prompt_tokens, ceiling.unlimited_hit_rate) == (
+            run.prompt_tokens,
+            run.ceiling_hit_rate,
+        )
+        assert bool(run.rejected) is (ceiling.capacity == 600)
+        assert run.finished
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
