@@ -24,10 +24,14 @@ class EdgeKey:
 
     @property
     def key(self) -> RadixKey | None:
-        """The tokens of the edge, ``uint32``, read-only; ``None`` before the node has an edge."""
+        """The tokens of the edge, read-only; ``None`` before the node has an edge.
+
+        An array, ``uint32``; a tuple of tuples where tokens have several integers: a key for any call.
+        """
         if self._key is None and self._length:
             width = len(self._raw) // (self._length * BYTES_PER_ID)
-            self._key = RadixKey(decode_tokens(self._raw, width), self._namespace)
+            ids = decode_tokens(self._raw, width)
+            self._key = RadixKey(ids if width == 1 else tuple(map(tuple, ids.tolist())), self._namespace)
         return self._key
 
     @key.setter
