@@ -22,7 +22,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan, StateVictims
-from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
+from pymllm.mem_cache.eviction import EvictionCallbacks
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
@@ -75,7 +75,7 @@ class MambaRadixCache(BasePrefixCache):
 
     Notes
     -----
-    Not thread-safe: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
+    Not thread-safe, as `RadixCache`: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
     inner nodes are looked at. Laws: X, R and M of the contract.
 
     Examples
@@ -169,7 +169,7 @@ class MambaRadixCache(BasePrefixCache):
         self._states.clear()
         self.full_lru.clear()
         errors: list[BaseException] = []
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             if self.mamba_pool is not None:
                 for track_slot in track_slots:
@@ -415,7 +415,7 @@ class MambaRadixCache(BasePrefixCache):
     def _give_back(self, plan: StatePlan) -> None:
         """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
         removed = plan.removed
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             plan.give_back(self.mamba_pool)
             if removed and self.pool is not None:

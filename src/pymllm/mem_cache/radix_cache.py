@@ -21,7 +21,7 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
@@ -67,8 +67,9 @@ class RadixCache(BasePrefixCache):
 
     Notes
     -----
-    Not thread-safe: one scheduler thread owns a cache. Tokens outside ``0 .. 2**32 - 1`` are refused,
-    because every key is compared in the encoding that the hashes document. Laws: X, R and S of the contract.
+    Not thread-safe: one scheduler thread owns a cache. A second one is refused where it meets a call that is
+    inside a pool or callback; that is best effort, and no protection. Tokens outside ``0 .. 2**32 - 1`` are
+    refused, because every key is compared in the encoding that the hashes document. Laws: X, R and S of the contract.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class RadixCache(BasePrefixCache):
         """
         self._callbacks.refuse("reset")
         owned = list(self._tree.nodes())
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             if owned and self.pool is not None:
                 self.pool.free(self._tree.gather(owned))
@@ -446,7 +447,7 @@ class RadixCache(BasePrefixCache):
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
         slots = slots.to(self.device, torch.int64)
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
         finally:
@@ -455,7 +456,7 @@ class RadixCache(BasePrefixCache):
     def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
         nodes = plan.tombstoned
         if nodes and hasattr(self.pool, "free_swa"):
-            self._callbacks.inside = IN_A_POOL
+            self._callbacks.enter_pool()
             try:
                 self.pool.free_swa(self._tree.gather(nodes))
             except BaseException:
@@ -467,7 +468,7 @@ class RadixCache(BasePrefixCache):
 
     def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
         if plan.removed and self.pool is not None:
-            self._callbacks.inside = IN_A_POOL
+            self._callbacks.enter_pool()
             try:
                 return_slots(self.pool, self._tree, plan.removed)
             except BaseException:

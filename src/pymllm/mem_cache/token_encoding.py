@@ -107,8 +107,8 @@ def _encode_array(ids: np.ndarray, page_size: int) -> tuple[bytes, int]:
     if ids.ndim != 1:
         raise ValueError(
             f"token_ids has shape {ids.shape}, a key is one sequence: "
-            "give one row of a batch (token_ids[0]), or all as one (token_ids.flatten()); tokens of several integers are a list of tuples "
-            "(list(map(tuple, token_ids.tolist())))"
+            "give one row of a batch (token_ids[0]), or all as one (token_ids.flatten()); "
+            "tokens of several integers are a list of tuples (list(map(tuple, token_ids.tolist())))"
         )
     _check_range(ids)
     whole = ids[: len(ids) - len(ids) % page_size]

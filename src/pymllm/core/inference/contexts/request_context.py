@@ -20,6 +20,7 @@ from pymllm.core.inference.contexts.request_rows import BatchDimensions, Request
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.one_thread import refuse_other_thread
 
 __all__ = ["RequestContext"]
 
@@ -84,6 +85,7 @@ class RequestContext:
         self._index = PrefixIndex(self.kv_block_allocator, self.block_size_tokens, hash_page)
         self._live_by_id: dict[int, LiveRequest] = {}
         self._step: tuple[RequestStep, ...] | None = None
+        self._step_thread = 0
 
         self.mamba_conv_states = self._new_live_states(
             "conv_states_shape", conv_states_shape, conv_states_dtype
@@ -396,4 +398,5 @@ class RequestContext:
     def _refuse_in_step(self, act: str) -> None:
         self.kv_block_allocator._observer.refuse(act)  # rows do not move under whoever called it
         if self._step is not None:
+            refuse_other_thread(act, "context", self._step_thread, "is in a step")
             raise RuntimeError(f"{act} was called during a step: commit_step or abort_step comes first")
