@@ -155,7 +155,7 @@ class RadixKey:
     Notes
     -----
     Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost
-    no work per token in Python. Laws: K1, H3, X1.
+    no work per token in Python. Keys are plain data: they copy and pickle. Laws: K1, H3, X1.
     """
 
     __slots__ = ("token_ids", "extra_key")  # noqa: RUF023 - the documented order
@@ -236,7 +236,7 @@ def _check_utf8(text: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class MatchResult:
-    """What `BasePrefixCache.match_prefix` found.
+    """What `BasePrefixCache.match_prefix` found; a shallow copy has the same node, a deep one is refused.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class MatchResult:
 
 @dataclass(slots=True, eq=False)
 class InsertResult:
-    """What `BasePrefixCache.insert` did.
+    """What `BasePrefixCache.insert` did; copied as a `MatchResult`.
 
     Parameters
     ----------

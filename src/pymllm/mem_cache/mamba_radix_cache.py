@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -26,6 +26,7 @@ from pymllm.mem_cache.eviction import EvictionCallbacks
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
 
@@ -34,7 +35,7 @@ __all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
 logger = logging.getLogger(__name__)
 
 
-class MambaRadixCache(BasePrefixCache):
+class MambaRadixCache(OneOwner, BasePrefixCache):
     """Share KV and recurrent states between requests with equal prompt prefixes.
 
     A recurrent layer's state holds good after exactly the token it was taken at. So a prefix can be resumed
@@ -75,8 +76,9 @@ class MambaRadixCache(BasePrefixCache):
 
     Notes
     -----
-    Not thread-safe, as `RadixCache`: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
-    inner nodes are looked at. Laws: X, R and M of the contract.
+    Not thread-safe, and neither copied nor pickled, as `RadixCache`: one scheduler thread owns a cache.
+    Finding the next victim is O(1): neither locked nor inner nodes are looked at.
+    Laws: X, R and M of the contract.
 
     Examples
     --------
@@ -98,6 +100,8 @@ class MambaRadixCache(BasePrefixCache):
     >>> kv.available_size(), states.available_track_slots()
     (64, 2)
     """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
 
     def __init__(
         self,

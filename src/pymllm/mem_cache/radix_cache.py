@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,6 +23,7 @@ from pymllm.mem_cache.base_prefix_cache import (
 )
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
@@ -34,7 +35,7 @@ __all__ = ["RadixCache", "TreeNode"]
 logger = logging.getLogger(__name__)
 
 
-class RadixCache(BasePrefixCache):
+class RadixCache(OneOwner, BasePrefixCache):
     """Share KV between requests with equal prompt prefixes, in a radix tree over whole pages.
 
     Parameters
@@ -68,9 +69,12 @@ class RadixCache(BasePrefixCache):
     Notes
     -----
     Not thread-safe: one scheduler thread owns a cache. A second one is refused where it meets a call that is
-    inside a pool or callback; that is best effort, and no protection. Tokens outside ``0 .. 2**32 - 1`` are
-    refused, because every key is compared in the encoding that the hashes document. Laws: X, R and S of the contract.
+    inside a pool or callback; that is best effort, and no protection. Neither copied nor pickled. Tokens
+    outside ``0 .. 2**32 - 1`` are refused, because every key is compared in the encoding that the hashes
+    document. Laws: X, R and S of the contract.
     """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
 
     def __init__(
         self,

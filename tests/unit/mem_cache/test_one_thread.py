@@ -171,7 +171,7 @@ def test_a_callback_is_still_blamed_for_its_own_calls() -> None:
 @pytest.mark.parametrize("store", ["host", "device"])
 @pytest.mark.parametrize("kind", [TokenToKVPoolAllocator, SWATokenToKVPoolAllocator])
 def test_a_second_thread_meets_a_free_group(kind: Any, store: Any) -> None:
-    """A6: a group of another thread is none that was forgotten; in the same thread the message is as it was."""
+    """A6: a group of another thread is none that was forgotten; one thread is told as before."""
     sizes = (8, 8) if kind is SWATokenToKVPoolAllocator else (8,)
     pool = kind(*sizes, device="cpu", page_size=1, need_sort=False, store=store)
     parking = Parking()
@@ -255,7 +255,8 @@ def test_a_second_thread_meets_a_step() -> None:
 def test_a_second_thread_meets_the_observer_of_a_context() -> None:
     """X6: rows do not move under whoever called it."""
     context = make_context()
-    assert context.add_request(first := request(1, 2, 3))
+    first = request(1, 2, 3)
+    assert context.add_request(first)
     parking = Parking()
     context.kv_block_allocator.on_blocks_deregistered = parking.stop
     words = TWO_THREADS.format("add_request", "is inside on_blocks_deregistered", "allocator")

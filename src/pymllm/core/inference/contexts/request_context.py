@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,12 +20,13 @@ from pymllm.core.inference.contexts.request_rows import BatchDimensions, Request
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.one_thread import refuse_other_thread
 
 __all__ = ["RequestContext"]
 
 
-class RequestContext:
+class RequestContext(OneOwner):
     """Keep requests with their blocks and states: the part of a `DynamicInferenceContext` between steps.
 
     Parameters
@@ -39,6 +40,8 @@ class RequestContext:
     -----
     Laws: C1, C3, E2, E3, E4, X1.
     """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and add the requests there"
 
     def __init__(
         self,
