@@ -405,7 +405,11 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         return self._tree.page_hashes(node) if self._tree.check_node(node, MambaTreeNode) else []
 
     def pretty_print(self) -> None:
-        """Print the tree to standard output, one line per node, children indented below their parent."""
+        """Print the tree to standard output, one line per node, children indented below their parent.
+
+        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
+        linear in the nodes, however deep they are.
+        """
         states = len(self._states.lru)
         print(
             f"MambaRadixCache: {self.total_size()} tokens, {self.evictable_size()} evictable, "

@@ -414,7 +414,11 @@ class RadixCache(OneOwner, BasePrefixCache):
         return self._tree.page_hashes(node) if self._tree.check_node(node, TreeNode) else []
 
     def pretty_print(self) -> None:
-        """Print the tree to standard output, one line per node, children indented below their parent."""
+        """Print the tree to standard output, one line per node, children indented below their parent.
+
+        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
+        linear in the nodes, however deep they are.
+        """
         sizes = f"{self.total_size()} tokens, {self.evictable_size()} evictable"
         print(f"RadixCache: {sizes}, page {self.page_size}")
         for line in self._tree.outline():
