@@ -102,7 +102,7 @@ def decode_tokens(raw: bytes, width: int) -> np.ndarray:
 def _encode_array(ids: np.ndarray, page_size: int) -> tuple[bytes, int]:
     if ids.dtype.kind not in "iu":
         if ids.size or ids.dtype.kind == "b":
-            raise TypeError(f"token_ids has dtype {ids.dtype}: tokens are integers")
+            raise _no_integer_dtype(ids.dtype)
         ids = ids.astype(_LITTLE_U32)  # NumPy makes an empty list a float array
     if ids.ndim != 1:
         raise ValueError(
@@ -134,7 +134,7 @@ def _as_array(token_ids: torch.Tensor) -> np.ndarray:
     if token_ids.dtype not in INTEGER_DTYPES:
         # NumPy does not know all of torch's dtypes, so this is not left to it.
         if token_ids.numel() or token_ids.dtype is torch.bool:
-            raise TypeError(f"token_ids has dtype {token_ids.dtype}: tokens are integers")
+            raise _no_integer_dtype(token_ids.dtype)
         token_ids = token_ids.to(torch.int64)  # torch makes an empty list a float tensor
     if token_ids.layout is not torch.strided:
         raise TypeError(f"token_ids has layout {token_ids.layout}: give a dense tensor of integers")
@@ -214,6 +214,10 @@ def _no_integer(token: Any, place: int) -> TypeError:
     if isinstance(token, list) or (isinstance(token, (np.ndarray, torch.Tensor)) and token.ndim):
         way_out += f"; of a batch of prompts give one, as token_ids[{place}]"
     return TypeError(f"token_ids[{place}] has {short_repr(token)}: {way_out}")
+
+
+def _no_integer_dtype(dtype: np.dtype[Any] | torch.dtype) -> TypeError:
+    return TypeError(f"token_ids has dtype {dtype}: tokens are integers, give an integer dtype")
 
 
 def _out_of_range(token: Any) -> ValueError:

@@ -92,22 +92,22 @@ KEYS = [
     Refusal(
         lambda _: hash_token_ids(np.array([1.0])),
         TypeError,
-        "token_ids has dtype float64: tokens are integers",
+        "token_ids has dtype float64: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(np.array([], dtype=bool)),
         TypeError,
-        "token_ids has dtype bool: tokens are integers",
+        "token_ids has dtype bool: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(torch.ones(1)),
         TypeError,
-        "token_ids has dtype torch.float32: tokens are integers",
+        "token_ids has dtype torch.float32: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(torch.ones(0, dtype=torch.bool)),
         TypeError,
-        "token_ids has dtype torch.bool: tokens are integers",
+        "token_ids has dtype torch.bool: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(ints(1).to_sparse()),
