@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from pymllm.adapters.base import UnsupportedError
@@ -42,7 +43,12 @@ _BAD_KEYS: dict[str, Callable[[int], Any]] = {
     "string tokens": lambda size: RadixKey(["1"] * size),
     "a token below 0": lambda size: RadixKey([*[1] * (size - 1), -1]),
     "a token of 33 bits": lambda size: RadixKey([*[1] * (size - 1), 2**32]),
-    "tuples of two lengths": lambda size: RadixKey([(1, 2), (1,)] * size),
+    "tuples of two lengths": lambda size: RadixKey([(1, 2), (1, 2, 3)] * size),
+    "tuples of one token": lambda size: RadixKey([(1,)] * size),
+    "a list of lists": lambda size: RadixKey([[1] * size] * size),
+    "an array of two dimensions": lambda size: RadixKey(np.ones((size, size), np.uint32)),
+    "a tensor of two dimensions": lambda size: RadixKey(torch.ones((size, size), dtype=torch.int64)),
+    "a tensor of no dimension": lambda size: RadixKey(torch.tensor(size)),
     "a float namespace": lambda size: RadixKey([1] * size, 1.5),  # type: ignore[arg-type]
 }
 

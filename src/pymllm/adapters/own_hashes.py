@@ -33,7 +33,10 @@ class KeysAndHashes(OwnPool):
         ("hash_page", "a bool array"): lambda _: hash_token_ids(np.array([True])),
         ("hash_page", "a string of tokens"): lambda _: hash_token_ids("12"),
         ("hash_page", "a number of tokens"): lambda _: hash_token_ids(2),
+        ("hash_page", "two dimensions"): lambda _: hash_token_ids(np.zeros((2, 2), dtype=np.uint32)),
         ("hash_page", "three dimensions"): lambda _: hash_token_ids(np.zeros((1, 1, 1), dtype=np.int64)),
+        ("hash_page", "a list of lists"): lambda _: hash_token_ids([[1, 2]]),
+        ("hash_page", "tuples of one number"): lambda _: hash_token_ids([(1,), (2,)]),
         ("hash_page", "empty tuples"): lambda _: hash_token_ids([()]),
         ("hash_page", "a number as prior"): lambda _: hash_token_ids([1], 2),  # type: ignore[arg-type]
         ("hash_int64", "a number"): lambda _: hash_to_int64(2),  # type: ignore[arg-type]

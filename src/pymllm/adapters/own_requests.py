@@ -67,6 +67,9 @@ MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("add_request", "a float token"): lambda it: it.add_request(_spoiled(prompt_tokens=[1.5])),
     ("add_request", "a negative token"): lambda it: it.add_request(_spoiled(prompt_tokens=[-1])),
     ("add_request", "pairs of tokens"): lambda it: it.add_request(_spoiled(prompt_tokens=[(1, 2)])),
+    ("add_request", "a batch of one"): lambda it: it.add_request(
+        _spoiled(prompt_tokens=torch.ones((1, 2), dtype=torch.int64))
+    ),
     ("add_request", "a prompt begun elsewhere"): lambda it: it.add_request(
         _spoiled(finished_chunk_token_count=1)
     ),

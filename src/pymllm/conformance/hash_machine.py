@@ -41,6 +41,10 @@ class HashMachine(PoolMachine):
             Malformed("hash_page", wrong)
             for wrong in ("three dimensions", "empty tuples", "a number as prior")
         ),
+        *(
+            Malformed("hash_page", wrong)
+            for wrong in ("two dimensions", "a list of lists", "tuples of one number")
+        ),
         *(Malformed("hash_int64", wrong) for wrong in ("a number", "bytes")),
         *(Malformed("hash_bytes", wrong) for wrong in ("a string", "a number")),
     )
@@ -92,11 +96,11 @@ class HashMachine(PoolMachine):
             tokens = (*tokens, {2: -1, 3: 2**32, 4: 2**40}[wrong])
         self.do(HashPage(Key(tokens, None, _LARGE_FORMS[form]), prior))
 
-    @act(needs="can_mix_widths", first=(0, 2), second=(0, 2))
+    @act(needs="can_mix_widths", first=(0, 3), second=(0, 3))
     def hash_a_mixed_page(self, first: int, second: int) -> None:
-        """Hash a page whose tokens have different widths, numbers among them."""
-        if first != second:
-            token: tuple[Token, ...] = (5, (5, 6), (5, 6, 7))
+        """Hash a page whose tokens have different widths, numbers among them, or are tuples of one number."""
+        if first != second or first == 3:
+            token: tuple[Token, ...] = (5, (5, 6), (5, 6, 7), (5,))
             self.do(HashPage(Key((token[first], token[second]))))
 
     @act(digits=(16, 64), seed=SEED)

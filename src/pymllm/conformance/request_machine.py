@@ -45,6 +45,7 @@ class RequestMachine(ActingMachine):
                 "a float token",
                 "a negative token",
                 "pairs of tokens",
+                "a batch of one",
                 "a prompt begun elsewhere",
                 "a limit of nothing",
                 "a float limit",

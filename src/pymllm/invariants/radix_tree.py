@@ -90,7 +90,8 @@ def _check_edge(tree: RadixTree[NodeT], parent: NodeT, node: NodeT, filed_under:
         fail("K1", f"node {node.id} of {key.extra_key!r} hangs below {parent.key.extra_key!r}")
     if filed_under != expected or node._filed_under != expected:
         fail("R9", f"node {node.id} is filed under {filed_under!r}, its first page is {expected!r}")
-    if np.asarray(key.token_ids).tobytes() != node._raw:
+    ids = np.asarray(key.token_ids)
+    if (ids if width == 1 else ids.astype(np.uint32)).tobytes() != node._raw:
         fail("R9", f"node {node.id}: its key is not what its edge is compared by")
 
 

@@ -33,7 +33,7 @@ def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
     ----------
     token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
         Tokens in ``0 .. 2**32 - 1``, each encoded as 4 bytes, little-endian, unsigned; tuples element by
-        element.
+        element. As of a `RadixKey`.
     prior_hash : str, optional
         Hex digest of the page before; its raw bytes go first, which makes the result depend on the position.
         ``None`` before a first page, and never an empty string.
@@ -48,7 +48,8 @@ def hash_token_ids(token_ids: Any, prior_hash: str | None = None) -> str:
     TypeError
         Tokens that are not integers, or a ``prior_hash`` that is no string.
     ValueError
-        Tokens out of range, or a ``prior_hash`` that is not whole bytes in hexadecimal digits.
+        Tokens out of range, an array or tensor that has not one dimension, tuples of one integer or of
+        several lengths; or a ``prior_hash`` that is not whole bytes in hexadecimal digits.
 
     Notes
     -----
@@ -136,9 +137,10 @@ class RadixKey:
     Parameters
     ----------
     token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
-        The tokens, ``0 .. 2**32 - 1``; or tuples of one length (bigrams), as a list or as an array of
-        shape ``(n, width)``. Kept as given, neither copied nor changed; a cache reads it during a call and
-        keeps nothing of it (X5). The tokens are checked when a cache first reads them.
+        The tokens, ``0 .. 2**32 - 1``, an array or tensor of one dimension; or tuples of one length of two or
+        more (bigrams), in a list or tuple. Kept as given, neither copied nor changed; a cache reads it during
+        a call and keeps nothing of it (X5). The tokens are checked when a cache first reads them: of a
+        tokenizer's batch of shape ``(1, n)`` give one row, ``ids[0]``.
     extra_key : str or int, optional
         Namespace (adapter, LoRA id, hash of an image). Keys of different namespaces never share a node. What
         counts is its value: a member of an enumeration of strings is the namespace that its string is.
@@ -153,7 +155,7 @@ class RadixKey:
     Notes
     -----
     Slices of arrays and tensors are views; a slice of a list is a list. Keys that hold arrays or tensors cost
-    no work per token in Python. Laws: K1, H3, X1.
+    no work per token in Python. Keys are plain data: they copy and pickle. Laws: K1, H3, X1.
     """
 
     __slots__ = ("token_ids", "extra_key")  # noqa: RUF023 - the documented order
@@ -168,10 +170,7 @@ class RadixKey:
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the tokens as Python integers (tuples of them for wider tokens)."""
         ids = self.token_ids
-        if isinstance(ids, (np.ndarray, torch.Tensor)):
-            plain = ids.tolist()
-            return iter(plain) if ids.ndim == 1 else map(tuple, plain)
-        return iter(ids)
+        return iter(ids.tolist() if isinstance(ids, (np.ndarray, torch.Tensor)) else ids)
 
     def __getitem__(self, idx: int | slice) -> RadixKey:
         """Take a part of the key, in the same namespace; an integer gives a key of one token."""
@@ -237,7 +236,7 @@ def _check_utf8(text: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class MatchResult:
-    """What `BasePrefixCache.match_prefix` found.
+    """What `BasePrefixCache.match_prefix` found; a shallow copy has the same node, a deep one is refused.
 
     Parameters
     ----------
@@ -259,7 +258,7 @@ class MatchResult:
 
 @dataclass(slots=True, eq=False)
 class InsertResult:
-    """What `BasePrefixCache.insert` did.
+    """What `BasePrefixCache.insert` did; copied as a `MatchResult`.
 
     Parameters
     ----------
@@ -303,7 +302,8 @@ class BasePrefixCache(ABC):
     """Share the KV of equal prompt prefixes between requests.
 
     Implementations: `RadixCache` (a radix tree, with sliding windows), `ChunkCache` (caches nothing) and
-    `MambaRadixCache` (KV and recurrent states). One scheduler thread owns a cache; none is thread-safe.
+    `MambaRadixCache` (KV and recurrent states). One scheduler thread owns a cache; none is thread-safe. A
+    second thread is refused where it meets a call that is inside a pool or callback, and nowhere else.
     """
 
     @abstractmethod

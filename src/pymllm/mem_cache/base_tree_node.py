@@ -21,7 +21,7 @@ class BaseTreeNode(EdgeSlots):
     parent : node or None
         ``None`` for a root and once evicted.
     key : RadixKey
-        The tokens of the edge, ``uint32``, read-only.
+        The tokens of the edge, read-only: ``uint32``, or a tuple of tuples.
     value : torch.Tensor or None
         Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
     last_access_time : float

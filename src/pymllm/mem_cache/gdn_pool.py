@@ -13,11 +13,12 @@ from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.fused_rows import make_fused
 from pymllm.mem_cache.fused_states import FusedStates, Rows
 from pymllm.mem_cache.index_arguments import IndexLike, as_integers, check_range, is_readable, is_single
+from pymllm.mem_cache.one_owner import OneOwner
 
 __all__ = ["GDNPool"]
 
 
-class GDNPool:
+class GDNPool(OneOwner):
     """Keep the states of all GDN layers, indexed like the rows of `ReqToTokenPool`.
 
     Rows ``1 .. max_reqs`` are the working states of the requests in those rows, row 0 is padding, and the

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from reprlib import repr as short_repr
-from typing import Any
+from typing import Any, ClassVar
 
 from pymllm.errors import UsageError
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+from pymllm.mem_cache.one_owner import OneOwner
 
 __all__ = ["LRUList"]
 
 
-class LRUList:
+class LRUList(OneOwner):
     """Order nodes by recency; a node's neighbours are stored in the node.
 
     Parameters
@@ -49,6 +50,8 @@ class LRUList:
     >>> lru.get_lru_unlocked() is new
     True
     """
+
+    _INSTEAD: ClassVar[str] = "list() of it has its members"
 
     def __init__(self, mamba: bool = False) -> None:
         if not isinstance(mamba, bool):

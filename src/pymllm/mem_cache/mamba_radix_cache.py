@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -22,10 +22,11 @@ from pymllm.mem_cache.base_prefix_cache import (
     RadixKey,
 )
 from pymllm.mem_cache.cached_states import CachedStates, StatePlan, StateVictims
-from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks
+from pymllm.mem_cache.eviction import EvictionCallbacks
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, read_track_slot
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
 
@@ -34,7 +35,7 @@ __all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
 logger = logging.getLogger(__name__)
 
 
-class MambaRadixCache(BasePrefixCache):
+class MambaRadixCache(OneOwner, BasePrefixCache):
     """Share KV and recurrent states between requests with equal prompt prefixes.
 
     A recurrent layer's state holds good after exactly the token it was taken at. So a prefix can be resumed
@@ -75,8 +76,9 @@ class MambaRadixCache(BasePrefixCache):
 
     Notes
     -----
-    Not thread-safe: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
-    inner nodes are looked at. Laws: X, R and M of the contract.
+    Not thread-safe, and neither copied nor pickled, as `RadixCache`: one scheduler thread owns a cache.
+    Finding the next victim is O(1): neither locked nor inner nodes are looked at.
+    Laws: X, R and M of the contract.
 
     Examples
     --------
@@ -98,6 +100,8 @@ class MambaRadixCache(BasePrefixCache):
     >>> kv.available_size(), states.available_track_slots()
     (64, 2)
     """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
 
     def __init__(
         self,
@@ -169,7 +173,7 @@ class MambaRadixCache(BasePrefixCache):
         self._states.clear()
         self.full_lru.clear()
         errors: list[BaseException] = []
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             if self.mamba_pool is not None:
                 for track_slot in track_slots:
@@ -401,7 +405,11 @@ class MambaRadixCache(BasePrefixCache):
         return self._tree.page_hashes(node) if self._tree.check_node(node, MambaTreeNode) else []
 
     def pretty_print(self) -> None:
-        """Print the tree to standard output, one line per node, children indented below their parent."""
+        """Print the tree to standard output, one line per node, children indented below their parent.
+
+        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
+        linear in the nodes, however deep they are.
+        """
         states = len(self._states.lru)
         print(
             f"MambaRadixCache: {self.total_size()} tokens, {self.evictable_size()} evictable, "
@@ -415,7 +423,7 @@ class MambaRadixCache(BasePrefixCache):
     def _give_back(self, plan: StatePlan) -> None:
         """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
         removed = plan.removed
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             plan.give_back(self.mamba_pool)
             if removed and self.pool is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,8 +21,9 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.mem_cache.eviction import IN_A_POOL, EvictionCallbacks, LeafPlan
+from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
@@ -34,7 +35,7 @@ __all__ = ["RadixCache", "TreeNode"]
 logger = logging.getLogger(__name__)
 
 
-class RadixCache(BasePrefixCache):
+class RadixCache(OneOwner, BasePrefixCache):
     """Share KV between requests with equal prompt prefixes, in a radix tree over whole pages.
 
     Parameters
@@ -67,9 +68,13 @@ class RadixCache(BasePrefixCache):
 
     Notes
     -----
-    Not thread-safe: one scheduler thread owns a cache. Tokens outside ``0 .. 2**32 - 1`` are refused,
-    because every key is compared in the encoding that the hashes document. Laws: X, R and S of the contract.
+    Not thread-safe: one scheduler thread owns a cache. A second one is refused where it meets a call that is
+    inside a pool or callback; that is best effort, and no protection. Neither copied nor pickled. Tokens
+    outside ``0 .. 2**32 - 1`` are refused, because every key is compared in the encoding that the hashes
+    document. Laws: X, R and S of the contract.
     """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class RadixCache(BasePrefixCache):
         """
         self._callbacks.refuse("reset")
         owned = list(self._tree.nodes())
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             if owned and self.pool is not None:
                 self.pool.free(self._tree.gather(owned))
@@ -409,7 +414,11 @@ class RadixCache(BasePrefixCache):
         return self._tree.page_hashes(node) if self._tree.check_node(node, TreeNode) else []
 
     def pretty_print(self) -> None:
-        """Print the tree to standard output, one line per node, children indented below their parent."""
+        """Print the tree to standard output, one line per node, children indented below their parent.
+
+        Below 32 levels the indentation stays, and a line begins with its level, ``[33]``: what is printed is
+        linear in the nodes, however deep they are.
+        """
         sizes = f"{self.total_size()} tokens, {self.evictable_size()} evictable"
         print(f"RadixCache: {sizes}, page {self.page_size}")
         for line in self._tree.outline():
@@ -446,7 +455,7 @@ class RadixCache(BasePrefixCache):
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
         slots = slots.to(self.device, torch.int64)
-        self._callbacks.inside = IN_A_POOL
+        self._callbacks.enter_pool()
         try:
             return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
         finally:
@@ -455,7 +464,7 @@ class RadixCache(BasePrefixCache):
     def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
         nodes = plan.tombstoned
         if nodes and hasattr(self.pool, "free_swa"):
-            self._callbacks.inside = IN_A_POOL
+            self._callbacks.enter_pool()
             try:
                 self.pool.free_swa(self._tree.gather(nodes))
             except BaseException:
@@ -467,7 +476,7 @@ class RadixCache(BasePrefixCache):
 
     def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
         if plan.removed and self.pool is not None:
-            self._callbacks.inside = IN_A_POOL
+            self._callbacks.enter_pool()
             try:
                 return_slots(self.pool, self._tree, plan.removed)
             except BaseException:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ class RadixNode(Protocol):
 
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
+_MOST_INDENTED: Final = 32  # levels
 _get_value = attrgetter("_value")
 _get_starts = attrgetter("_starts")
 
@@ -281,11 +282,16 @@ class RadixTree(Generic[NodeT]):
             pending.extend(node.children.values())
 
     def outline(self) -> Iterator[str]:
-        """Describe every node but the root on a line, children indented below their parent."""
+        """Describe every node but the root on a line, children indented below their parent.
+
+        From level 33 on the level is written as a number, ``[33]``, and the indentation stays what it is at
+        32: a chain of 20,000 nodes is 2.8 MB of text, where indentation alone would be 400.
+        """
         pending = [(child, 1) for child in reversed(self.root.children.values())]
         while pending:
             node, level = pending.pop()
-            yield "  " * level + node.describe()
+            deeper = f"[{level}] " if level > _MOST_INDENTED else ""
+            yield "  " * min(level, _MOST_INDENTED) + deeper + node.describe()
             pending.extend((child, level + 1) for child in reversed(node.children.values()))
 
     def path_to(self, node: NodeT) -> list[NodeT]:

@@ -18,6 +18,7 @@ from pymllm.mem_cache.index_arguments import (
     is_readable,
     is_single,
 )
+from pymllm.mem_cache.one_owner import OneOwner
 
 __all__ = ["ReqToTokenPool", "TableIndex"]
 
@@ -26,7 +27,7 @@ TableIndex: TypeAlias = "tuple[SupportsIndex, slice | SupportsIndex] | tuple[Ind
 _SLOT_STOP = torch.iinfo(torch.int32).max + 1
 
 
-class ReqToTokenPool:
+class ReqToTokenPool(OneOwner):
     """Hand out one row per live request and keep the slots of its tokens there.
 
     Parameters

@@ -12,6 +12,7 @@ Nothing here knows about KV rows, requests or trees.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from threading import get_ident
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import INTEGER_DTYPES, as_device, as_size, as_switch
+from pymllm.mem_cache.one_thread import refuse_other_thread
 
 __all__ = ["Pages", "SlotStore", "StoreKind", "is_nothing", "make_slot_store"]
 
@@ -61,6 +63,8 @@ class SlotStore(ABC):
     pending_pages: int
     #: Whether a free group is open.
     group_open: bool
+    #: Who opened it.
+    _group_thread = 0
 
     def __init__(
         self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
@@ -194,8 +198,9 @@ class SlotStore(ABC):
             A group is open already.
         """
         if self.group_open:
+            refuse_other_thread("free_group_begin", "allocator", self._group_thread, "has a free group open")
             raise RuntimeError("a free group is open already: call free_group_end first, groups do not nest")
-        self.group_open = True
+        self.group_open, self._group_thread = True, get_ident()
 
     def end_group(self) -> None:
         """Make free what was given back since `begin_group`.

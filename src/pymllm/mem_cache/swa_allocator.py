@@ -12,12 +12,13 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.slot_store import Pages, StoreKind, is_nothing, make_slot_store
 
 __all__ = ["SWATokenToKVPoolAllocator"]
 
 
-class SWATokenToKVPoolAllocator:
+class SWATokenToKVPoolAllocator(OneOwner):
     """Hands out slots of a full pool, each with a slot of a window pool behind it.
 
     Halves go page by page: the slots of one full page have their halves in one SWA page, in order, so

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import as_size
+from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.slot_store import StoreKind, is_nothing, make_slot_store
 
 __all__ = ["TokenToKVPoolAllocator"]
 
 
-class TokenToKVPoolAllocator:
+class TokenToKVPoolAllocator(OneOwner):
     """Hands out the slots of a KV pool, in pages, and takes them back.
 
     Page p (``1 <= p <= size // page_size``) is slots ``[p * page_size, (p + 1) * page_size)``. Page 0

@@ -32,8 +32,8 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
     Parameters
     ----------
     token_ids : list, tuple, array.array, numpy.ndarray or torch.Tensor
-        Integers in ``0 .. 2**32 - 1``, shape ``(n,)``; or tuples of ``width`` such integers (an array
-        or tensor of shape ``(n, width)``). Tensors may live on any device.
+        Integers in ``0 .. 2**32 - 1``, shape ``(n,)``; or, in a list or tuple, tuples of ``width`` such
+        integers, two or more. Tensors may live on any device.
     page_size : int
         Tokens per page; what is left over after the last whole page is checked but not encoded.
 
@@ -47,9 +47,11 @@ def encode_tokens(token_ids: Any, page_size: int = 1) -> tuple[bytes, int]:
     Raises
     ------
     TypeError
-        Not one of the containers above, or elements that are no integers; a bool is none.
+        Not one of the containers above, or elements that are no integers; a bool is none, and neither is a
+        list, an array, or a tensor that has a dimension.
     ValueError
-        A token outside ``0 .. 2**32 - 1``, tuples of unequal length, or more than two dimensions.
+        A token outside ``0 .. 2**32 - 1``, tuples of one integer or of unequal length, or an array or tensor
+        of another number of dimensions than one: a tokenizer's batch of shape ``(1, n)`` is no key.
 
     Notes
     -----
@@ -100,17 +102,19 @@ def decode_tokens(raw: bytes, width: int) -> np.ndarray:
 def _encode_array(ids: np.ndarray, page_size: int) -> tuple[bytes, int]:
     if ids.dtype.kind not in "iu":
         if ids.size or ids.dtype.kind == "b":
-            raise TypeError(f"token_ids has dtype {ids.dtype}: tokens are integers")
+            raise _no_integer_dtype(ids.dtype)
         ids = ids.astype(_LITTLE_U32)  # NumPy makes an empty list a float array
-    if ids.ndim not in (1, 2) or (ids.ndim == 2 and ids.shape[1] == 0):
+    if ids.ndim != 1:
         raise ValueError(
-            f"token_ids has shape {ids.shape}: give (n,) or, for tokens of several integers, (n, width)"
+            f"token_ids has shape {ids.shape}, a key is one sequence: "
+            "give one row of a batch (token_ids[0]), or all as one (token_ids.flatten()); "
+            "tokens of several integers are a list of tuples (list(map(tuple, token_ids.tolist())))"
         )
     _check_range(ids)
     whole = ids[: len(ids) - len(ids) % page_size]
     if ids.dtype == _LITTLE_I32:
         whole = whole.view(_LITTLE_U32)  # the same bits, now that none is negative: a copy less
-    return whole.astype(_LITTLE_U32, copy=False).tobytes(), ids.shape[1] if ids.ndim == 2 else 1
+    return whole.astype(_LITTLE_U32, copy=False).tobytes(), 1
 
 
 def _check_range(ids: np.ndarray) -> None:
@@ -130,24 +134,48 @@ def _as_array(token_ids: torch.Tensor) -> np.ndarray:
     if token_ids.dtype not in INTEGER_DTYPES:
         # NumPy does not know all of torch's dtypes, so this is not left to it.
         if token_ids.numel() or token_ids.dtype is torch.bool:
-            raise TypeError(f"token_ids has dtype {token_ids.dtype}: tokens are integers")
+            raise _no_integer_dtype(token_ids.dtype)
         token_ids = token_ids.to(torch.int64)  # torch makes an empty list a float tensor
     if token_ids.layout is not torch.strided:
         raise TypeError(f"token_ids has layout {token_ids.layout}: give a dense tensor of integers")
-    return token_ids.detach().cpu().numpy()
+    try:
+        return token_ids.cpu().numpy()
+    except (NotImplementedError, RuntimeError):
+        # Looked at only here: each of the two would add 30 ns to every key.
+        if token_ids.is_nested:
+            raise TypeError("token_ids is a nested tensor: give one of its rows, token_ids[0]") from None
+        if token_ids.is_meta:
+            raise TypeError(
+                "token_ids is on the meta device, which holds no numbers: give the tokens themselves"
+            ) from None
+        raise
 
 
 def _encode_sequence(token_ids: list[Any] | tuple[Any, ...]) -> tuple[bytes, int]:
     if not token_ids:
         return b"", 1
-    if not isinstance(token_ids[0], tuple):
-        return _pack(token_ids, 1), 1
-    widths = {len(token) if isinstance(token, tuple) else 0 for token in token_ids}
-    if len(widths) > 1 or 0 in widths:
+    first = token_ids[0]
+    if type(first) is not int:
+        if isinstance(first, tuple):
+            return _encode_tuples(token_ids, len(first))
+        if isinstance(first, torch.Tensor) and first.ndim:
+            raise _no_integer(first, 0)  # a batch of prompts; one of a single token has an `__index__`
+    return _pack(token_ids, 1), 1
+
+
+def _encode_tuples(token_ids: list[Any] | tuple[Any, ...], width: int) -> tuple[bytes, int]:
+    if width < 2:
         raise ValueError(
-            "token_ids mixes tuples of different lengths, or tuples and integers: one key has one token width"
+            f"token_ids[0] has {short_repr(token_ids[0])}: tuples have two integers or more, the width of a "
+            "token; give plain integers for a width of 1"
         )
-    width = widths.pop()
+    widths = [len(token) if isinstance(token, tuple) else 0 for token in token_ids]
+    if widths.count(width) != len(widths):
+        place = next(place for place, found in enumerate(widths) if found != width)
+        raise ValueError(
+            f"token_ids[{place}] has {short_repr(token_ids[place])} "
+            f"where token_ids[0] has a tuple of {width}: one key has one token width, give a key for each"
+        )
     return _pack(list(chain.from_iterable(token_ids)), width), width
 
 
@@ -182,13 +210,21 @@ def _refuse_flags(ids: list[Any] | tuple[Any, ...], places: list[int], width: in
 
 
 def _no_integer(token: Any, place: int) -> TypeError:
-    return TypeError(
-        f"token_ids[{place}] has {short_repr(token)}: tokens are integers, or tuples of them of one length"
-    )
+    way_out = "tokens are integers, or tuples of them of one length"
+    if isinstance(token, list) or (isinstance(token, (np.ndarray, torch.Tensor)) and token.ndim):
+        way_out += f"; of a batch of prompts give one, as token_ids[{place}]"
+    return TypeError(f"token_ids[{place}] has {short_repr(token)}: {way_out}")
+
+
+def _no_integer_dtype(dtype: np.dtype[Any] | torch.dtype) -> TypeError:
+    return TypeError(f"token_ids has dtype {dtype}: tokens are integers, give an integer dtype")
 
 
 def _out_of_range(token: Any) -> ValueError:
-    return ValueError(f"token {int(token)} is outside 0 .. 2**32 - 1: fold larger ids into 32 bits first")
+    number = int(token)
+    # Python itself refuses to write a number of more than 4,300 digits.
+    shown = f"{number}" if number.bit_length() <= 128 else f"of {number.bit_length()} bits"
+    return ValueError(f"token {shown} is outside 0 .. 2**32 - 1: fold larger ids into 32 bits first")
 
 
 _IS_NATIVE: Final = _LITTLE_U32.isnative and array("I").itemsize == BYTES_PER_ID

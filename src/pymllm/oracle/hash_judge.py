@@ -68,6 +68,9 @@ class HashJudge(PoolJudge):
         if len(_widths(key)) > 1:
             self.evidence.meet("a page of several widths is refused")
             return self.expect_refusal("X1", "a page of several widths", outcome, *MALFORMED_ERRORS)
+        if 1 in _widths(key):
+            self.evidence.meet("a page of tuples of one number is refused")
+            return self.expect_refusal("K1", "tuples of one number", outcome, *MALFORMED_ERRORS)
         if prior is not None and not _is_digest(prior):
             self.evidence.meet("a prior that is no digest is refused")
             return self.expect_refusal("X1", f"prior {prior!r}", outcome, *MALFORMED_ERRORS)
@@ -127,6 +130,8 @@ def _demand_width(key: Key) -> None:
     _demand_form(key)
     if len(_widths(key)) > 1:
         raise ProgramError(f"the tokens of {key} have several widths; one key has one")
+    if 1 in _widths(key):
+        raise ProgramError(f"the tokens of {key} are tuples of one number; they must be the numbers")
 
 
 def _is_digest(prior: str) -> bool:

@@ -68,11 +68,13 @@ def path_of_key(key: Key) -> Path:
     Raises
     ------
     ProgramError
-        Its tokens are of different kinds.
+        Its tokens are of different kinds, or tuples of one number, which are no tokens (K1).
     """
     widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
     if len(widths) > 1:
         raise ProgramError(f"the tokens of a key have widths {sorted(widths)}; they must have one")
+    if 1 in widths and isinstance(key.tokens[0], tuple):
+        raise ProgramError(f"token {key.tokens[0]} is a tuple of one number; it must be the number")
     return Path(Space(key.extra_key, *widths), key.tokens)
 
 

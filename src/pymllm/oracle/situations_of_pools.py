@@ -215,5 +215,10 @@ HASH_SITUATIONS = (
         ("a malformed call is refused", "X1"),
         needs="refusals",
     ),
-    *make_situations("hashes", ("a page of several widths is refused", "H1"), needs="refusals bigrams"),
+    *make_situations(
+        "hashes",
+        ("a page of several widths is refused", "H1"),
+        ("a page of tuples of one number is refused", "K1"),
+        needs="refusals bigrams",
+    ),
 )

@@ -46,6 +46,16 @@ def test_key_is_made_once(cache: RadixCache | MambaRadixCache) -> None:
         key.token_ids[0] = 9
 
 
+def test_key_of_wide_tokens_finds_its_node(cache: RadixCache | MambaRadixCache) -> None:
+    """K1: what a node spells is a key of the same width, and cannot be written either."""
+    node = put(cache, RadixKey([(1, 2), (3, 4)], "lora"))
+    key = node.key
+    assert key is not None
+    assert key.token_ids == ((1, 2), (3, 4))
+    assert cache.insert(key, torch.arange(2)).last_node is node
+    assert cache.insert(key, torch.arange(2)).adopted == ()
+
+
 def test_key_follows_a_split(cache: RadixCache | MambaRadixCache) -> None:
     """R10: both halves spell their own part, also where the whole was asked for before."""
     lower = put(cache, RadixKey(np.arange(4), 7))

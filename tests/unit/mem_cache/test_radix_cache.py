@@ -217,6 +217,18 @@ class TestMatch:
         assert find(cache, [1, 2, 3, 4]) == []
         assert find(cache, [(1, 2), (3, 5)]) == [10]
 
+    @pytest.mark.parametrize(
+        "batch", [np.arange(6)[None], torch.arange(6)[None], [[1, 2, 3]], [torch.arange(3)], [(1,), (2,)]]
+    )
+    def test_a_batch_is_no_key(self, cache: RadixCache, batch: Any) -> None:
+        """K1: a tokenizer's batch of one prompt is refused, and not one token that nothing matches."""
+        key = RadixKey(batch)
+        with pytest.raises((TypeError, ValueError), match="token_ids"):
+            cache.insert(key, torch.arange(len(batch)))
+        with pytest.raises((TypeError, ValueError), match="token_ids"):
+            cache.match_prefix(key)
+        assert cache.total_size() == 0
+
     def test_indices_are_a_copy(self, cache: RadixCache) -> None:
         """X5: a caller that writes into its result changes nothing in the tree."""
         put(cache, [1, 2, 3])

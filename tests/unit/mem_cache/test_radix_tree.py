@@ -150,6 +150,20 @@ class TestOutline:
             (2, "RadixKey(5"),
         ]
 
+    def test_deep_tree_is_written_in_linear_space(self) -> None:
+        """Section 4: down to level 32 by indentation alone, from there with a number, branches too."""
+        cache, depth = RadixCache(), 500
+        nodes = [put(cache, list(range(1, end + 1))) for end in range(1, depth + 1)]
+        put(cache, [*range(1, depth), 7])
+        lines = list(cache._tree.outline())
+        assert [len(line) - len(line.lstrip()) for line in lines[:34]] == [*range(2, 66, 2), 64, 64]
+        assert lines[31].startswith("  " * 32 + f"#{nodes[31].id} ")
+        assert [line[64:].split(" #")[0] for line in lines[32:]] == [
+            *(f"[{level}]" for level in range(33, depth + 1)),
+            f"[{depth}]",
+        ]
+        assert max(map(len, lines)) < 64 + 120
+
     def test_empty_tree_has_no_lines(self) -> None:
         """Section 4: the root is the cache's to print."""
         assert list(RadixCache()._tree.outline()) == []

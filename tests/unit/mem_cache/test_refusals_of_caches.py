@@ -30,7 +30,8 @@ TOKENS = (
     "token_ids is a {}: give a list, tuple, array.array, NumPy array or tensor of integers",
     "tokens are integers, or tuples of them of one length",
     "is outside 0 .. 2**32 - 1: fold larger ids into 32 bits first",
-    "give (n,) or, for tokens of several integers, (n, width)",
+    "a key is one sequence: give one row of a batch (token_ids[0]), or all as one (token_ids.flatten()); "
+    "tokens of several integers are a list of tuples (list(map(tuple, token_ids.tolist())))",
 )
 
 KEYS = [
@@ -53,7 +54,8 @@ KEYS = [
     Refusal(
         lambda _: hash_token_ids([(1, 2), (1, 2, 3)]),
         ValueError,
-        "token_ids mixes tuples of different lengths, or tuples and integers: one key has one token width",
+        "token_ids[1] has (1, 2, 3) where token_ids[0] has a tuple of 2: one key has one token width, "
+        "give a key for each",
     ),
     Refusal(lambda _: hash_token_ids([1, -1]), ValueError, f"token -1 {TOKENS[2]}"),
     Refusal(lambda _: hash_token_ids([1, 2**32]), ValueError, f"token {2**32} {TOKENS[2]}"),
@@ -90,22 +92,22 @@ KEYS = [
     Refusal(
         lambda _: hash_token_ids(np.array([1.0])),
         TypeError,
-        "token_ids has dtype float64: tokens are integers",
+        "token_ids has dtype float64: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(np.array([], dtype=bool)),
         TypeError,
-        "token_ids has dtype bool: tokens are integers",
+        "token_ids has dtype bool: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(torch.ones(1)),
         TypeError,
-        "token_ids has dtype torch.float32: tokens are integers",
+        "token_ids has dtype torch.float32: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(torch.ones(0, dtype=torch.bool)),
         TypeError,
-        "token_ids has dtype torch.bool: tokens are integers",
+        "token_ids has dtype torch.bool: tokens are integers, give an integer dtype",
     ),
     Refusal(
         lambda _: hash_token_ids(ints(1).to_sparse()),
@@ -115,14 +117,25 @@ KEYS = [
     Refusal(
         lambda _: hash_token_ids(np.zeros((1, 1, 1), int)),
         ValueError,
-        f"token_ids has shape (1, 1, 1): {TOKENS[3]}",
+        f"token_ids has shape (1, 1, 1), {TOKENS[3]}",
     ),
     Refusal(
-        lambda _: hash_token_ids(np.zeros((1, 0), int)),
+        lambda _: hash_token_ids(torch.zeros((1, 40), dtype=torch.int64)),
         ValueError,
-        f"token_ids has shape (1, 0): {TOKENS[3]}",
+        f"token_ids has shape (1, 40), {TOKENS[3]}",
     ),
-    Refusal(lambda _: hash_token_ids(np.array(5)), ValueError, f"token_ids has shape (): {TOKENS[3]}"),
+    Refusal(lambda _: hash_token_ids(np.array(5)), ValueError, f"token_ids has shape (), {TOKENS[3]}"),
+    Refusal(
+        lambda _: hash_token_ids([[7, 8]]),
+        TypeError,
+        f"token_ids[0] has [7, 8]: {TOKENS[1]}; of a batch of prompts give one, as token_ids[0]",
+    ),
+    Refusal(
+        lambda _: hash_token_ids([(7,), (8,)]),
+        ValueError,
+        "token_ids[0] has (7,): tuples have two integers or more, the width of a token; "
+        "give plain integers for a width of 1",
+    ),
     Refusal(
         lambda _: hash_token_ids([1], 5),
         TypeError,

@@ -46,9 +46,9 @@ def test_narrow_arrays_widen(dtype: Any) -> None:
     assert encode_tokens(np.array([1, 2], dtype=dtype)) == encode_tokens([1, 2])
 
 
-@pytest.mark.parametrize("bigrams", [[(1, 2), (3, 4)], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]])])
+@pytest.mark.parametrize("bigrams", [[(1, 2), (3, 4)], ((1, 2), (3, 4)), [(1, 2), (np.int64(3), 4)]])
 def test_wide_tokens_encode_element_by_element(bigrams: Any) -> None:
-    """K1: tuples of one length, or a row per token."""
+    """K1: tuples of one length, of two or more."""
     assert encode_tokens(bigrams) == (encode_tokens([1, 2, 3, 4])[0], 2)
 
 
@@ -73,11 +73,9 @@ def test_empty_key_has_no_bytes(empty: Any) -> None:
 @pytest.mark.parametrize("width", [1, 3])
 def test_decoding_returns_the_tokens(width: int) -> None:
     """K1: what was encoded comes back, in its shape, over the same bytes and read-only."""
-    tokens = (
-        np.arange(12, dtype=np.uint32).reshape(-1, width) if width > 1 else np.arange(12, dtype=np.uint32)
-    )
-    decoded = decode_tokens(*encode_tokens(tokens))
-    assert decoded.tolist() == tokens.tolist()
+    table = np.arange(12, dtype=np.uint32).reshape(-1, width)
+    decoded = decode_tokens(*encode_tokens(list(map(tuple, table.tolist())) if width > 1 else table[:, 0]))
+    assert decoded.tolist() == (table if width > 1 else table[:, 0]).tolist()
     assert not decoded.flags.writeable
     assert decoded.nbytes == 12 * BYTES_PER_ID
 
@@ -134,6 +132,17 @@ def test_tokens_that_are_no_integers_are_refused(tokens: Any) -> None:
         ([5, np.array([1, 2])], r"token_ids\[1\] has array\(\[1, 2\]\)"),
         ([np.array([7])], r"token_ids\[0\] has array\(\[7\]\)"),
         ([torch.tensor([1, 2])], r"token_ids\[0\] has tensor\(\[1, 2\]\)"),
+        ([torch.tensor([7])], r"token_ids\[0\] has tensor\(\[7\]\)"),
+        ([torch.tensor([[7]])], r"token_ids\[0\] has tensor\(\[\[7\]\]\)"),
+        (
+            [[1, 2, 3]],
+            r"token_ids\[0\] has \[1, 2, 3\]: .*; of a batch of prompts give one, as token_ids\[0\]",
+        ),
+        ([[1], [2, 3]], r"token_ids\[0\] has \[1\]: .*; of a batch of prompts give one"),
+        ([5, []], r"token_ids\[1\] has \[\]: .*; of a batch of prompts give one"),
+        ([[True], [False]], r"token_ids\[0\] has \[True\]"),
+        ([None, 5], r"token_ids\[0\] has None: tokens are integers, or tuples of them of one length$"),
+        ([b"ab"], r"token_ids\[0\] has b'ab'"),
         (list(torch.zeros(2, 2)), r"token_ids\[0\] has tensor\(\[0., 0.\]\)"),
         ([torch.tensor(1.5)], r"token_ids\[0\] has tensor\(1.5000\)"),
         ([(1, 2), (3, np.array([4, 5]))], r"token_ids\[1\] has array\(\[4, 5\]\)"),
@@ -186,6 +195,7 @@ def test_whatever_has_a_number_is_a_token() -> None:
         (torch.ones(2, dtype=torch.complex64).conj(), "dtype torch.complex64: tokens are integers"),
         (torch.empty(0, dtype=torch.bool), "dtype torch.bool: tokens are integers"),
         (torch.tensor([1, 2]).to_sparse(), "layout torch.sparse_coo: give a dense tensor"),
+        (torch.arange(3, device="meta"), "meta device, which holds no numbers: give the tokens themselves"),
     ],
 )
 def test_a_tensor_that_holds_no_tokens_is_named_in_our_words(tokens: torch.Tensor, words: str) -> None:
@@ -194,25 +204,80 @@ def test_a_tensor_that_holds_no_tokens_is_named_in_our_words(tokens: torch.Tenso
         encode_tokens(tokens)
 
 
-@pytest.mark.parametrize("tokens", [None, 5, "abc", {1, 2}, iter([1, 2])])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_nested_tensor_is_no_key() -> None:
+    """K1, X1: it has no shape that a message could show."""
+    batch = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3])])
+    with pytest.raises(TypeError, match=r"a nested tensor: give one of its rows, token_ids\[0\]"):
+        encode_tokens(batch)
+
+
+def test_an_error_of_the_copy_to_the_host_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2: a device that fails is no fault of the tokens."""
+
+    def fail(tokens: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "cpu", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        encode_tokens(torch.arange(3))
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        *(None, 5, "abc", b"abc", bytearray(b"abc"), memoryview(b"abc")),
+        *({1, 2}, frozenset({1}), {1: 2}.keys(), {1: 2}, range(3), iter([1, 2]), (token for token in [1, 2])),
+        *(np.int64(5), np.float64(5.0)),
+    ],
+)
 def test_other_containers_are_refused(tokens: Any) -> None:
     """X1: the error names the type and what to give."""
     with pytest.raises(TypeError, match=type(tokens).__name__):
         encode_tokens(tokens)
 
 
-@pytest.mark.parametrize("tokens", [[(1, 2), (3,)], [(1, 2), 3], [()], [(1, 2), ()]])
-def test_tokens_of_unequal_width_are_refused(tokens: Any) -> None:
-    """K1: one key has one token width."""
-    with pytest.raises(ValueError, match="width"):
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([(1, 2), (3,)], r"token_ids\[1\] has \(3,\) where token_ids\[0\] has a tuple of 2: .* width"),
+        ([(1, 2), (5, 6), 3], r"token_ids\[2\] has 3 where token_ids\[0\] has a tuple of 2: .* width"),
+        ([(1, 2), [3, 4]], r"token_ids\[1\] has \[3, 4\] where .* width"),
+        ([(1, 2), ()], r"token_ids\[1\] has \(\) where .* width"),
+        (((1, 2, 3), (1, 2)), r"token_ids\[1\] has \(1, 2\) where token_ids\[0\] has a tuple of 3"),
+        ([()], r"token_ids\[0\] has \(\): tuples have two integers or more"),
+        ([(5,), (6,)], r"token_ids\[0\] has \(5,\): .* give plain integers for a width of 1"),
+        (((5,),), r"token_ids\[0\] has \(5,\): tuples have two integers or more"),
+    ],
+)
+def test_tuples_of_one_number_or_of_several_lengths_are_refused(tokens: Any, words: str) -> None:
+    """K1: one key has one token width; a token of one integer is that integer."""
+    with pytest.raises(ValueError, match=words):
         encode_tokens(tokens)
 
 
-@pytest.mark.parametrize("shape", [(), (2, 2, 2), (3, 0)])
-def test_arrays_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    """X1: a key has one dimension, or two for tokens of several integers."""
-    with pytest.raises(ValueError, match="shape"):
-        encode_tokens(np.zeros(shape, dtype=np.int64))
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros], ids=["array", "tensor"])
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint32", "uint8"])
+@pytest.mark.parametrize("shape", [(), (1, 5), (5, 1), (4, 2), (2, 2, 2), (3, 0), (1, 0), (0, 2)])
+def test_only_one_dimension_is_a_sequence(make: Any, kind: str, shape: tuple[int, ...]) -> None:
+    """K1, X1: a tokenizer's batch of shape (1, n) must not become one token of width n."""
+    tokens = make(shape, dtype=getattr(torch if make is torch.zeros else np, kind))
+    with pytest.raises(ValueError, match=r"token_ids has shape \(") as caught:
+        encode_tokens(tokens)
+    says = str(caught.value)
+    assert str(shape) in says
+    assert all(
+        way in says for way in ("(token_ids[0])", "(token_ids.flatten())", "tuple, token_ids.tolist()")
+    )
+    assert encode_tokens(tokens.flatten())[1] == 1
+    if len(shape) == 2 and shape[1] > 1:
+        assert encode_tokens(list(map(tuple, tokens.tolist())))[1] == (shape[1] if shape[0] else 1)
+
+
+def test_a_number_that_python_will_not_write_is_named_by_its_size() -> None:
+    """X1: the message is ours, and short."""
+    with pytest.raises(ValueError, match="token of 20001 bits is outside"):
+        encode_tokens([1, 2**20_000])
 
 
 @pytest.mark.parametrize("kind", [np.uint32, np.int64, np.uint16])

@@ -82,6 +82,7 @@ def test_a_part_in_another_namespace_breaks_k1() -> None:
         (HashPage(Key(((1, 2), (3, -4)))), "ValueError", "H1"),
         (HashPage(Key(((1, 2), (3,)))), "ValueError", "X1"),
         (HashPage(Key((1, (2,)))), "TypeError", "X1"),
+        (HashPage(Key(((1,), (2,)))), "ValueError", "K1"),
         (HashPage(KEY, "no digest"), "ValueError", "X1"),
         (HashPage(KEY, "abc"), "ValueError", "X1"),
         (HashInt64("0" * 15), "ValueError", "X1"),
@@ -100,6 +101,7 @@ def test_what_has_no_hash_is_refused(operation: Operation, error: str, law: str)
     [
         (SliceKey(Key((1, (2,))), 0, 1), "several widths"),
         (PickToken(Key(((1,), (1, 2))), 0), "several widths"),
+        (SliceKey(Key(((1,), (2,))), 0, 1), "tuples of one number"),
         (SliceKey(Key((1,), form="listx"), 0, 1), "form 'listx'; it must be one of list, tuple"),
         (HashPage(Key((1,), form="listx")), "form 'listx'; it must be one of list, tuple"),
         (HashPage(KEY, "abcd"), "4 digits"),

@@ -21,6 +21,12 @@ def test_a_key_of_mixed_tokens_means_nothing() -> None:
         path_of_key(Key((1, (2, 3))))
 
 
+def test_a_tuple_of_one_number_is_no_token() -> None:
+    """K1: it would be another token than the number, of the same width."""
+    with pytest.raises(ProgramError, match=r"\(5,\) is a tuple of one number"):
+        path_of_key(Key(((5,), (6,))))
+
+
 def test_the_container_of_a_key_does_not_matter() -> None:
     """K1: a form is how a key is handed over, not what it is."""
     assert path_of_key(Key((1, 2), form="tensor32")) == path_of_key(Key((1, 2)))

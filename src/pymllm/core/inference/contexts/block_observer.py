@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
+
+from pymllm.mem_cache.one_thread import refuse_other_thread
 
 __all__ = ["BlockObserver"]
 
@@ -17,6 +20,7 @@ class BlockObserver:
 
     def __init__(self) -> None:
         self._is_running = False
+        self._thread = 0
 
     def run(
         self, observer: Callable[[list[int], set[int]], None] | None, blocks: list[int], hashes: set[int]
@@ -24,6 +28,7 @@ class BlockObserver:
         """Call ``observer`` with the blocks and the hashes that are gone; its error passes on."""
         if observer is None:
             return
+        self._thread = get_ident()
         self._is_running = True
         try:
             observer(blocks, hashes)
@@ -36,9 +41,10 @@ class BlockObserver:
         Raises
         ------
         RuntimeError
-            The observer is running.
+            The observer is running, in this thread or, as far as is noticed, in another one.
         """
         if self._is_running:
+            refuse_other_thread(name, "allocator", self._thread, "is inside on_blocks_deregistered")
             raise RuntimeError(
                 f"{name} was called from inside on_blocks_deregistered, which may only read: "
                 "act after the call that it was told about"

@@ -13,6 +13,7 @@ from pymllm.core.inference.contexts.host_numbers import check_as_many, host_arra
 from pymllm.core.inference.contexts.slot_books import SlotBooks
 from pymllm.errors import CapacityError, OwnershipError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.one_owner import OneOwner
 
 __all__ = ["BlockSlots", "MambaSlotCapacityError"]
 
@@ -25,7 +26,7 @@ class MambaSlotCapacityError(CapacityError):
     """Too few slots are free or may be evicted; nothing has changed."""
 
 
-class BlockSlots:
+class BlockSlots(OneOwner):
     """Give slots to blocks: the part of a `MambaSlotAllocator` that knows nothing of states.
 
     Parameters

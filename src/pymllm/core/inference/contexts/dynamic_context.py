@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, ForwardPass, RequestStep, plan_step
 from pymllm.core.inference.contexts.live_request import LiveRequest, Region, check_next_tokens
@@ -75,7 +76,8 @@ class DynamicInferenceContext(RequestContext):
 
     Notes
     -----
-    Not thread-safe: one scheduler thread owns a context. A call that fails, or returns False, has changed
+    Not thread-safe: one scheduler thread owns a context. A second one is refused where it meets a step or an
+    observer; that is best effort, and no protection. A call that fails, or returns False, has changed
     nothing that it names. Laws: C1-C9, E2, E3, E4, X1, X2, X3.
     """
 
@@ -163,6 +165,7 @@ class DynamicInferenceContext(RequestContext):
             offsets = self.mamba_slot_allocator.intermediate_offsets()
         self.mamba_metadata.per_request_intermediate_counts = [len(each) for each in offsets]
         self.mamba_metadata.intermediate_count = sum(self.mamba_metadata.per_request_intermediate_counts)
+        self._step_thread = get_ident()
         self._step = self._plan(prefilling, offsets)
         return ForwardBatch(self._step)
 

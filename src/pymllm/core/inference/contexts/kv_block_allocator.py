@@ -16,6 +16,7 @@ from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEviction
 from pymllm.core.inference.contexts.host_numbers import host_integers
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_int, as_size
+from pymllm.mem_cache.one_owner import OneOwner
 
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
 
@@ -35,7 +36,7 @@ class _Release(NamedTuple):
     """Those that are not."""
 
 
-class KVBlockAllocator:
+class KVBlockAllocator(OneOwner):
     """Hand out the blocks of a KV buffer, share them by reference, and remember what is in them.
 
     Each block is free, referenced, or cached (registered under a hash and referenced by nobody). The last

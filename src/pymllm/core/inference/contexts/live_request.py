@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pymllm.mem_cache.arguments import as_int
 from pymllm.mem_cache.token_encoding import decode_tokens, encode_tokens
 
-__all__ = ["LiveRequest", "Region", "check_next_tokens", "read_prompt"]
+__all__ = ["LiveRequest", "Region", "check_next_tokens", "read_prompt", "refuse_batch"]
 
 
 class Region(enum.IntEnum):
@@ -103,7 +103,7 @@ def read_prompt(req: Any) -> NDArray[np.uint32]:
     Parameters
     ----------
     req : object
-        Has ``prompt_tokens``: a list, array or tensor of tokens ``0 .. 2**32 - 1``.
+        Has ``prompt_tokens``: a list, array or tensor of one dimension of tokens ``0 .. 2**32 - 1``.
 
     Returns
     -------
@@ -115,14 +115,45 @@ def read_prompt(req: Any) -> NDArray[np.uint32]:
     TypeError
         Tokens that are no integers.
     ValueError
-        No tokens, tokens out of range, or tokens of several integers.
+        No tokens, tokens out of range, tokens of several integers, or a batch of prompts.
     """
+    refuse_batch(req.prompt_tokens)
     raw, width = encode_tokens(req.prompt_tokens)
     if width != 1:
-        raise ValueError(f"prompt_tokens has tokens of {width} integers; a context takes plain ones")
+        raise ValueError(
+            f"prompt_tokens has tokens of {width} integers; a context takes plain ones: "
+            "give integers, and one prompt of a batch"
+        )
     if not raw:
         raise ValueError("prompt_tokens is empty; a request computes at least one token")
     return decode_tokens(raw, 1)
+
+
+def refuse_batch(prompt_tokens: Any) -> None:
+    """Refuse several prompts, or one in brackets of its own, before it is taken for one of other tokens.
+
+    Parameters
+    ----------
+    prompt_tokens : list, array or tensor
+        As of `read_prompt`.
+
+    Raises
+    ------
+    ValueError
+        An array or tensor that has not one dimension, or a list of lists: of a batch, ``len`` counts prompts.
+
+    Notes
+    -----
+    Cost: O(1). Laws: K1, X1.
+    """
+    dimensions = getattr(prompt_tokens, "ndim", 1)
+    if isinstance(prompt_tokens, list) and prompt_tokens and isinstance(prompt_tokens[0], list):
+        dimensions = 2
+    if dimensions != 1:
+        raise ValueError(
+            f"prompt_tokens has {dimensions} dimensions, a prompt has one: give one of a batch "
+            "(prompt_tokens[0]), or all of it as one (flatten)"
+        )
 
 
 def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> list[int]:

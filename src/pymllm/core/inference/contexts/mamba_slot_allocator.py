@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.block_slots import MambaSlotCapacityError
 from pymllm.core.inference.contexts.commit_candidates import commit_candidates
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
+from pymllm.core.inference.contexts.live_request import refuse_batch
 from pymllm.core.inference.contexts.slot_states import SlotStates
 from pymllm.core.inference.contexts.snapshot_offsets import (
     MAX_INTERMEDIATE_OFFSETS_PER_REQUEST,
@@ -155,7 +156,7 @@ class MambaSlotAllocator(SlotStates):
         UsageError
             No block is named where a state is to be kept.
         ValueError
-            A number is negative, or more tokens are skipped than the chunk has.
+            A number is negative, more tokens are skipped than the chunk has, or the prompt is a batch.
         TypeError
             Something is not an integer.
 
@@ -179,6 +180,7 @@ class MambaSlotAllocator(SlotStates):
         start = as_size("finished_chunk_token_count", req.finished_chunk_token_count, minimum=0)
         known = host_integers("matched_block_ids", matched_block_ids, self._books.slot_of.size)
 
+        refuse_batch(req.prompt_tokens)
         size, prompt = self.context.block_size_tokens, len(req.prompt_tokens)
         whole = prompt // size * size
         first = start + skipped

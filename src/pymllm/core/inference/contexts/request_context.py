@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,11 +20,13 @@ from pymllm.core.inference.contexts.request_rows import BatchDimensions, Request
 from pymllm.errors import UsageError
 from pymllm.mem_cache.arguments import as_device, as_row_dtype, as_size
 from pymllm.mem_cache.bit_view import bit_view
+from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.one_thread import refuse_other_thread
 
 __all__ = ["RequestContext"]
 
 
-class RequestContext:
+class RequestContext(OneOwner):
     """Keep requests with their blocks and states: the part of a `DynamicInferenceContext` between steps.
 
     Parameters
@@ -38,6 +40,8 @@ class RequestContext:
     -----
     Laws: C1, C3, E2, E3, E4, X1.
     """
+
+    _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and add the requests there"
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class RequestContext:
         self._index = PrefixIndex(self.kv_block_allocator, self.block_size_tokens, hash_page)
         self._live_by_id: dict[int, LiveRequest] = {}
         self._step: tuple[RequestStep, ...] | None = None
+        self._step_thread = 0
 
         self.mamba_conv_states = self._new_live_states(
             "conv_states_shape", conv_states_shape, conv_states_dtype
@@ -396,4 +401,5 @@ class RequestContext:
     def _refuse_in_step(self, act: str) -> None:
         self.kv_block_allocator._observer.refuse(act)  # rows do not move under whoever called it
         if self._step is not None:
+            refuse_other_thread(act, "context", self._step_thread, "is in a step")
             raise RuntimeError(f"{act} was called during a step: commit_step or abort_step comes first")

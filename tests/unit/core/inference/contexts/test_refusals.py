@@ -349,6 +349,14 @@ def compute_offsets(context: Any, **changes: Any) -> None:
 
 
 SLOTS = [
+    Refusal(
+        lambda context: compute_offsets(
+            context, req=SimpleNamespace(prompt_tokens=torch.zeros(1, 9), finished_chunk_token_count=0)
+        ),
+        ValueError,
+        "prompt_tokens has 2 dimensions, a prompt has one: give one of a batch (prompt_tokens[0]), "
+        "or all of it as one (flatten)",
+    ),
     *(
         Refusal(
             lambda context, call=call: call(context.slots, "2"),
@@ -734,7 +742,8 @@ REQUESTS = [
             SimpleNamespace(prompt_tokens=[(1, 2)], finished_chunk_token_count=0)
         ),
         ValueError,
-        "prompt_tokens has tokens of 2 integers; a context takes plain ones",
+        "prompt_tokens has tokens of 2 integers; a context takes plain ones: "
+        "give integers, and one prompt of a batch",
     ),
     Refusal(
         lambda context: context.add_request(request(*range(13))),
