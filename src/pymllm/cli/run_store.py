@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "keep_run",
     "refuse_missing_folder",
+    "refuse_own_input",
     "refuse_unwritable",
     "refuse_unwritable_store",
     "store_option",
@@ -50,6 +52,17 @@ def refuse_missing_folder(option: str, path: Path | None) -> None:
     """Refuse a file, where one was asked for, whose folder is not there."""
     if path is not None and not path.absolute().parent.is_dir():
         raise click.UsageError(f"{option} {path}: there is no folder {path.parent}; make it first.")
+
+
+def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> None:
+    """Refuse a file to write, where one was asked for, that is one of those read, under whatever name.
+
+    What is no file, such as a pipe or a terminal, may be both.
+    """
+    for it in inputs:
+        with suppress(OSError):  # one of the two is not there, so they are not one
+            if path is not None and path.samefile(it) and path.is_file():
+                raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
 
 
 def refuse_unwritable_store(store: Path | None) -> None:
