@@ -15,7 +15,7 @@ from pymllm.adapters.registry import FAULTY, OWN, PEERS
 from pymllm.cli.command_option import names_of
 from pymllm.cli.verify_plan import find_adapter_or_refuse
 
-__all__ = ["adapter_of_file", "given_adapter", "is_of_registry", "refusal"]
+__all__ = ["adapter_of_file", "given_adapter", "is_of_registry"]
 
 _LONGEST = 200  # of a name that is shown
 
@@ -61,18 +61,13 @@ def adapter_of_file(file: str, named: str, given: str | None) -> str:
         return named
     if ":" not in named:
         find_adapter_or_refuse(named)  # which knows the names that are near
-    raise click.UsageError(f"{file}: names {refusal(named)}")
-
-
-def refusal(named: str) -> str:
-    """Say why the name of an adapter is not taken from a file, and what to type where it is meant."""
     if len(named) > _LONGEST:
         named, way = f"{named[:_LONGEST]}...", "--adapter or --command"
     elif named.startswith(PREFIX):
         way = f"--command {quote(named.removeprefix(PREFIX))}"
     else:
         way = f"--adapter {quote(named)}"
-    return (
-        f"the adapter {named!r}; from a file only the names of `pymllm adapters` count, anything else needs "
-        f"--adapter or --command. Where you trust what it runs, add {way}."
+    raise click.UsageError(
+        f"{file}: names the adapter {named!r}; from a file only the names of `pymllm adapters` count, "
+        f"anything else needs --adapter or --command. Where you trust what it runs, add {way}."
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -183,9 +185,59 @@ def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
     ledger.write_text("".join(lines[:-1]), encoding="utf-8")
     sys.path.remove(str(tmp_path))
     monkeypatch.delitem(sys.modules, "rows_here")
-    resumed = soak("--resume", "c", "--jobs", "1")
+    refused = soak("--resume", "c", "--jobs", "1")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert (
+        "c/ledger.jsonl: names the adapter 'rows_here:MyRows'; from a file only the names" in refused.stderr
+    )
+    assert "rows_here" not in sys.modules
+    resumed = soak("--resume", "c", "--jobs", "1", "--adapter", "rows_here:MyRows")
     assert (result.exit_code, resumed.exit_code) == (0, 0), resumed.output
     assert len(ledger.read_text("utf-8").splitlines()) == len(lines)
+
+
+def test_a_ledger_that_names_a_command_starts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_program: Callable[..., str]
+) -> None:
+    """Its digest is of files that its author chose, too; the user names the command, or none runs."""
+    monkeypatch.chdir(tmp_path)
+    assert soak(*SHORT, "--output", "c").exit_code == 0
+    ledger = Path("c") / FILE
+    header = json.loads(ledger.read_text("utf-8").splitlines()[0])
+    header["places"] = [{**place, "adapter": "command:touch ran"} for place in header["places"]]
+    ledger.write_text(json.dumps(header) + "\n", encoding="utf-8")
+    refused = soak("--resume", "c", "--jobs", 1)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "add --command 'touch ran'." in refused.stderr
+    assert not Path("ran").exists()
+    named = soak("--command", tiny_program("hello", "kill"), "--operations", 60, "--seed", 3, "--jobs", 1)
+    assert (named.exit_code, f"command:{tiny_program('hello', 'kill')}  could not be" in named.stdout) == (
+        3,
+        True,
+    )
+
+
+def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that is printed can be typed."""
+    plays = iter([True, False])
+    play = campaign.play_run
+
+    def interrupted(task: object) -> object:
+        if not next(plays):
+            raise KeyboardInterrupt
+        return play(task)  # type: ignore[arg-type]  # a task
+
+    monkeypatch.setattr(campaign, "play_run", interrupted)
+    folder = tmp_path / "my runs"
+    result = soak(*SHORT, "--adapter", f"{tiny}:KeepsEntries", "--output", folder)
+    assert result.exit_code == 130
+    said = next(line for line in result.stderr.splitlines() if "go on with" in line)
+    assert said == f"pymllm: go on with: pymllm soak --resume '{folder}' --adapter {tiny}:KeepsEntries"
+    monkeypatch.setattr(campaign, "play_run", play)
+    resumed = soak(*shlex.split(said.partition("pymllm soak ")[2]), "--jobs", 1)
+    assert resumed.exit_code == 1, resumed.stderr
 
 
 def test_an_interrupt_tells_what_there_is_and_how_to_go_on(
