@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +75,8 @@ def keep_run(
     store: Path | None,
     document: dict[str, Any],
     records: Iterable[Record] = (),
-    programs: Iterable[str] = (),
-    folders: Sequence[Path] = (),
+    programs: Collection[str] = (),
+    folders: Sequence[Path] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> None:
     """Write a run with a document, and say on standard error where it is.
@@ -89,10 +89,11 @@ def keep_run(
         What the command prints with ``--json``; its schema is the run's kind.
     records : iterable of Record
         More of it.
-    programs : iterable of str
+    programs : collection of str
         Files of programs that the document names, to be kept with it as far as they are there.
     folders : sequence of Path, optional
-        From which their names count, beside the working folder.
+        In which they must lie, and from which their names count; by default wherever their names say, which
+        is for a command that has just written them itself.
     versions : mapping, optional
         Of the packages involved, by default those that the document names.
 
@@ -106,13 +107,17 @@ def keep_run(
     from pymllm.report.records import Document, Program
     from pymllm.report.store import make_header, write_run
 
+    if folders is None:
+        folders = list({Path(name).parent for name in programs})
     kept = read_programs(programs, *folders)
+    for reason in kept.left_out:
+        complain(f"--store {store}: left out: {reason}")
     header = make_header(
         str(document["schema"]).removeprefix("pymllm."),
         command=_words(),
         versions=versions or document.get("versions") or {},
     )
-    found = [Document(document), *records, *(Program(name, lines) for name, lines in kept.items())]
+    found = [Document(document), *records, *(Program(name, lines) for name, lines in kept.lines.items())]
     try:
         path = write_run(store, header, found)
     except OSError as error:
