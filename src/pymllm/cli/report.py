@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input
+from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -59,10 +59,9 @@ def report_command(
         output = Path("report.html")
     refuse_missing_folder("--output", output)
     refuse_own_input("--output", output, *runs)
-    from pymllm.report.loading import is_run_or_program, load_runs
+    refuse_run_or_program("--output", output)
+    from pymllm.report.loading import load_runs
 
-    if output is not None and is_run_or_program(output):
-        raise click.UsageError(f"--output {output}: there is a run or a program in it; name another one.")
     try:
         loaded = load_runs(runs)
     except OSError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ __all__ = [
     "keep_run",
     "refuse_missing_folder",
     "refuse_own_input",
+    "refuse_run_or_program",
     "refuse_unwritable",
     "refuse_unwritable_store",
     "store_option",
@@ -60,9 +60,22 @@ def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> Non
     What is no file, such as a pipe or a terminal, may be both.
     """
     for it in inputs:
-        with suppress(OSError):  # one of the two is not there, so they are not one
-            if path is not None and path.samefile(it) and path.is_file():
-                raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
+        if path is not None and _are_one_file(path, Path(it)):
+            raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
+
+
+def _are_one_file(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return path.is_file() and path.samefile(other)
+    return path.resolve() == other.resolve()
+
+
+def refuse_run_or_program(option: str, path: Path | None) -> None:
+    """Refuse a file to write, where one was asked for, in which there is what people keep."""
+    from pymllm.report.loading import is_run_or_program
+
+    if path is not None and is_run_or_program(path):
+        raise click.UsageError(f"{option} {path}: there is a run or a program in it; name another one.")
 
 
 def refuse_unwritable_store(store: Path | None) -> None:

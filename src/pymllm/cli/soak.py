@@ -17,8 +17,14 @@ from pymllm.cli.command_option import command_option, names_of
 from pymllm.cli.file_adapter import is_of_registry
 from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import keep_run, refuse_missing_folder, refuse_unwritable_store, store_option
-from pymllm.cli.soak_plan import AUDIT, SoakOptions
+from pymllm.cli.run_store import (
+    keep_run,
+    refuse_missing_folder,
+    refuse_run_or_program,
+    refuse_unwritable_store,
+    store_option,
+)
+from pymllm.cli.soak_plan import AUDIT, LEDGER, SoakOptions
 from pymllm.cli.values import CONFIG, Amount
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
@@ -141,7 +147,7 @@ def soak_command(
     options["adapters"] = names_of(options["adapters"], commands)
     plan = SoakOptions(**options)
     plan.check()
-    refuse_missing_folder("--page", page)
+    _refuse_page(page)
     refuse_unwritable_store(store)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -152,6 +158,14 @@ def soak_command(
         complain(f"go on with: {_resuming(report)}")
         raise report.interruption
     return report.verdict(strict=strict).exit_status
+
+
+def _refuse_page(page: Path | None) -> None:
+    """Refuse a page that could not be written, or would be written over what a campaign keeps."""
+    refuse_missing_folder("--page", page)
+    refuse_run_or_program("--page", page)
+    if page is not None and page.resolve().name == LEDGER:
+        raise click.UsageError(f"--page {page}: a campaign calls its ledger so; name another one.")
 
 
 def _resuming(report: SoakReport) -> str:
@@ -187,7 +201,7 @@ def merge_command(
 
     A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
     """
-    refuse_missing_folder("--page", page)
+    _refuse_page(page)
     refuse_unwritable_store(store)
     from pymllm.conformance.soak.merging import merge_campaigns
 

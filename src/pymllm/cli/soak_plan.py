@@ -20,12 +20,13 @@ from pymllm.oracle.history import Config
 if TYPE_CHECKING:
     from pymllm.conformance.soak.campaign import SoakPlan
 
-__all__ = ["AUDIT", "AuditRate", "SoakOptions"]
+__all__ = ["AUDIT", "LEDGER", "AuditRate", "SoakOptions"]
 
 _SEED_STOP = 2**32
 _MINUTES = 10.0
 _LONGEST = 50_000
-_LEDGER = "ledger.jsonl"
+LEDGER = "ledger.jsonl"
+"""As `pymllm.conformance.soak.ledger.FILE`, which is not loaded for a mistyped option."""
 
 if TYPE_CHECKING:
     _IntParam = click.ParamType[int]
@@ -125,8 +126,8 @@ class SoakOptions:
         for option, value in given.items():
             if value not in (None, ()):
                 raise click.UsageError(f"{option}: a campaign that goes on has its own; leave it away.")
-        if not (self.resume / _LEDGER).is_file():
-            raise click.UsageError(f"--resume {self.resume}: there is no {_LEDGER} in it.")
+        if not (self.resume / LEDGER).is_file():
+            raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 
     def check_resumed(self, adapters: Iterable[str]) -> None:
         """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself.
@@ -149,7 +150,7 @@ class SoakOptions:
                     f"--adapter {name}: the campaign in {self.resume} plays {played}, and goes on with that."
                 )
         for name in known:
-            adapter_of_file(f"{self.resume}/{_LEDGER}", name, name if name in self.adapters else None)
+            adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
 
     def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
         """Fill in the defaults; without a seed, one is drawn.
@@ -188,7 +189,7 @@ class SoakOptions:
             self.run,
         )
         folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
-        if self.resume is None and (folder / _LEDGER).exists():
+        if self.resume is None and (folder / LEDGER).exists():
             raise click.UsageError(
                 f"--output {folder}: a campaign is there already; --resume it, or choose another folder."
             )

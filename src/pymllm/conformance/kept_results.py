@@ -26,6 +26,9 @@ class _Line:
     seconds: float
 
 
+_BEGINNING = '{"key": '
+
+
 class KeptResults:
     """A file of JSON lines, one for each fault that was looked for.
 
@@ -40,7 +43,7 @@ class KeptResults:
     Raises
     ------
     UsageError
-        The file cannot be read or written.
+        The file cannot be read or written, or has something else in it, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,10 +51,10 @@ class KeptResults:
         self._version = build_version()
         self._lines: dict[str, _Line] = {}
         try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            text = _read_text(path)
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n" if text and not text.endswith("\n") else "")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise UsageError(f"results cannot be kept in {path}: {error}") from error
         for each in text.splitlines():
             line = _read(each)
@@ -77,11 +80,24 @@ class KeptResults:
         return hashlib.sha256(f"{self._version} {sources} {task!r}".encode()).hexdigest()
 
 
+def _read_text(path: Path) -> str:
+    """Return what was kept; `ValueError` for somebody's file, which would have lines put behind it."""
+    if not path.exists():
+        return ""
+    if not path.is_file():
+        raise ValueError("it is no regular file")
+    text = path.read_text(encoding="utf-8")
+    whole = text.split("\n")[:-1]  # whoever wrote the last line may have died
+    if whole and not any(line.startswith(_BEGINNING) or _read(line) is not None for line in whole):
+        raise ValueError("no line of it is a result of faults; name another file")
+    return text
+
+
 def _read(text: str) -> _Line | None:
     """Read a line; ``None`` for one that whoever wrote it did not finish."""
     try:
         line: Any = decode(_Line, json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found: _Line = line
     return found

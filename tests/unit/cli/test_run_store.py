@@ -107,14 +107,16 @@ def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
-    """Under none of its names; what is no file may be both, and what is not there is nobody's input."""
+    """Under none of its names, whether it is there or not; what is no file may be both."""
     (tmp_path / "a").touch()
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "twin").hardlink_to(tmp_path / "a")
     for name in ("a", "link", "twin", "../" + tmp_path.name + "/a"):
         with pytest.raises(click.UsageError, match=r"-o .*: this is .*/a, which is read; name another"):
             refuse_own_input("-o", tmp_path / name, tmp_path / "b", tmp_path / "a")
-    refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "b")
+    with pytest.raises(click.UsageError, match="which is read"):
+        refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "b")
+    refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "c")
     refuse_own_input("-o", Path("/dev/null"), "/dev/null")
     refuse_own_input("-o", None, tmp_path / "a")
 

@@ -162,6 +162,49 @@ def test_files_that_cannot_be_read_or_written_are_bad_input(tmp_path: Path) -> N
     assert "there is a ledger already" in soak("merge", empty, "--output", empty).stderr
 
 
+def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
+    """Neither over a ledger that is there or will be, nor over a program."""
+    assert soak(*SHORT, "--output", tmp_path / "c").exit_code == 0
+    ledger = tmp_path / "c" / FILE
+    (tmp_path / "link").symlink_to(ledger)
+    (tmp_path / "twin").hardlink_to(ledger)
+    (tmp_path / "new").mkdir()
+    before = ledger.read_bytes()
+    for page in (ledger, tmp_path / "link", tmp_path / "twin", tmp_path / "new" / FILE):
+        for arguments in (["merge", tmp_path / "c"], ["--resume", tmp_path / "c"], SHORT):
+            result = soak(*arguments, "--page", page)
+            assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+            assert "name another one" in result.stderr
+    assert ledger.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"kind": "nokind"}, "a kind is 'nokind'; it must be one of slots, rows"),
+        ({"kind": "slots"}, "a machine is 'RowMachine'; it must be one of SlotMachine"),
+        ({"machine": "os"}, "a machine is 'os'; it must be one of RowMachine"),
+        ({"size": "huge"}, "a size is 'huge'; it must be one of tiny"),
+    ],
+)
+def test_a_ledger_with_a_place_that_there_is_not_does_not_go_on(
+    tmp_path: Path, changes: dict[str, str], why: str
+) -> None:
+    """In one line."""
+    assert soak(*SHORT, "--output", tmp_path).exit_code == 0
+    header, *runs = (tmp_path / FILE).read_text("utf-8").splitlines()
+    plain = json.loads(header)
+    plain["places"] = [place | changes for place in plain["places"]]
+    (tmp_path / FILE).write_text("\n".join([json.dumps(plain), *runs]) + "\n", encoding="utf-8")
+    result = soak("--resume", tmp_path, "--jobs", 1)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert why in result.stderr
+    plain["longest"] = 0
+    plain["places"] = []
+    (tmp_path / FILE).write_text(json.dumps(plain) + "\n", encoding="utf-8")
+    assert "longest is 0; a run has 1 operation or more" in soak("--resume", tmp_path).stderr
+
+
 def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X3: its other runs were other programs."""
     assert soak(*SHORT, "--output", tmp_path).exit_code == 0
