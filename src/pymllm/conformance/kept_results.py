@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ class _Line:
     seconds: float
 
 
-_BEGINNING = '{"key": '
+_BEGINNING = b'{"key": '
+_LOOKED_AT = 65_536
 
 
 class KeptResults:
@@ -50,11 +52,12 @@ class KeptResults:
         self._path = path
         self._version = build_version()
         self._lines: dict[str, _Line] = {}
+        _refuse_another(path)
         try:
-            text = _read_text(path)
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n" if text and not text.endswith("\n") else "")
-        except (OSError, ValueError) as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"results cannot be kept in {path}: {error}") from error
         for each in text.splitlines():
             line = _read(each)
@@ -80,24 +83,24 @@ class KeptResults:
         return hashlib.sha256(f"{self._version} {sources} {task!r}".encode()).hexdigest()
 
 
-def _read_text(path: Path) -> str:
-    """Return what was kept; `ValueError` for somebody's file, which would have lines put behind it."""
-    if not path.exists():
-        return ""
-    if not path.is_file():
-        raise ValueError("it is no regular file")
-    text = path.read_text(encoding="utf-8")
-    whole = text.split("\n")[:-1]  # whoever wrote the last line may have died
-    if whole and not any(line.startswith(_BEGINNING) or _read(line) is not None for line in whole):
-        raise ValueError("no line of it is a result of faults; name another file")
-    return text
-
-
 def _read(text: str) -> _Line | None:
     """Read a line; ``None`` for one that whoever wrote it did not finish."""
     try:
         line: Any = decode(_Line, json.loads(text))
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     found: _Line = line
     return found
+
+
+def _refuse_another(path: Path) -> None:
+    """Refuse a file that is somebody's: a name that was mistyped would have lines put behind it."""
+    if not path.is_file():
+        if path.exists() and not path.is_dir():  # of which the system tells
+            raise UsageError(f"results cannot be kept in {path}: it is no regular file")
+        return
+    whole: list[bytes] = []
+    with suppress(OSError), path.open("rb") as file:
+        whole = file.read(_LOOKED_AT).split(b"\n")[:-1]  # whoever wrote the last line may have died
+    if whole and not any(line.startswith(_BEGINNING) for line in whole):
+        raise UsageError(f"{path}: no line of it is a result of faults; name another file to keep them in")

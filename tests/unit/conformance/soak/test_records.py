@@ -52,9 +52,6 @@ def test_a_line_is_read_as_it_was_written(record: CampaignHeader | RunRecord) ->
         ('{"number": 1}', "field 'version' is missing"),
         ('{"format": "pymllm-soak", "schema": 99}', "schema 99"),
         ('{"format": "pymllm-history", "schema": 1}', "format 'pymllm-history'"),
-        ('{"number": NaN}', "NaN is no number that JSON has"),
-        ('{"seconds": -1e999}', "-1e999 is no number that JSON has"),
-        ('{"seed": 1' + "0" * 5000 + "}", "0... is longer than any number of a ledger"),
     ],
 )
 def test_what_is_no_line_says_why(line: str, why: str) -> None:
