@@ -18,6 +18,7 @@ from pymllm.cli.program import say
 from pymllm.cli.run_store import keep_run, refuse_missing_folder, refuse_unwritable_store, store_option
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
+from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
@@ -92,6 +93,7 @@ def faults_command(
     for name, path in (("--page", page), ("--keep", keep)):
         refuse_missing_folder(name, path)
     refuse_unwritable_store(store)
+    require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _choose(ids, cabinets)
     if only_list:
