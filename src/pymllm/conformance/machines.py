@@ -13,7 +13,7 @@ from pymllm.torch_extra import why_no_torch
 if TYPE_CHECKING:
     from pymllm.conformance.acting import ActingMachine
 
-__all__ = ["MACHINES", "MachineEntry", "load_machine", "machines_for", "why_untested"]
+__all__ = ["MACHINES", "MachineEntry", "load_machine", "machines_for", "missing_machines", "why_untested"]
 
 _DRIVEN = frozenset({"engine"})
 
@@ -94,6 +94,11 @@ def machines_for(
     """
     able = _able(kind, capabilities, laws)
     return tuple(entry for entry in able if entry.why_missing is None)
+
+
+def missing_machines(kind: str, capabilities: Collection[str]) -> tuple[MachineEntry, ...]:
+    """Return the machines that could run on an adapter, but not here; `MachineEntry.why_missing` says why."""
+    return tuple(entry for entry in _able(kind, capabilities, ()) if entry.why_missing is not None)
 
 
 def why_untested(kind: str, capabilities: Collection[str], laws: Collection[Law]) -> tuple[str, ...]:
