@@ -2,6 +2,8 @@
 
 Installing pymllm makes pytest load it; from a source tree, ``-p pymllm.pytest_plugin`` does. It costs a run
 that uses none of it next to nothing: neither torch, Hypothesis nor pynvml is loaded before a test needs them.
+Nothing of a project changes until it opts in, by a marker or fixture of this plugin, or by naming a marker of
+its own in the ini option ``pymllm_gpu_marker``: what others mean by ``gpu`` is theirs.
 
 ``docs/pytest.md`` has the fixtures, markers and options.
 """
@@ -13,7 +15,7 @@ import inspect
 import os
 import unittest
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,17 +33,29 @@ Answer = TypeVar("Answer")
 
 __all__: list[str] = []  # pytest finds what it needs by name
 
+_GPU = "pymllm_gpu"
+_GPU_MEANS = (
+    "needs a CUDA device and has it alone; skipped with the reason where there is none, failed there under"
+    " --require-gpu."
+)
 _MARKERS = (
-    "gpu: needs a CUDA device and has it alone; skipped with the reason where there is none, failed there"
-    " under --require-gpu.",
+    f"{_GPU}: {_GPU_MEANS}",
     'gpu_memory_limit(size, whole_device=False): fails if the test uses more GPU memory, such as "2 GiB", on'
     " top of what was in use before; with whole_device whoever uses it.",
     "no_leak(epochs=12): runs the test so often and fails if GPU memory grows with each run.",
 )
 _UNJUDGED = "pymllm unjudged"
+_GROUP = ("pymllm", "GPU tests and GPU memory (pymllm)")
+_SWITCHES = {
+    "--require-gpu": "fail tests that need a GPU where no CUDA device is found, instead of skipping them",
+    "--gpu-strict": "fail a test whose limit or leaks nobody could judge, such as on a machine without a GPU",
+}
+_INI_MARKER = "pymllm_gpu_marker"
+_INI_STRICT = "pymllm_gpu_strict"
 
 _gate: pytest.StashKey[GpuGate] = pytest.StashKey()
 _memory: pytest.StashKey[GpuMemory] = pytest.StashKey()
+_skipped: pytest.StashKey[str] = pytest.StashKey()
 
 
 # -- options -----------------------------------------------------------------------------------------------
@@ -49,29 +63,64 @@ _memory: pytest.StashKey[GpuMemory] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of this plugin."""
-    group = parser.getgroup("pymllm", "GPU tests and GPU memory (pymllm)")
-    group.addoption(
-        "--require-gpu",
-        action="store_true",
-        help="fail gpu tests where no CUDA device is found, instead of skipping them",
-    )
+    group = parser.getgroup(*_GROUP)
     group.addoption(
         "--gpu-lock",
         choices=("wait", "fail", "off"),
         default="wait",
-        help="what a gpu test does while another one, of any process, has its GPU (default: wait)",
+        help="what a test that needs a GPU does while another one, of any process, has it (default: wait)",
     )
     group.addoption(
         "--gpu-memory-log",
         metavar="FILE",
         help="write what each watched test used of a GPU to FILE, a line of JSON each",
     )
+    parser.addini(
+        _INI_MARKER,
+        f"the marker of this project, such as gpu, that means what {_GPU} does (default: none)",
+        default="",
+    )
+    parser.addini(_INI_STRICT, "whether --gpu-strict is always on", type="bool", default=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, object, object]:
+    """Add the switches whose names a project may have for itself already; then they stay the project's.
+
+    An option with a value is added before: pytest must know it in time to tell its value from a path.
+    """
+    try:
+        return (yield)
+    finally:
+        for name, help in _SWITCHES.items():
+            if not _is_taken(parser, name):
+                parser.getgroup(*_GROUP).addoption(name, action="store_true", dest=_dest(name), help=help)
+
+
+def _is_taken(parser: pytest.Parser, name: str) -> bool:
+    try:
+        return name not in parser.parse_known_and_unknown_args([name])[1]
+    except pytest.UsageError:  # it has a value there
+        return True
+
+
+def _is_on(config: pytest.Config, name: str) -> bool:
+    return bool(config.getoption(_dest(name), False))
+
+
+def _dest(name: str) -> str:
+    return "pymllm" + name.replace("-", "_").replace("__", "_")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the markers known and the log empty."""
     for line in _MARKERS:
         config.addinivalue_line("markers", line)
+    theirs = _marker_of(config)
+    if theirs:
+        if not theirs.isidentifier():
+            raise pytest.UsageError(f"{_INI_MARKER}: {theirs!r} is no marker's name; give one, such as gpu")
+        config.addinivalue_line("markers", f"{theirs}: {_GPU_MEANS}")
     log = _log_of(config)
     if log is not None and not _is_worker(config):
         try:
@@ -89,6 +138,16 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+def _marker_of(config: pytest.Config) -> str:
+    """Return what the project calls its tests that need a GPU; empty where it has not said so."""
+    return str(config.getini(_INI_MARKER)).strip()
+
+
+def _needs_gpu(item: pytest.Item) -> bool:
+    theirs = _marker_of(item.config)
+    return any(item.get_closest_marker(name) is not None for name in (_GPU, theirs) if name)
+
+
 def _log_of(config: pytest.Config) -> Path | None:
     name = config.getoption("--gpu-memory-log")
     return None if name is None else Path(config.invocation_params.dir, name)
@@ -97,22 +156,40 @@ def _log_of(config: pytest.Config) -> Path | None:
 # -- who may run -------------------------------------------------------------------------------------------
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test of ours the project's marker, too, so that -m finds all that need a GPU by one name."""
+    theirs = _marker_of(item.config)
+    if theirs and item.get_closest_marker(_GPU) is not None and item.get_closest_marker(theirs) is None:
+        item.add_marker(theirs)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse markers without sense, skip a gpu test without a GPU, and else give it the GPU alone."""
     _limit_of(item)
     _epochs_of(item)
-    if item.get_closest_marker("gpu") is None:
+    if not _needs_gpu(item):
         return
     from pymllm.testing.gpu_gate import why_no_cuda
 
     reason = why_no_cuda()
     if reason is None:
         _enter(item.config)
-    elif item.config.getoption("--require-gpu"):
+    elif _is_on(item.config, "--require-gpu"):
         pytest.fail(f"needs a CUDA device, and --require-gpu forbids a skip; {reason}", pytrace=False)
     else:
-        pytest.skip(f"needs a CUDA device; {reason}")
+        item.stash[_skipped] = f"needs a CUDA device; {reason}"
+        pytest.skip(item.stash[_skipped])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a skip stand where the test does, and not in this file."""
+    report = yield
+    if report.when == "setup" and report.skipped and _skipped in item.stash:
+        path, line, _ = item.reportinfo()
+        report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {item.stash[_skipped]}")
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -278,11 +355,13 @@ def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any)
 # -- fixtures ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.pymllm_gpu)])
 def kv_device(request: pytest.FixtureRequest) -> torch.device:
-    """Each device that a test is to run on: the CPU always, CUDA as a gpu test."""
-    import torch
-
+    """Each device that a test is to run on: the CPU always, CUDA as a test that needs a GPU."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        pytest.fail(f"kv_device needs torch; pip install 'pymllm[torch]' brings it: {error}", pytrace=False)
     return torch.device(request.param)
 
 
@@ -304,19 +383,31 @@ def leak_check(request: pytest.FixtureRequest) -> Callable[..., LeakVerdict]:
 
 
 def _note_unjudged(item: pytest.Item, why: str) -> None:
-    """Keep a promise in mind that was not examined; where GPUs are required, that is a failure."""
-    if item.get_closest_marker("gpu") is not None and item.config.getoption("--require-gpu"):
-        pytest.fail(f"not judged, which --require-gpu forbids: {why}", pytrace=False)
+    """Keep a promise in mind that was not examined; where that is forbidden, it is a failure."""
+    config = item.config
+    forbidden = {
+        "--gpu-strict": _is_on(config, "--gpu-strict"),
+        _INI_STRICT: config.getini(_INI_STRICT),
+        "--require-gpu": _is_on(config, "--require-gpu") and _needs_gpu(item),
+    }
+    for name, is_forbidden in forbidden.items():
+        if is_forbidden:
+            pytest.fail(f"not judged, which {name} forbids: {why}", pytrace=False)
     item.user_properties.append((_UNJUDGED, why))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which limits and leaks nobody could judge, and why."""
-    reasons = Counter(
-        value
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which limits and leaks nobody could judge, and why, and which options had nothing to act on."""
+    reports = [
+        report
         for reports in terminalreporter.stats.values()
         for report in reports
-        if getattr(report, "when", None) == "call"
+        if isinstance(report, pytest.TestReport)
+    ]
+    reasons = Counter(
+        value
+        for report in reports
+        if report.when == "call"
         for name, value in report.user_properties
         if name == _UNJUDGED
     )
@@ -324,6 +415,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not judged (pymllm)")
         for reason, count in reasons.most_common():
             terminalreporter.write_line(f"{count} {'test' if count == 1 else 'tests'}: {reason}")
+    idle = [] if config.option.collectonly else list(_idle_options(config, reports))
+    if idle:
+        terminalreporter.section("without effect (pymllm)")
+        for line in idle:
+            terminalreporter.write_line(line)
+
+
+def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> Iterator[str]:
+    """Yield which options of this plugin were given and changed nothing, and what it takes."""
+    if not _marker_of(config) and not any(_GPU in report.keywords for report in reports):
+        given = {
+            "--require-gpu": _is_on(config, "--require-gpu"),
+            "--gpu-lock": config.getoption("--gpu-lock") != "wait",
+        }
+        for name, is_given in given.items():
+            if is_given:
+                yield (
+                    f"{name}: no test that ran is marked {_GPU}; where this project has a marker of its own"
+                    f" for such tests, name it in its settings: {_INI_MARKER} = gpu"
+                )
+    log = _log_of(config)
+    if log is not None and not log.stat().st_size:
+        yield f"--gpu-memory-log: {log} is empty; gpu_memory_limit and gpu_memory watch a test"
 
 
 def _read_marker(marker: pytest.Mark, read: Callable[..., Answer]) -> Answer:

@@ -17,21 +17,40 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "text_file": (set(), set()),
+    # Whether torch is there; asking loads it not. The second is imported by rooms that cannot do without.
+    "torch_extra": (set(), set()),
+    "torch_needed": ({"torch_extra"}, set()),
     # Triton only once a pool on a GPU, or a test, asks for a kernel.
-    "mem_cache": ({"errors"}, {"numpy", "torch", "triton"}),
+    "mem_cache": ({"errors", "torch_needed"}, {"numpy", "torch", "triton"}),
     # From the caches, core takes how arguments are read, bits are viewed and tokens hashed.
-    "core": ({"errors", "mem_cache"}, {"numpy", "torch"}),
-    "invariants": ({"errors", "mem_cache", "core"}, {"numpy", "torch"}),
-    "workloads": ({"errors", "mem_cache", "core", "invariants"}, {"numpy", "torch", "msgspec", "psutil"}),
+    "core": ({"errors", "torch_needed", "mem_cache"}, {"numpy", "torch"}),
+    "invariants": ({"errors", "torch_needed", "mem_cache", "core"}, {"numpy", "torch"}),
+    "workloads": (
+        {"errors", "torch_needed", "mem_cache", "core", "invariants"},
+        {"numpy", "torch", "msgspec", "psutil"},
+    ),
     # The judge shares nothing with what it judges: that independence is what it is for. It judges no files.
     "oracle": ({"errors", "text_file"}, set()),
     # msgspec reads and writes the lines of programs in other languages.
-    "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
+    "adapters": (
+        {"errors", "torch_extra", "mem_cache", "core", "invariants", "oracle"},
+        {"numpy", "torch", "msgspec"},
+    ),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": ({"errors", "text_file", "oracle", "adapters"}, {"pynvml"}),
     "testing": ({"errors", "instrument", "oracle"}, {"torch"}),
     "conformance": (
-        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
+        {
+            "errors",
+            "torch_extra",
+            "mem_cache",
+            "core",
+            "invariants",
+            "workloads",
+            "oracle",
+            "adapters",
+            "instrument",
+        },
         {"numpy", "torch", "hypothesis", "psutil"},
     ),
     # Each package only where a page is made: whatever writes a run loads neither.
@@ -43,6 +62,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {
             "errors",
             "text_file",
+            "torch_extra",
             "mem_cache",
             "core",
             "invariants",

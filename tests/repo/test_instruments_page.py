@@ -30,6 +30,7 @@ class Options:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.settings: set[str] = set()
 
     def getgroup(self, name: str, title: str) -> Options:
         assert name
@@ -40,11 +41,21 @@ class Options:
         argparse.ArgumentParser().add_argument(name, **{**how, "dest": "it"})  # type: ignore[arg-type]  # as pytest has them
         self.names.add(name)
 
+    def addini(self, name: str, help: str, **how: object) -> None:
+        assert help
+        self.settings.add(name)
+
 
 def options_of_the_plugin() -> set[str]:
     options = Options()
     pytest_plugin.pytest_addoption(options)  # type: ignore[arg-type]  # as much of a parser as it needs
-    return options.names
+    return options.names | set(pytest_plugin._SWITCHES)
+
+
+def settings_of_the_plugin() -> set[str]:
+    options = Options()
+    pytest_plugin.pytest_addoption(options)  # type: ignore[arg-type]  # as above
+    return options.settings
 
 
 def test_the_examples_of_the_page_run_as_shown() -> None:
@@ -61,6 +72,7 @@ def test_every_option_and_marker_of_the_plugin_is_on_its_page() -> None:
     assert told == options_of_the_plugin()
     markers = {line.split(":")[0].split("(")[0] for line in pytest_plugin._MARKERS}
     assert {name for name in markers if f"`{name}" in text} == markers
+    assert set(re.findall(r"`(pymllm_\w+)", text)) - markers == settings_of_the_plugin()
     for fixture in ("kv_device", "gpu_memory", "leak_check"):
         assert hasattr(pytest_plugin, fixture)
         assert fixture in text

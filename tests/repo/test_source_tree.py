@@ -6,11 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 
+from tests.bare_packages import needed_by, show_packages
 from tests.source_tree import BEYOND
 
 ROOT = Path(__file__).parents[2]
@@ -39,35 +39,14 @@ FILES = [
 ]
 
 
-def needed_by(name: str, seen: set[str]) -> None:
-    """Add a distribution to ``seen`` with all that it needs, but nothing that must be missing."""
-    name = re.sub(r"[-_.]+", "-", name).lower()
-    if name in seen or name.replace("-", "_") in BEYOND:
-        return
-    try:
-        requirements = distribution(name).requires or []
-    except PackageNotFoundError:  # for another Python or system
-        return
-    seen.add(name)
-    for requirement in requirements:
-        if "extra ==" not in requirement:
-            needed_by(re.match(r"[\w.-]+", requirement)[0], seen)
-
-
 @pytest.fixture(scope="module")
 def bare_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that shows these packages and no other."""
     folder = tmp_path_factory.mktemp("packages")
     names: set[str] = set()
     for name in THERE:
-        needed_by(name, names)
-    for name in names:
-        packages = distribution(name)
-        for top in {
-            file.parts[0] for file in packages.files or () if file.parts[0] not in ("..", "__pycache__")
-        }:
-            if not (folder / top).exists() and not top.endswith(".pth"):
-                (folder / top).symlink_to(packages.locate_file(top))
+        needed_by(name, names, BEYOND)
+    show_packages(names, folder)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -45,6 +46,10 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     version = (ROOT / "src" / "pymllm" / "__init__.py").read_text(encoding="utf-8").split('"')[-2]
     assert f"\nVersion: {version}\n" in text
     assert "\nLicense-Expression: Apache-2.0\n" in text
+    # What pip would replace or fetch by the gigabyte comes only to whoever asks for it.
+    heavy = re.findall(r"^Requires-Dist: (?:torch|numpy)\b(.*)$", text, re.MULTILINE)
+    assert len(heavy) == 2
+    assert all("; extra == 'torch'" in line for line in heavy)
     (scripts,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "pymllm = pymllm.cli:main" in wheel.read(scripts).decode()
     assert "[pytest11]\npymllm.pytest_plugin = pymllm.pytest_plugin\n" in wheel.read(scripts).decode()

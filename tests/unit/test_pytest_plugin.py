@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,16 +94,143 @@ def test_the_markers_are_known(run: Run) -> None:
     """--strict-markers accepts them, and --markers explains them."""
     result = run("", "--markers", "--strict-markers")
     result.stdout.fnmatch_lines(
-        ["@pytest.mark.gpu:*", "@pytest.mark.gpu_memory_limit(*", "@pytest.mark.no_leak(*"]
+        ["@pytest.mark.pymllm_gpu:*", "@pytest.mark.gpu_memory_limit(*", "@pytest.mark.no_leak(*"]
     )
     assert result.ret == 0
+
+
+# -- projects that have not asked for any of it ----------------------------------------------------------
+
+STRANGER = """
+import json, os, sys, warnings
+import pytest
+@pytest.mark.gpu
+def test_z():
+    told = [sorted(os.environ), os.environ.get("OMP_NUM_THREADS"), list(map(str, warnings.filters))]
+    loaded = sorted(it for it in sys.modules if it.partition(".")[0] in ("torch", "numpy", "pynvml"))
+    with open("told.json", "w") as file:
+        json.dump([told, loaded, sorted(it for it in sys.modules if it.startswith("pymllm."))], file)
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [2, 1])
+def test_a(n): warnings.warn("theirs")
+@pytest.mark.skip(reason="theirs")
+def test_b(): pass
+"""
+THEIRS = "[pytest]\nmarkers =\n    gpu: what we call it\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--strict-markers",), ("-n1",)], ids=str)
+def test_a_stranger_notices_nothing_of_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    """The same report, line for line, the same order, environment and warnings; their gpu tests run."""
+    pytester.makeini(THEIRS)
+    pytester.makepyfile(STRANGER)
+    pytester._monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    reports, told = [], []
+    for plugin in (PLUGIN, f"no:{PLUGIN}"):
+        result = pytester.runpytest_subprocess("-p", plugin, "-p", "no:cacheprovider", "-v", "-ra", *options)
+        result.assert_outcomes(passed=3, skipped=1, warnings=2)
+        lines = [line for line in result.outlines if not line.startswith("plugins: ")]
+        reports.append([re.sub(r" in [\d.]+s |=+|\[gw0\] *\[ *\d+%\] *", "", line) for line in lines])
+        told.append(json.loads((pytester.path / "told.json").read_text(encoding="utf-8")))
+    assert reports[0] == reports[1]
+    assert told[0][:2] == told[1][:2]
+    assert set(told[0][2]) - set(told[1][2]) == {PLUGIN}
+
+
+def test_a_marker_that_nobody_registered_stays_unknown(pytester: pytest.Pytester) -> None:
+    """--strict-markers finds a stranger's forgotten gpu marker as it did before."""
+    pytester.makepyfile("import pytest\n@pytest.mark.gpu\ndef test_x(): pass")
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "--strict-markers")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*'gpu' not found in `markers` configuration option*"])
+
+
+def test_switches_that_a_project_has_already_stay_its_own(pytester: pytest.Pytester) -> None:
+    """Both mean what the project means by them, with and without a value, and no run ends over the name."""
+    pytester.makeconftest(
+        """
+        def pytest_addoption(parser):
+            parser.addoption("--require-gpu", action="store_true", default=7)
+            parser.addoption("--gpu-strict", metavar="HOW")
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        def test_x(pytestconfig):
+            assert pytestconfig.getoption("--require-gpu") is True
+            assert pytestconfig.getoption("--gpu-strict") == "much"
+        @pytest.mark.gpu_memory_limit("2 GiB")
+        def test_y(): pass
+        """
+    )
+    options = ("--require-gpu", "--gpu-strict", "much")
+    pytester.runpytest_subprocess("-p", PLUGIN, *options).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--require-gpu"], "--require-gpu: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
+        (["--gpu-lock=off"], "--gpu-lock: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
+        (["--gpu-memory-log=x"], "--gpu-memory-log: *x is empty; gpu_memory_limit and gpu_memory watch*"),
+    ],
+)
+def test_an_option_without_effect_says_so(run: Run, options: list[str], line: str) -> None:
+    """Nobody takes a run for one that required a GPU; the bare marker is not ours."""
+    text = "import pytest\n@pytest.mark.gpu\ndef test_x(): pass"
+    result = run(text, *options)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*without effect (pymllm)*", line])
+    run(text).stdout.no_fnmatch_line("*without effect*")
+    run(text, *options, "--collect-only").stdout.no_fnmatch_line("*without effect*")
+
+
+# -- projects that have ----------------------------------------------------------------------------------
+
+
+def opted_in(pytester: pytest.Pytester, marker: str = "gpu") -> None:
+    pytester.makeini(f"[pytest]\npymllm_gpu_marker = {marker}\n")
+
+
+def test_a_project_names_its_own_marker(run: Run, pytester: pytest.Pytester) -> None:
+    """It means what ours does, is known to --strict-markers, and selects the tests of kv_device, too."""
+    opted_in(pytester)
+    text = GPU_TESTS.replace("pymllm_gpu", "gpu")
+    run(text, "--strict-markers").assert_outcomes(passed=1, skipped=2)
+    run(text, "--require-gpu").assert_outcomes(passed=1, errors=2)
+    run(text, "-m", "gpu").assert_outcomes(skipped=2, deselected=1)
+    run(text, "-m", "pymllm_gpu").assert_outcomes(skipped=1, deselected=2)
+    run(text, "--require-gpu", "-m", "not gpu").stdout.no_fnmatch_line("*without effect*")
+    result = run(text, "--markers")
+    result.stdout.fnmatch_lines(["@pytest.mark.gpu: needs a CUDA device and has it alone*"])
+
+
+@pytest.mark.parametrize("marker", ["two words", "gpu or cuda", "0", "a-b"])
+def test_a_name_that_no_marker_has_is_refused(run: Run, pytester: pytest.Pytester, marker: str) -> None:
+    """One line, before any test."""
+    opted_in(pytester, marker)
+    result = run(GPU_TESTS)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = f"ERROR: pymllm_gpu_marker: '{marker}' is no marker's name; give one, such as gpu"
+    assert [line for line in result.stderr.lines if line] == [said]
+
+
+@pytest.mark.parametrize("options", [(), ("-n1",)], ids=str)
+def test_a_skip_stands_where_the_test_does(run: Run, options: tuple[str, ...]) -> None:
+    """File and line of the test in -rs, as for pytest's own marks, and none of the plugin's."""
+    result = run(GPU_TESTS, *options)
+    reason = "needs a CUDA device; torch.cuda.is_available() is False"
+    lines = [line for line in result.outlines if line.startswith("SKIPPED")]
+    name = "test_a_skip_stands_where_the_test_does.py"
+    assert sorted(lines) == [f"SKIPPED [1] {name}:{line}: {reason}" for line in (2, 4)]
 
 
 # -- who may run -----------------------------------------------------------------------------------------
 
 GPU_TESTS = """
 import pytest
-@pytest.mark.gpu
+@pytest.mark.pymllm_gpu
 def test_alone(): pass
 def test_both(kv_device): assert kv_device.type in ("cpu", "cuda")
 """
@@ -127,7 +255,7 @@ from pymllm.testing.gpu_lock import GpuBusyError, GpuLock
 def late():
     yield
     with pytest.raises(GpuBusyError): GpuLock("GPU-1", Path({str(tmp_path)!r})).acquire(wait=False)
-@pytest.mark.gpu
+@pytest.mark.pymllm_gpu
 def test_locked(late): pass
 def test_free():
     lock = GpuLock("GPU-1", Path({str(tmp_path)!r}))
@@ -177,7 +305,7 @@ def test_workers_of_xdist_take_turns(pytester: pytest.Pytester, tmp_path: Path) 
         f"""
         import os, time
         import pytest
-        @pytest.mark.gpu
+        @pytest.mark.pymllm_gpu
         @pytest.mark.parametrize("n", range(6))
         def test_x(n):
             began = time.monotonic()
@@ -290,7 +418,7 @@ def test_where_a_gpu_is_required_such_a_limit_fails(with_gpu: Run) -> None:
     """A runner whose counters have gone does not pass by not looking."""
     text = """
 import pytest
-@pytest.mark.gpu
+@pytest.mark.pymllm_gpu
 @pytest.mark.gpu_memory_limit("2 GiB")
 def test_x(): pass
 """
@@ -298,6 +426,47 @@ def test_x(): pass
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*not judged, which --require-gpu forbids: gpu_memory_limit:*"])
     with_gpu(text).assert_outcomes(passed=1)
+
+
+UNJUDGED = """
+import pytest
+@pytest.mark.gpu_memory_limit("2 GiB")
+def test_limit(): pass
+def test_leaks(leak_check): leak_check(lambda: None)
+@pytest.mark.no_leak
+def test_forgets(): pass
+def test_slots(leak_check): leak_check(lambda: None, slots=lambda: 0)
+"""
+
+
+@pytest.mark.parametrize("missing", [(), ("pynvml",), ("torch", "pynvml")], ids=str)
+def test_what_nothing_here_can_judge_is_told_and_strict_runs_fail(
+    pytester: pytest.Pytester, missing: tuple[str, ...]
+) -> None:
+    """No GPU, no NVML, a torch for the CPU or none at all: never green without a word."""
+    pytester.makeconftest(f"import sys\nfor name in {missing}: sys.modules[name] = None")
+    pytester.makepyfile(UNJUDGED)
+    pytester._monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = pytester.runpytest_subprocess("-p", PLUGIN)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*not judged (pymllm)*", "2 tests: leaks: *", "1 test: gpu_memory_limit: *"])
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "--gpu-strict")
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(["*not judged, which --gpu-strict forbids: leaks: *"])
+    result.stdout.no_fnmatch_line("*not judged (pymllm)*")
+    pytester.makeini("[pytest]\npymllm_gpu_strict = true\n")
+    result = pytester.runpytest_subprocess("-p", PLUGIN)
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(["*not judged, which pymllm_gpu_strict forbids: gpu_memory_limit: *"])
+
+
+def test_without_torch_a_device_cannot_be_had(pytester: pytest.Pytester) -> None:
+    """The fixture says what it needs and the way to get it."""
+    pytester.makeconftest("import sys\nsys.modules['torch'] = None")
+    pytester.makepyfile("def test_x(kv_device): pass")
+    result = pytester.runpytest_subprocess("-p", PLUGIN)
+    result.assert_outcomes(errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["kv_device needs torch; pip install 'pymllm[[]torch[]]' brings it: *"])
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
-
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from pymllm.adapters.base import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["MALFORMED_BLOCKS"]
 
 _Call = Callable[[Any], object]
+
+_FLOATS = object()
+"""Stands for `_zeros`: the words of this module are for programs in any language, too, without torch."""
+
+
+def _zeros() -> torch.Tensor:
+    import torch
+
+    return torch.zeros(1)
 
 
 def _of_ids(call: str, method: str, of_slots: bool = False) -> dict[tuple[str, str], _Call]:
@@ -19,13 +29,17 @@ def _of_ids(call: str, method: str, of_slots: bool = False) -> dict[tuple[str, s
     wrong: dict[str, Any] = {
         "float ids": [0.0],
         "bool ids": [True],
-        "a tensor of floats": torch.zeros(1),
+        "a tensor of floats": _FLOATS,
         "a string": "0",
         "no ids": None,
     }
 
     def spoil(value: Any) -> _Call:
-        return lambda adapter: getattr(_slots(adapter) if of_slots else adapter.pool, method)(value)
+        def spoiled(adapter: Any) -> object:
+            owner = _slots(adapter) if of_slots else adapter.pool
+            return getattr(owner, method)(_zeros() if value is _FLOATS else value)
+
+        return spoiled
 
     return {(call, name): spoil(value) for name, value in wrong.items()}
 

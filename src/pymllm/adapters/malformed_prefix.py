@@ -1,16 +1,20 @@
-"""Arguments that no caller may pass to a radix cache, by what is wrong with them (X1)."""
+"""Arguments that no caller may pass to a radix cache, by what is wrong with them (X1).
+
+The words are for programs in any language, too: torch and our caches are loaded by the first call on one of
+them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.mem_cache.radix_cache import RadixCache
+
+if TYPE_CHECKING:
+    import torch
+
+    from pymllm.mem_cache.base_prefix_cache import RadixKey
 
 __all__ = ["MALFORMED_CALLS", "call_malformed"]
 
@@ -39,23 +43,23 @@ def call_malformed(target: Any, call: str, wrong: str) -> None:
 
 _BAD_KEYS: dict[str, Callable[[int], Any]] = {
     "a list for a key": lambda size: [1] * size,
-    "float tokens": lambda size: RadixKey([1.5] * size),
-    "string tokens": lambda size: RadixKey(["1"] * size),
-    "a token below 0": lambda size: RadixKey([*[1] * (size - 1), -1]),
-    "a token of 33 bits": lambda size: RadixKey([*[1] * (size - 1), 2**32]),
-    "tuples of two lengths": lambda size: RadixKey([(1, 2), (1, 2, 3)] * size),
-    "tuples of one token": lambda size: RadixKey([(1,)] * size),
-    "a list of lists": lambda size: RadixKey([[1] * size] * size),
-    "an array of two dimensions": lambda size: RadixKey(np.ones((size, size), np.uint32)),
-    "a tensor of two dimensions": lambda size: RadixKey(torch.ones((size, size), dtype=torch.int64)),
-    "a tensor of no dimension": lambda size: RadixKey(torch.tensor(size)),
-    "a float namespace": lambda size: RadixKey([1] * size, 1.5),  # type: ignore[arg-type]
+    "float tokens": lambda size: _key([1.5] * size),
+    "string tokens": lambda size: _key(["1"] * size),
+    "a token below 0": lambda size: _key([*[1] * (size - 1), -1]),
+    "a token of 33 bits": lambda size: _key([*[1] * (size - 1), 2**32]),
+    "tuples of two lengths": lambda size: _key([(1, 2), (1, 2, 3)] * size),
+    "tuples of one token": lambda size: _key([(1,)] * size),
+    "a list of lists": lambda size: _key([[1] * size] * size),
+    "an array of two dimensions": lambda size: _key(_ones(size, size).numpy()),
+    "a tensor of two dimensions": lambda size: _key(_ones(size, size)),
+    "a tensor of no dimension": lambda size: _key(_ones()),
+    "a float namespace": lambda size: _key([1] * size, 1.5),
 }
 
 _BAD_SLOTS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "float slots": lambda slots: slots.to(torch.float32),
-    "bool slots": lambda slots: slots.to(torch.bool),
-    "complex slots": lambda slots: slots.to(torch.complex64),
+    "float slots": lambda slots: slots.float(),
+    "bool slots": lambda slots: slots.bool(),
+    "complex slots": lambda slots: 1j * slots,
     "a list of slots": lambda slots: slots.tolist(),
 }
 
@@ -83,7 +87,7 @@ def _insert_bad_length(name: str, wrong: Any) -> Callable[[Any], object]:
 
 def _insert_bad_state(make: Callable[[int], Any]) -> Callable[[Any], object]:
     def call(target: Any) -> None:
-        if isinstance(target.cache, RadixCache):
+        if _is_radix(target.cache):
             raise UnsupportedError("mamba_value is ignored without states")
         target.cache.insert(_some_key(target), _some_slots(target), mamba_value=make(FIRST_TRACK_SLOT))
 
@@ -91,16 +95,36 @@ def _insert_bad_state(make: Callable[[int], Any]) -> Callable[[Any], object]:
 
 
 def _has_window(target: Any) -> bool:
-    return isinstance(target.cache, RadixCache) and target.cache.supports_swa
+    return _is_radix(target.cache) and target.cache.supports_swa
 
 
 def _some_key(target: Any) -> RadixKey:
-    return RadixKey([1] * target.cache.page_size)
+    return _key([1] * target.cache.page_size)
 
 
 def _some_slots(target: Any) -> torch.Tensor:
     """Return the slots of the first page, whoever owns it: the call does not get as far as to take them."""
+    import torch
+
     return torch.arange(target.cache.page_size, 2 * target.cache.page_size)
+
+
+def _ones(*shape: int) -> torch.Tensor:
+    import torch
+
+    return torch.ones(shape, dtype=torch.int64)
+
+
+def _key(*arguments: Any) -> RadixKey:
+    from pymllm.mem_cache.base_prefix_cache import RadixKey
+
+    return RadixKey(*arguments)
+
+
+def _is_radix(cache: object) -> bool:
+    from pymllm.mem_cache.radix_cache import RadixCache
+
+    return isinstance(cache, RadixCache)
 
 
 # -- states --------------------------------------------------------------------------------------------
@@ -111,12 +135,19 @@ FIRST_TRACK_SLOT = 2
 _BAD_STATES: dict[str, Callable[[int], Any]] = {
     "a number for a state": lambda slot: slot,
     "a list for a state": lambda slot: [slot],
-    "a float state": lambda slot: torch.tensor([float(slot)]),
-    "a bool state": lambda slot: torch.tensor([True]),
-    "two states": lambda slot: torch.tensor([slot, slot + 1]),
-    "no state in a tensor": lambda slot: torch.tensor([], dtype=torch.int64),
-    "a state of no dimension": lambda slot: torch.tensor(slot),
+    "a float state": lambda slot: _tensor([float(slot)]),
+    "a bool state": lambda slot: _tensor([True]),
+    "two states": lambda slot: _tensor([slot, slot + 1]),
+    "no state in a tensor": lambda slot: _tensor([]).long(),
+    "a state of no dimension": lambda slot: _tensor(slot),
 }
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    import torch
+
+    return torch.tensor(value)
+
 
 # -- amounts, nodes and tokens -------------------------------------------------------------------------
 
@@ -151,6 +182,8 @@ def _build(page_size: Any) -> Callable[[Any], object]:
 
 
 def _build_with_empty_window(target: Any) -> None:
+    from pymllm.mem_cache.radix_cache import RadixCache
+
     if not isinstance(target.cache, RadixCache):
         raise UnsupportedError("there are no windows")
     RadixCache(1, 0)

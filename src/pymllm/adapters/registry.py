@@ -12,6 +12,7 @@ from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
+from pymllm.torch_extra import why_no_torch
 
 __all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
 
@@ -33,6 +34,11 @@ class AdapterEntry:
     name: str
     place: str
     summary: str
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether it needs torch: whoever adapts our classes or sglang's does."""
+        return self.place.startswith("pymllm.adapters.")
 
 
 OWN: tuple[AdapterEntry, ...] = (
@@ -263,6 +269,9 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
         program: AdapterClass = load_command(entry.place)  # type: ignore[assignment]  # as below
         return program
     module_name, _, class_name = entry.place.partition(":")
+    reason = why_no_torch() if entry.is_of_torch else None
+    if reason is not None:
+        raise AdapterError(entry.name, reason)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a stranger's module may raise anything

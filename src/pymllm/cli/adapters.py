@@ -16,6 +16,7 @@ from pymllm.cli.program import say
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError
 from pymllm.oracle.history import Config
+from pymllm.torch_extra import why_no_torch
 
 __all__ = ["adapters_command"]
 
@@ -40,8 +41,12 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
 
 
 def _describe(entry: AdapterEntry) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": entry.name, "kind": None, "summary": entry.summary}
+    reason = why_no_torch() if entry.is_of_torch else None
+    if reason is not None:
+        return {**described, "configurations": [], "problem": reason}
     adapter_class = load_or_refuse(entry.name)
-    described: dict[str, Any] = {"name": entry.name, "kind": adapter_class.KIND, "summary": entry.summary}
+    described["kind"] = adapter_class.KIND
     try:
         configurations = [_claims(entry, dict(config)) for config in adapter_class.CONFIGURATIONS]
     except AdapterError as error:
@@ -68,7 +73,7 @@ def _lines(found: Sequence[dict[str, Any]], verbose: bool) -> list[str]:
         if "problem" in adapter:
             configurations = "cannot be built"
         lines.append(
-            f"{adapter['name']:{width}}  {adapter['kind']:7}  {configurations:18} {adapter['summary']}"
+            f"{adapter['name']:{width}}  {adapter['kind'] or '-':7}  {configurations:18} {adapter['summary']}"
         )
         lines += [f"    {adapter['problem']}"] if verbose and "problem" in adapter else []
         for it in adapter["configurations"] if verbose else ():

@@ -24,6 +24,7 @@ from pymllm.cli.run_store import (
 )
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
+from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
@@ -99,6 +100,7 @@ def faults_command(
         refuse_missing_folder(name, path)
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
     refuse_unwritable_store(store)
+    require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _choose(ids, cabinets)
     if only_list:

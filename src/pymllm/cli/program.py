@@ -32,6 +32,7 @@ import click
 
 from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
+from pymllm.torch_extra import PACKAGES, why_no_torch
 
 __all__ = ["WORDS", "Program", "Terminated", "complain", "escaped", "main", "say"]
 
@@ -114,10 +115,21 @@ class Program(click.Group):
             _let_go_of(sys.stdout)
             complain(f"cannot write the result: {error.strerror or error}")
             status = _USAGE
-        except Exception:
-            _tell(traceback.format_exc())
-            status = _BUG
+        except Exception as error:
+            status = _refused_without_torch(error)
+            if not status:
+                _tell(traceback.format_exc())
+                status = _BUG
         return status or 0
+
+
+def _refused_without_torch(error: Exception) -> int:
+    """Say that a command needs torch, where that is why it ended; 0 where it is not."""
+    reason = why_no_torch()
+    if reason is None or not isinstance(error, ModuleNotFoundError) or error.name not in PACKAGES:
+        return 0
+    complain(f"this command {reason}")
+    return _USAGE
 
 
 @contextmanager

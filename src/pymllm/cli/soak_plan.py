@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.adapters.registry import OWN
 from pymllm.cli.file_adapter import adapter_of_file
 from pymllm.cli.options import count_processes
-from pymllm.cli.verify_plan import find_adapter_or_refuse
+from pymllm.cli.verify_plan import find_adapter_or_refuse, own_or_refuse
 from pymllm.oracle.history import Config
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class SoakOptions:
         is_bounded = any(it is not None for it in (operations, self.operations, self.run))
         minutes = _MINUTES if self.minutes is None and not is_bounded else self.minutes
         names = dict.fromkeys(self.adapters)
-        entries = tuple(find_adapter_or_refuse(name) for name in names) if names else OWN
+        entries = tuple(find_adapter_or_refuse(name) for name in names) if names else own_or_refuse()
         plan = SoakPlan(
             entries,
             self.configs,

@@ -16,6 +16,7 @@ from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adap
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
+from pymllm.torch_extra import why_no_torch
 
 __all__ = [
     "PROFILE_NAMES",
@@ -23,6 +24,7 @@ __all__ = [
     "find_adapter_or_refuse",
     "find_law_or_refuse",
     "load_or_refuse",
+    "own_or_refuse",
 ]
 
 PROFILE_NAMES = ("dev", "ci", "deep")
@@ -76,7 +78,7 @@ class VerifyOptions:
     def find_adapters(self) -> tuple[AdapterEntry, ...]:
         """Return the adapters, each once; `click.UsageError` for a name that is none."""
         names = dict.fromkeys(self.adapters)
-        return tuple(find_adapter_or_refuse(name) for name in names) if names else OWN
+        return tuple(find_adapter_or_refuse(name) for name in names) if names else own_or_refuse()
 
     def find_laws(self) -> tuple[Law, ...]:
         """Return the laws, each once; `click.UsageError` for an id that is none."""
@@ -98,7 +100,7 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
     Raises
     ------
     click.UsageError
-        The registry has no such name; the nearest one is named.
+        The registry has no such name; the nearest one is named. Or it needs torch, and there is none.
     """
     try:
         entry = find_adapter(name)
@@ -107,7 +109,22 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
         raise click.UsageError(f"{error}{nearest}") from None
     if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    _refuse_without_torch(entry)
     return entry
+
+
+def own_or_refuse() -> tuple[AdapterEntry, ...]:
+    """Return the entries of all of our own classes; `click.UsageError` where torch is missing."""
+    _refuse_without_torch(*OWN)
+    return OWN
+
+
+def _refuse_without_torch(*entries: AdapterEntry) -> None:
+    reason = why_no_torch()
+    names = [entry.name for entry in entries if entry.is_of_torch]
+    if reason is not None and names:
+        subject = f"adapter {names[0]}" if len(names) == 1 else f"each of {', '.join(names)}"
+        raise click.UsageError(f"{subject} {reason}")
 
 
 def load_or_refuse(name: str) -> AdapterClass:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pymllm.oracle.laws import Law
+from pymllm.torch_extra import why_no_torch
 
 if TYPE_CHECKING:
     from pymllm.conformance.acting import ActingMachine
 
-__all__ = ["MACHINES", "MachineEntry", "load_machine", "machines_for"]
+__all__ = ["MACHINES", "MachineEntry", "load_machine", "machines_for", "missing_machines", "why_untested"]
 
 _DRIVEN = frozenset({"engine"})
 
@@ -50,6 +51,12 @@ class MachineEntry:
         """Whether it lets an engine live, and so meets the situations of one."""
         return self.needs >= _DRIVEN
 
+    @property
+    def why_missing(self) -> str | None:
+        """Why it cannot run here, or ``None``: the engine of our workloads is made of our own pools."""
+        reason = why_no_torch() if self.has_engine else None
+        return None if reason is None else f"{self.name} {reason}"
+
     def exercises(self, law: Law) -> bool:
         """Tell whether it can test a law: what only an engine does needs the machine that has one."""
         return law.needs_of(self.kind) & _DRIVEN <= self.needs
@@ -74,7 +81,7 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
 def machines_for(
     kind: str, capabilities: Collection[str], laws: Collection[Law] = ()
 ) -> tuple[MachineEntry, ...]:
-    """Return the machines that can run on an adapter.
+    """Return the machines that can run on an adapter, and here.
 
     Parameters
     ----------
@@ -85,8 +92,34 @@ def machines_for(
     laws : collection of Law, optional
         Only machines that can test one of them; by default any.
     """
+    able = _able(kind, capabilities, laws)
+    return tuple(entry for entry in able if entry.why_missing is None)
+
+
+def missing_machines(kind: str, capabilities: Collection[str]) -> tuple[MachineEntry, ...]:
+    """Return the machines that could run on an adapter, but not here; `MachineEntry.why_missing` says why."""
+    return tuple(entry for entry in _able(kind, capabilities, ()) if entry.why_missing is not None)
+
+
+def why_untested(kind: str, capabilities: Collection[str], laws: Collection[Law]) -> tuple[str, ...]:
+    """Return why no machine here can test some of the laws, a reason for each machine that is not there.
+
+    Parameters
+    ----------
+    kind, capabilities
+        As of `machines_for`.
+    laws : collection of Law
+        What is to be tested, all of it about such an adapter.
+    """
+    able = machines_for(kind, capabilities)
+    lost = [law for law in laws if not any(entry.exercises(law) for entry in able)]
+    reasons = [entry.why_missing for entry in _able(kind, capabilities, lost)] if lost else []
+    return tuple(reason for reason in reasons if reason is not None)
+
+
+def _able(kind: str, capabilities: Collection[str], laws: Collection[Law]) -> list[MachineEntry]:
     able = [entry for entry in MACHINES[kind] if entry.needs <= set(capabilities)]
-    return tuple(entry for entry in able if not laws or any(entry.exercises(law) for law in laws))
+    return [entry for entry in able if not laws or any(entry.exercises(law) for law in laws)]
 
 
 def load_machine(entry: MachineEntry) -> type[ActingMachine]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from pymllm.conformance.finding import Finding, pick_smallest
-from pymllm.conformance.machines import MachineEntry
+from pymllm.conformance.machines import MachineEntry, why_untested
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.oracle.history import Config
@@ -29,6 +29,7 @@ __all__ = [
     "SearchedConfiguration",
     "SituationResult",
     "VerifyReport",
+    "find_missing",
     "judge_adapter",
     "leave_unknown",
     "merge_laws",
@@ -267,7 +268,26 @@ def judge_adapter(
         _judge_law(law, smoke, searches, law.id in broken) for law in LAWS if law.id in about | broken
     )
     problems = tuple(search.result.crash for search in searches if search.result.crash is not None)
+    problems += tuple(Crash(reason, None) for reason in find_missing(smoke, wanted))
     return AdapterResult(smoke.name, smoke.kind, problems, laws, _sum_machines(searches), findings)
+
+
+def find_missing(smoke: SmokeReport, wanted: Collection[Law] = ()) -> tuple[str, ...]:
+    """Return why some laws of an adapter cannot be tested here, each reason once; ``wanted`` as above."""
+    reasons = [
+        reason
+        for config, claims in smoke.configurations
+        for reason in why_untested(
+            smoke.kind,
+            claims,
+            [
+                law
+                for law in laws_of(smoke.kind)
+                if (not wanted or law in wanted) and law.applies_to(config, claims, smoke.kind)
+            ],
+        )
+    ]
+    return tuple(dict.fromkeys(reasons))
 
 
 def leave_unknown(smoke: SmokeFailure, wanted: Collection[Law] = ()) -> AdapterResult:

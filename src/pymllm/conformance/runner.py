@@ -6,8 +6,8 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import version
+from contextlib import AbstractContextManager, nullcontext, suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from pymllm import __version__
 from pymllm.adapters.registry import AdapterEntry
@@ -19,6 +19,7 @@ from pymllm.conformance.results import (
     AdapterResult,
     SearchedConfiguration,
     VerifyReport,
+    find_missing,
     judge_adapter,
     leave_unknown,
 )
@@ -70,7 +71,9 @@ def verify(plan: VerifyPlan, progress: Progress | None = None) -> VerifyReport:
         sane = [smoke for smoke in smokes if isinstance(smoke, SmokeReport)]
         tasks = plan_searches(sane, plan, time.monotonic() - start)
         if sane and not tasks:
-            raise UsageError(f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}")
+            reasons = dict.fromkeys(reason for smoke in sane for reason in find_missing(smoke, plan.laws))
+            refused = f"no adapter asked for can test {', '.join(law.id for law in plan.laws)}"
+            raise UsageError("; ".join([refused, *reasons]))
         with show("searches", len(tasks)) as done:
             searches = _search_all(tasks, workers, done)
         if workers.interruption is not None and not any(found.result.programs for found in searches):
@@ -177,7 +180,9 @@ def _sum_up(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what takes part in a search."""
-    packages = ("hypothesis", "torch", "numpy")
-    own = {"pymllm": __version__, "python": platform.python_version()}
-    return {**own, **{package: version(package) for package in packages}}
+    """Return the versions of what takes part in a search, as far as it is installed."""
+    found = {"pymllm": __version__, "python": platform.python_version()}
+    for package in ("hypothesis", "torch", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -150,8 +150,10 @@ def plan_bursts(
     for smoke in smokes if plan.examples is None else ():
         own = [found for found in searches if found.adapter == smoke.name]
         again = [found for found in earlier if found.adapter == smoke.name]
+        if any(found.result.crash is not None for found in [*own, *again]):
+            continue
         result = judge_adapter(smoke, [*own, *again], plan.laws)
-        if result.findings or result.problems:
+        if result.findings:
             continue
         laws, situations = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         for law in (row.law for row in result.laws if row.verdict is Verdict.UNKNOWN):

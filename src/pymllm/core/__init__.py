@@ -1,1 +1,5 @@
 """The core of an inference engine: what holds requests and their memory between forward passes."""
+
+from __future__ import annotations
+
+import pymllm.torch_needed  # noqa: F401  # before a module asks for torch itself

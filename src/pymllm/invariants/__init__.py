@@ -6,6 +6,7 @@ the code that they check but its fields.
 
 from __future__ import annotations
 
+import pymllm.torch_needed  # noqa: F401  # before a module asks for torch itself
 from pymllm.invariants.dynamic_context import check_dynamic_context
 from pymllm.invariants.gdn_pool import check_gdn_pool
 from pymllm.invariants.kv_block_allocator import check_kv_block_allocator

@@ -5,6 +5,7 @@ Every name is also importable from its own module, and the pools from `pymllm.me
 
 from __future__ import annotations
 
+import pymllm.torch_needed  # noqa: F401  # before a module asks for torch itself
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,

@@ -57,6 +57,16 @@ def test_what_the_user_can_mend_is_one_line_and_status_2(
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", line + "\n")
 
 
+def test_a_command_that_needs_torch_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status 2 where torch is missing; another module that is missing is a bug of ours."""
+    error = ModuleNotFoundError("No module named 'numpy'", name="numpy")
+    assert run(fail_with(error)).exit_code == 70  # it is there, so something else is wrong
+    monkeypatch.setattr("pymllm.cli.program.why_no_torch", lambda: "needs what is not there")
+    result = run(fail_with(error))
+    assert (result.exit_code, result.stderr) == (2, "pymllm: this command needs what is not there\n")
+    assert run(fail_with(ModuleNotFoundError("No module named 'x'", name="x"))).exit_code == 70
+
+
 def test_an_interrupt_is_130() -> None:
     """As shells have it: 128 and the number of the signal."""
     result = run(fail_with(KeyboardInterrupt()))

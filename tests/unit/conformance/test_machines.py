@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pymllm.conformance.acting import ActingMachine
-from pymllm.conformance.machines import MACHINES, MachineEntry, load_machine, machines_for
+from pymllm.conformance.machines import (
+    MACHINES,
+    MachineEntry,
+    load_machine,
+    machines_for,
+    missing_machines,
+    why_untested,
+)
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.operations import KINDS
 
@@ -41,3 +48,21 @@ def test_only_machines_that_can_test_a_law_are_chosen() -> None:
     assert [it.name for it in machines_for("prefix", claims, [find_law("E3")])] == ["LifecycleMachine"]
     assert len(machines_for("prefix", claims, [find_law("R6")])) == 2
     assert len(machines_for("prefix", claims, [find_law("E3"), find_law("R6")])) == 2
+
+
+def test_without_torch_no_engine_is_driven_and_what_only_it_tests_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others search what they can; a law that they test, too, has lost nothing."""
+    claims = {"pool", "engine"}
+    laws = [find_law("E3"), find_law("R6")]
+    assert why_untested("prefix", claims, laws) == ()
+    assert missing_machines("prefix", claims) == ()
+    monkeypatch.setattr("pymllm.conformance.machines.why_no_torch", lambda: "needs what is not there")
+    assert [it.name for it in machines_for("prefix", claims)] == ["PrefixMachine"]
+    assert machines_for("prefix", claims, laws[:1]) == ()
+    assert why_untested("prefix", claims, laws) == ("LifecycleMachine needs what is not there",)
+    assert why_untested("prefix", claims, laws[1:]) == ()
+    assert why_untested("prefix", {"pool"}, laws[1:]) == ()
+    assert [it.name for it in missing_machines("prefix", claims)] == ["LifecycleMachine"]
+    assert missing_machines("prefix", {"pool"}) == ()

@@ -16,6 +16,7 @@ from pymllm.conformance.results import (
     SearchedConfiguration,
     SituationResult,
     VerifyReport,
+    find_missing,
     judge_adapter,
     leave_unknown,
     merge_laws,
@@ -120,6 +121,19 @@ def test_a_crash_of_one_machine_says_nothing_of_laws_that_only_another_tests() -
     )
     verdicts = verdicts_of(result)
     assert (verdicts["E3"], verdicts["R6"]) == (Verdict.HOLDS, Verdict.UNKNOWN)
+
+
+def test_a_machine_that_cannot_run_here_is_a_problem_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a law needs it that was asked for, and the reason is told; nothing that it would test holds."""
+    monkeypatch.setattr("pymllm.conformance.machines.why_no_torch", lambda: "needs what is not there")
+    driven = frozenset({"pool", "engine"})
+    smoke = SmokeReport("tiny", "prefix", (({"n": 1}, driven), ({"n": 2}, driven), ({"n": 3}, frozenset())))
+    result = judge_adapter(smoke, [])
+    assert [problem.message for problem in result.problems] == ["LifecycleMachine needs what is not there"]
+    assert verdicts_of(result)["E4"] is Verdict.UNKNOWN
+    assert result.verdict is Verdict.UNKNOWN
+    assert find_missing(smoke, [find_law("R6")]) == ()
+    assert find_missing(SMOKE) == ()
 
 
 def test_machines_are_summed_over_configurations() -> None:

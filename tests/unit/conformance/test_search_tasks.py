@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+import pytest
+
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES
 from pymllm.conformance.profiles import CI, Profile
@@ -136,6 +138,17 @@ def test_an_adapter_that_failed_is_not_searched_again() -> None:
     finding = Finding(InvariantViolation("P1", "looked"), History(Header("rows", "rows")), True, True)
     assert plan_bursts([ROWS], searched(ROWS, finding), PLAN) == []
     assert plan_bursts([ROWS], searched(ROWS, crash=Crash("it died", None)), PLAN) == []
+
+
+def test_a_machine_that_cannot_run_here_does_not_end_the_search_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without torch there is no engine; what the other has not tested yet gets its burst all the same."""
+    cache = SmokeReport("cache", "prefix", (({"n": 1}, ENGINE),))
+    tested = dict.fromkeys((law.id for law in laws_of("prefix") if law.id not in ("R6", "E4")), 1)
+    monkeypatch.setattr("pymllm.conformance.machines.why_no_torch", lambda: "needs what is not there")
+    bursts = plan_bursts([cache], searched(cache, **tested), PLAN)
+    assert [(task.machine.name, task.laws) for task in bursts] == [("PrefixMachine", ("R6",))]
 
 
 def test_each_machine_gets_its_turn_with_a_law_that_none_has_tested() -> None:

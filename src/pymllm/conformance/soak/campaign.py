@@ -16,7 +16,7 @@ from pathlib import Path
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
-from pymllm.conformance.machines import MACHINES
+from pymllm.conformance.machines import MACHINES, missing_machines
 from pymllm.conformance.runner import versions
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
@@ -278,6 +278,7 @@ def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[Smok
             refused.append(answer)
         else:
             places += [place for place in answer if plan.machine in (None, place.machine)]
+            refused += _missing_players(answer, plan.machine)
     if not places and not refused:
         raise UsageError(f"no adapter asked for is driven by {plan.machine}")
     if plan.run is not None and len(places) > 1:
@@ -287,6 +288,17 @@ def _begin(plan: SoakPlan, workers: Workers) -> tuple[CampaignHeader, tuple[Smok
         build_version(), versions(), plan.seed, plan.operations, plan.longest, plan.audit, tuple(places)
     )
     return header, tuple(refused)
+
+
+def _missing_players(places: Sequence[Place], asked: str | None) -> list[SmokeFailure]:
+    """Return which machines would play at some places and cannot here, each once with its reason."""
+    missing = {
+        entry.name: SmokeFailure(place.adapter, place.kind, entry.why_missing or "")
+        for place in places
+        for entry in missing_machines(place.kind, place.capabilities)
+        if asked in (None, entry.name)
+    }
+    return list(missing.values())
 
 
 class _Campaign:

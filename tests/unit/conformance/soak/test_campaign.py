@@ -344,3 +344,17 @@ def test_runs_of_a_changed_stranger_are_other_runs(tmp_path: Path, stranger: Soa
     assert keys[0]
     assert not keys[0] & keys[1]
     assert all(run.version.startswith(f"{build_version()}.") for run in runs_of(tmp_path / "two"))
+
+
+def test_a_machine_that_cannot_play_here_leaves_a_campaign_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torch there is no engine; whoever asked for another machine has lost nothing."""
+    monkeypatch.setattr("pymllm.conformance.machines.why_no_torch", lambda: "needs what is not there")
+    plan = SoakPlan((find_adapter("radix"),), seed=3, operations=200, longest=100)
+    report = soak(plan, tmp_path / "all")
+    assert [it.message for it in report.refused] == ["LifecycleMachine needs what is not there"]
+    assert report.verdict() is Verdict.UNKNOWN
+    assert report.totals.operations >= 200
+    report = soak(replace(plan, machine="PrefixMachine"), tmp_path / "one")
+    assert (report.refused, report.verdict()) == ((), Verdict.HOLDS)

@@ -1,0 +1,57 @@
+"""torch and NumPy are an extra: whether they are there, and the one sentence for where they are missing.
+
+Who takes the classes has a torch of their own choice, often a build for their CUDA, which no installer may
+replace; who holds a program in another language against the oracle wants no gigabytes. So the package without
+extras judges, and ``pymllm[torch]`` has the classes, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+__all__ = ["PACKAGES", "require_torch", "why_no_torch"]
+
+PACKAGES = ("torch", "numpy")
+"""What the extra has; the first is what people ask for."""
+
+
+def why_no_torch() -> str | None:
+    """Return what is missing and the way to get it, to stand behind a subject; ``None`` where nothing is.
+
+    Notes
+    -----
+    Loads nothing, so that whoever needs no torch does not wait for it.
+    """
+    missing = [package for package in PACKAGES if not _is_there(package)]
+    if not missing:
+        return None
+    verb, object_ = ("is", "it") if len(missing) == 1 else ("are", "them")
+    names = " and ".join(missing)
+    return f"needs {names}, which {verb} not installed; pip install 'pymllm[torch]' brings {object_}"
+
+
+def require_torch(who: str) -> None:
+    """Refuse to go on without torch and NumPy.
+
+    Parameters
+    ----------
+    who : str
+        What needs them, such as ``"pymllm.mem_cache"``; the message begins with it.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        One of the two is missing, and ``name`` says which.
+    """
+    reason = why_no_torch()
+    if reason is not None:
+        raise ModuleNotFoundError(f"{who} {reason}", name=next(it for it in PACKAGES if not _is_there(it)))
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # it was loaded in another way than by the import system
+        return True
+    except ModuleNotFoundError:  # whoever finds modules refuses this one
+        return False

@@ -1,0 +1,203 @@
+"""What judges a program in another language needs no torch: an environment that has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.bare_packages import needed_by, show_packages
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "pymllm"
+EXAMPLES = ROOT / "examples" / "protocol"
+WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
+
+# What stands on our own pools and caches, and what runs them: all of a room, or some modules of one.
+OF_TORCH = re.compile(
+    r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
+    r"|adapters\.((own|faulty)_\w+|sglang_(?!package)\w+)$"
+    r"|adapters\.(block_context|exact_forward|failing_calls|key_forms|recording_pool)$"
+    r"|cli\.(replay_(run|grid|curve|table)|faults_(document|table))$"
+    r"|conformance\.(driven_\w+|drawn_source|lifecycle_\w+|sweep|searchers|detection|faults_run|kept_results)$)"
+)
+REFUSE = """
+import sys
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "numpy"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refusing())
+"""
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = [name_of(path) for path in sorted(PACKAGE.rglob("*.py")) if path.stem != "__main__"]
+
+
+def imported_without_torch(modules: list[str]) -> dict[str, str | None]:
+    """What the import of each module raises where no import finds torch or NumPy."""
+    code = f"""{REFUSE}
+import importlib, json
+said = dict.fromkeys(sys.argv[1:])
+for name in said:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        said[name] = f"{{type(error).__name__}} {{error.name}}: {{error}}"
+print(json.dumps(said))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=True, timeout=100
+    )
+    said: dict[str, str | None] = json.loads(done.stdout)
+    return said
+
+
+def test_every_module_that_needs_no_torch_is_imported_without_it() -> None:
+    """The oracle, the conversation with programs, the search, the report and the command line."""
+    light = [name for name in MODULES if not OF_TORCH.match(name)]
+    assert {"pymllm.conformance.prefix_machine", "pymllm.conformance.block_machine"} < set(light)
+    assert {name: said for name, said in imported_without_torch(light).items() if said} == {}
+
+
+def test_the_list_above_names_nothing_that_needs_no_torch() -> None:
+    """A module that learns to do without it leaves the list."""
+    said = imported_without_torch([name for name in MODULES if OF_TORCH.match(name)])
+    assert {name for name, error in said.items() if error is None} == set()
+
+
+@pytest.mark.parametrize("room", ["mem_cache", "core.inference.contexts", "invariants", "workloads.engine"])
+def test_the_classes_say_what_they_need(room: str) -> None:
+    """An ImportError with the way out, the same sentence everywhere."""
+    said = imported_without_torch([f"pymllm.{room}"])[f"pymllm.{room}"]
+    assert said == f"ModuleNotFoundError torch: this part of pymllm needs torch and numpy, {WAY_OUT}"
+
+
+# -- an environment ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel and what it requires, made without a network."""
+    folder = tmp_path_factory.mktemp("light")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True, timeout=120)
+    make = [sys.executable, "-m", "venv", "--without-pip", folder / "venv"]
+    subprocess.run(make, check=True, capture_output=True, timeout=60)
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(site)
+        (metadata,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        required = re.findall(
+            r"^Requires-Dist: ([\w.-]+)(?!.*extra ==)", files.read(metadata).decode(), re.MULTILINE
+        )
+    names: set[str] = set()
+    for name in required:
+        needed_by(name, names)
+    show_packages(names, site)
+    return folder / "venv" / "bin" / "python"
+
+
+def run(python: Path, folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of pymllm in that environment and no other."""
+    left_out = ("PYTHON", "PYTEST", "COV")
+    return subprocess.run(
+        [python, "-m", "pymllm", *map(str, words)],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith(left_out)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_environment_has_no_torch(python: Path, tmp_path: Path) -> None:
+    """What follows is about an environment without it, and doctor says so there."""
+    code = "import importlib.util as u; print([it for it in ('torch', 'numpy', 'pymllm') if u.find_spec(it)])"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['pymllm']\n"
+    done = run(python, tmp_path, "doctor", "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["torch"]["version"]) == (0, None)
+    assert document["packages"]["hypothesis"] == version("hypothesis")
+    assert document["packages"]["torch"] is None
+
+
+def test_a_foreign_program_is_judged_from_search_to_report(python: Path, tmp_path: Path) -> None:
+    """verify, judge, rerun, shrink, compare, soak and report, each with its status."""
+    broken, strict = (f"{python} {EXAMPLES / name}" for name in ("broken_cache.py", "strict_cache.py"))
+
+    def check(status: int, *words: str | Path) -> str:
+        done = run(python, tmp_path, *words)
+        assert done.returncode == status, f"{words}: {done.stdout[-2_000:]}{done.stderr}"
+        assert "Traceback" not in done.stdout + done.stderr
+        return done.stdout
+
+    check(0, "verify", "--check-protocol", "--command", broken)
+    few = ("--law", "R6", "--examples", "30", "--jobs", "2", "--store", "store")
+    assert "R6  VIOLATED" in check(1, "verify", *few, "--command", broken)
+    (program,) = (tmp_path / "runs").glob("*-R6-*.jsonl")
+    assert "R6" in check(1, "judge", program)
+    check(1, "rerun", program, "--adapter", f"command:{broken}")
+    check(0, "rerun", program, "--adapter", f"command:{strict}")
+    check(1, "shrink", program, "--adapter", f"command:{broken}", "--output", "small.jsonl")
+    assert "violated" in check(1, "compare", *few, "--command", broken, "--command", strict)
+    soaked = ("soak", "--operations", "300", "--jobs", "1", "--adapter", f"command:{strict}")
+    check(0, *soaked, "--machine", "PrefixMachine", "--output", "soak", "--store", "store")
+    assert "LifecycleMachine needs torch" in check(3, *soaked, "--output", "longer")
+    assert '"schemaVersion": 1' in check(0, "report", "store", "--format", "badge")
+    assert "<testsuites" in check(0, "report", "store", "--format", "junit")
+    assert "prefix" in check(0, "situations")
+    assert "pymllm[torch]" in check(0, "adapters", "--verbose")
+    check(0, "schema", "protocol")
+
+
+def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_path: Path) -> None:
+    """A law that was not tested is not said to hold: the engine is made of our own pools."""
+    words = ("verify", "--law", "E4", "--law", "R6", "--examples", "5", "--jobs", "1")
+    done = run(python, tmp_path, *words, "--command", f"{python} {EXAMPLES / 'page_cache.py'}")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"because    LifecycleMachine needs torch and numpy, {WAY_OUT}" in done.stdout
+    assert "1 unknown, 0 violated, 1 hold" in done.stdout
+    done = run(
+        python, tmp_path, *words[:1], "--law", "E4", "--command", f"{python} {EXAMPLES / 'page_cache.py'}"
+    )
+    assert done.returncode == 2
+    assert "no adapter asked for can test E4; LifecycleMachine needs torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "verify",
+        "verify --adapter radix",
+        "verify --adapter sglang-radix",
+        "compare radix chunk",
+        "soak --minutes 0",
+        "soak --adapter blocks --minutes 0",
+        "faults B01",
+        "replay chat --requests 5",
+        "adapters radix",
+        "adapters pymllm.adapters.own_radix:Radix",
+    ],
+)
+def test_what_needs_our_classes_ends_with_one_line(python: Path, tmp_path: Path, words: str) -> None:
+    """Bad usage, status 2, and the way out, before anything is played or written."""
+    done = run(python, tmp_path, *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"torch and numpy, {WAY_OUT}" in line
+    assert list(tmp_path.iterdir()) == []
