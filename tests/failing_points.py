@@ -7,10 +7,10 @@ the functions alone. So the code of these rooms is compiled again with each such
 of this file, and put into the very functions that are there: no class, no object and no other test sees
 another module.
 
-Not among them, unless ``strict``: what NumPy does in place and without memory that grows with the call. That
-is one element read or written, and a slice or elements named by an int64 array written from a number or from
-an array of the same dtype. Neither are Python's own ints, lists and dicts. What a call cannot take back is
-built of these alone.
+Not among them, unless ``strict``: what NumPy does without memory that grows with the call. That is an element
+or a view that is read, an element or a slice that is written from a number or an array of numbers, and
+elements named by an int64 array that are written from a number or from an array of their own dtype. Neither
+are Python's own ints, lists and dicts. What a call cannot take back is built of these alone.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _LEFT_ALONE: Final = {
     "callable",
 }
 """Python's functions that take no memory, or look at who called them."""
-_FREE_OF_MEMORY: Final = frozenset(
-    ("numel", "dim", "size", "stride", "is_contiguous", "element_size", "get_device", "data_ptr")
-    + ("storage_offset", "untyped_storage", "startswith", "endswith", "find", "fill")
-)
+_FREE_OF_MEMORY: Final = {
+    *("numel", "dim", "size", "stride", "is_contiguous", "element_size", "get_device", "data_ptr"),
+    *("storage_offset", "untyped_storage", "startswith", "endswith", "find", "fill"),
+}
 """Methods that take none."""
 _KERNELS: Final = "row_kernels"
 """Triton reads the source of these itself."""
@@ -200,14 +200,13 @@ class _Places:
         self._it = it
 
     def __getitem__(self, index: Any) -> Any:
-        if not _watch.is_strict and not isinstance(self._it, torch.Tensor) and _is_one(index, self._it):
+        if not _watch.is_strict and _is_at_hand(self._it, index):
             return self._it[index]
         return _watch.pass_by(lambda: "[...]", lambda: self._it[index])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         it = self._it
-        certain = isinstance(it, np.ndarray) and _is_certain(index) and _is_like(it, value)
-        if not _watch.is_strict and (certain or isinstance(it, _BYTES)):
+        if not _watch.is_strict and _is_written_in_place(it, index, value):
             it[index] = value
             return
         _watch.pass_by(lambda: "[...] =", lambda: operator.setitem(it, index, value))
@@ -216,25 +215,32 @@ class _Places:
         del self._it[index]
 
 
-def _is_one(index: Any, of: Any) -> bool:
-    """Tell whether an index names one element."""
-    dimensions = getattr(of, "ndim", 1)
-    if isinstance(index, tuple):
-        return len(index) == dimensions and all(isinstance(it, int | np.integer) for it in index)
-    return isinstance(index, int | np.integer) and dimensions == 1
+def _is_basic(index: Any) -> bool:
+    """Tell whether NumPy makes a view, or an element, of what an index names."""
+    return all(
+        isinstance(it, int | np.integer | slice) for it in (index if isinstance(index, tuple) else (index,))
+    )
 
 
-def _is_certain(index: Any) -> bool:
-    """Tell whether NumPy needs no memory to find out which elements are meant."""
-    if isinstance(index, tuple):
-        return all(isinstance(it, int | np.integer | slice) for it in index)
-    if isinstance(index, np.ndarray):
-        return index.dtype == np.int64 and index.ndim == 1
-    return isinstance(index, int | np.integer | slice)
+def _is_at_hand(it: Any, index: Any) -> bool:
+    """Tell whether what is read is no copy that grows."""
+    if isinstance(it, np.ndarray | memoryview):
+        return _is_basic(index)
+    return isinstance(it, _BYTES) and isinstance(index, int | np.integer)
+
+
+def _is_written_in_place(it: Any, index: Any, value: Any) -> bool:
+    """Tell whether nothing is made of the index or of the value on the way."""
+    if not isinstance(it, np.ndarray):
+        return isinstance(it, _BYTES) and isinstance(index, int)
+    if _is_basic(index):
+        return isinstance(value, int | float | np.generic | np.ndarray)
+    by_number = isinstance(index, np.ndarray) and index.dtype == np.int64 and index.ndim == 1
+    return by_number and _is_like(it, value)
 
 
 def _is_like(target: np.ndarray, value: Any) -> bool:
-    """Tell whether a value goes into an array as it is."""
+    """Tell whether a value has the form of an array's elements."""
     if isinstance(value, np.ndarray):
         return value.dtype == target.dtype
     return isinstance(value, int | float | np.generic)
