@@ -109,8 +109,8 @@ def copy_rows(
     Laws: C7 (bit-exact, the payload of a NaN included), X2.
     """
     gathered = [gather_rows(source, read) for source in sources]
-    for target, rows in zip(targets, gathered, strict=True):
-        bit_view(target).index_copy_(1, write, rows)
+    for target, rows in zip([bit_view(target) for target in targets], gathered, strict=True):
+        target.index_copy_(1, write, rows)
 
 
 def gather_rows(source: torch.Tensor, read: torch.Tensor) -> torch.Tensor:

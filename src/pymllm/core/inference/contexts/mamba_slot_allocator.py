@@ -237,6 +237,9 @@ class MambaSlotAllocator(SlotStates):
         ------
         TypeError, UsageError, ValueError
             The context's live states or counts are not what they must be; nothing was committed.
+        Exception
+            The device or the host has no memory: the blocks that were to keep a state have no slot, and the
+            states that made room for theirs are gone.
 
         Notes
         -----
@@ -267,8 +270,9 @@ class MambaSlotAllocator(SlotStates):
             places = inside + [len(blocks) + place for place in ends]
             self.register_block_hashes_batch(kept, [hashes[place] for place in places])
         except BaseException:
-            # A slot that was not filled, or only in part, must not be found.
-            self._invalidate_blocks_batch(kept)
+            # A slot that was not filled, or only in part, must not be found; and this must not want memory.
+            for block in kept:
+                self.invalidate_block(block)
             raise
 
     def _collect_commit_data(self) -> CommitData | None:
@@ -316,9 +320,12 @@ class MambaSlotAllocator(SlotStates):
 
         Notes
         -----
+        Where the device refuses to fill a buffer, its error passes on when every slot is free and no state is
+        known, and buffers are left with what they had.
         Cost: one fill of each buffer; no synchronisation. Laws: C9, X7.
         """
         self._books.clear()
+        self._offsets.clear()
         for states in (
             self.conv_states,
             self.ssm_states,
@@ -326,7 +333,6 @@ class MambaSlotAllocator(SlotStates):
             self.intermediate_ssm_out,
         ):
             states.zero_()
-        self._offsets.clear()
 
     def _prefill_rows(self) -> tuple[int, int]:
         """Return the first row of the current prefill batch, and the number of its rows."""

@@ -108,8 +108,13 @@ class SlotStates(BlockSlots):
             raise IndexError(f"layer_idx {layer} is outside 0..{self.num_mamba_layers - 1}")
         ssm = as_state("ssm_state", ssm_state, self.ssm_states)
         conv = as_state("conv_state", conv_state, self.conv_states)
-        bit_view(self.ssm_states[layer, slot]).copy_(ssm)
-        bit_view(self.conv_states[layer, slot]).copy_(conv)
+        # Both places are found before the first is written to.
+        ssm_place, conv_place = (
+            bit_view(self.ssm_states[layer, slot]),
+            bit_view(self.conv_states[layer, slot]),
+        )
+        ssm_place.copy_(ssm)
+        conv_place.copy_(conv)
 
     def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
         """Copy the live states of requests into slots, all layers.
