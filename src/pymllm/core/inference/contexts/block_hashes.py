@@ -95,8 +95,9 @@ class BlockHashes:
     def forget(self, blocks: list[int]) -> set[int]:
         """Take the hashes from distinct blocks, registered or not, and return them."""
         hashes: set[int] = set()
+        hash_of = self.of_block.item
         for block in blocks:
-            hash_value = self.of_block.item(block)
+            hash_value = hash_of(block)
             if hash_value != NO_HASH:
                 hashes.add(hash_value)
                 del self.to_block[hash_value]

@@ -232,8 +232,13 @@ class KVBlockAllocator:
         """
         self._observer.refuse("retain_memory_blocks")
         blocks = self._as_occupied("retain", ids)
-        first: list[int] = np.unique(blocks[self._ref_counts[blocks] == 0]).tolist()
-        np.add.at(self._ref_counts, blocks, 1)
+        if not blocks.size:
+            return
+        given, times = np.unique(blocks, return_counts=True)
+        held = self._ref_counts[given]
+        raised = (held + times).astype(np.int32)
+        first: list[int] = given[held == 0].tolist()
+        self._ref_counts[given] = raised
         for block in first:
             self._forest.activate(block)
 
@@ -441,11 +446,6 @@ class KVBlockAllocator:
         self._timestamps[index] = 0
         self.pool_avail += count
 
-    def _free_one(self, block: int) -> None:
-        self._free[self.pool_avail] = block
-        self._is_free[block] = True
-        self.pool_avail += 1
-
     def _lowered(self, blocks: NDArray[np.int64], clock: int) -> list[int]:
         """Find out which blocks a stamp makes older than they are."""
         lowered: list[int] = blocks[self._timestamps[blocks] > clock].tolist()
@@ -474,9 +474,14 @@ class KVBlockAllocator:
             return
         # Block by block, since an array of them, or of their hashes, might not be had when half is done.
         hashes = self._known.forget(blocks)
+        references, free, is_free = self._ref_counts.item, self._free, self._is_free
+        end = self.pool_avail
         for block in blocks:
-            if not self._ref_counts[block]:
-                self._free_one(block)
+            if not references(block):
+                free[end] = block
+                is_free[block] = True
+                end += 1
+        self.pool_avail = end
         self._observer.run(self.on_blocks_deregistered, blocks, hashes)
 
     def _as_occupied(self, act: str, ids: BlockIds) -> NDArray[np.int64]:

@@ -473,9 +473,13 @@ NO_POINTS = {
 """Calls that take no memory that grows, so that none of them can fail for it."""
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("entry", [*BLOCKS, *SLOTS, *CONTEXTS], ids=lambda entry: entry.name)
-def test_a_call_that_finds_no_memory_loses_nothing(entry: Entry) -> None:
-    """X2, X4, X7, E3: wherever it fails, all is as it was, or as the entry says; it can be made again."""
-    points, found = findings(entry)
+def test_a_call_that_finds_no_memory_loses_nothing(entry: Entry, after: bool) -> None:
+    """X2, X4, X7, E3: wherever it fails, all is as it was, or as the entry says, and it can be made again.
+
+    A failure comes instead of what takes memory, or behind it: what was asked of a device is said later.
+    """
+    points, found = findings(entry, after=after)
     assert found == []
     assert (points == 0) == (entry.name in NO_POINTS)
