@@ -11,18 +11,14 @@ from numpy.typing import NDArray
 from pymllm.core.inference.contexts.eviction_policy import is_lru
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
 from pymllm.core.inference.contexts.slot_books import SlotBooks, SlotClaim
-from pymllm.errors import CapacityError, OwnershipError, UsageError
+from pymllm.errors import MambaSlotCapacityError, OwnershipError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
 
-__all__ = ["BlockSlots", "MambaSlotCapacityError"]
+__all__ = ["BlockSlots"]
 
 # Every how many stamps one is looked at, and how many more of those than there should be.
 _SAMPLED: Final = 16
 _MARGIN: Final = 8
-
-
-class MambaSlotCapacityError(CapacityError):
-    """Too few slots are free or may be evicted; nothing has changed."""
 
 
 class BlockSlots:

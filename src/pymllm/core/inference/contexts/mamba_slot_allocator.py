@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.core.inference.contexts.block_slots import MambaSlotCapacityError
 from pymllm.core.inference.contexts.commit_candidates import commit_candidates
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.slot_states import SlotStates
@@ -19,7 +18,7 @@ from pymllm.core.inference.contexts.snapshot_offsets import (
     Snapshots,
     snapshot_positions,
 )
-from pymllm.errors import UsageError
+from pymllm.errors import MambaSlotCapacityError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
 
 __all__ = ["MAX_INTERMEDIATE_OFFSETS_PER_REQUEST", "MambaSlotAllocator", "MambaSlotCapacityError"]
