@@ -98,7 +98,8 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: two copies. Laws: C7, X1.
+        On an error nothing has been written, unless the device refuses the second copy: then invalidate the
+        block. Cost: two copies. Laws: C7, X1.
         """
         slot = self.get_slot(block_id)
         if slot < 0:
@@ -139,9 +140,10 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: one launch where ``is_fused``, else four, and up to two
-        small uploads, however many slots and layers. No synchronisation; a captured graph copies the same
-        rows at each replay. Laws: C7, X1.
+        On an error nothing has been written, unless the device refuses the second copy of two: then the slots
+        have half of a state each, and their blocks are to be invalidated. Cost: one launch where ``is_fused``,
+        else four, and up to two small uploads, however many slots and layers. No synchronisation; a captured
+        graph copies the same rows at each replay. Laws: C7, X1.
         """
         targets = self._as_slots(slots)
         live = self._live.buffers()
@@ -209,7 +211,7 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: as of `store_from_live_batch`. Laws: C7, X1.
+        Errors and cost: as of `store_from_live_batch`. Laws: C7, X1.
         """
         sources = host_integers("src_offsets", src_offsets, self.max_intermediate_count)
         targets = self._as_slots(slots)

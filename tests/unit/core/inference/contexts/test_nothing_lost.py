@@ -483,3 +483,31 @@ def test_a_call_that_finds_no_memory_loses_nothing(entry: Entry, after: bool) ->
     points, found = findings(entry, after=after)
     assert found == []
     assert (points == 0) == (entry.name in NO_POINTS)
+
+
+@pytest.mark.parametrize("name", ["reset slots", "reset a context"])
+def test_a_reset_that_fails_has_freed_everything(name: str) -> None:
+    """X7: what a device refuses is to fill a buffer; the books are those of a new object by then."""
+    (entry,) = (it for it in [*SLOTS, *CONTEXTS] if it.name == name)
+    for failed in Sweep(entry.make, entry.act):
+        slots, context = failed.subject.slots, getattr(failed.subject, "context", None)
+        assert (slots.free_count, slots.hash_to_block_id) == (slots.max_slots, {})
+        assert slots.free_slots.tolist() == list(range(slots.max_slots))
+        assert slots.intermediate_offsets() in ([], [()])
+        if context is not None:
+            assert (context.requests, context._step, context.prefix_cache_lru_clock) == ([], None, 0)
+            assert context.kv_block_allocator.pool_avail == context.kv_block_allocator.dummy_block_idx
+
+
+def test_an_observer_that_fails_has_heard_of_all_that_is_gone() -> None:
+    """X2: what it was told of is free, nothing is lost, and a call that had evicted has handed out nothing."""
+    for entry in BLOCKS:
+        if entry.name.startswith(("allocate", "release")):
+            sweep = Sweep(entry.make, entry.act, named=lambda it: [it.kv.on_blocks_deregistered])
+            told = [failed.subject for failed in sweep if "<lambda>()" in failed.where]
+            evicts = "eviction" in entry.name
+            assert len(told) == (evicts or entry.name in ("release", "release one")), entry.name
+            for subject in told:
+                held = sum(subject.kv.block_ref_counts.tolist())
+                assert not evicts or held == sum(entry.make().kv.block_ref_counts.tolist())
+                _drain(subject)
