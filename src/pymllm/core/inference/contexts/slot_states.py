@@ -141,7 +141,7 @@ class SlotStates(BlockSlots):
         Notes
         -----
         On an error nothing has been written, unless the device refuses the second copy of two: then the slots
-        have half of a state each, and their blocks are to be invalidated. Cost: one launch where ``is_fused``,
+        have half of a state each: invalidate their blocks. Cost: one launch where ``is_fused``,
         else four, and up to two small uploads, however many slots and layers. No synchronisation; a captured
         graph copies the same rows at each replay. Laws: C7, X1.
         """

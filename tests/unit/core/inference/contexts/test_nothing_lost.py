@@ -500,7 +500,7 @@ def test_a_reset_that_fails_has_freed_everything(name: str) -> None:
 
 
 def test_an_observer_that_fails_has_heard_of_all_that_is_gone() -> None:
-    """X2: what it was told of is free, nothing is lost, and a call that had evicted has handed out nothing."""
+    """X2: what it was told of is free, nothing is lost, and a call that had evicted hands out nothing."""
     for entry in BLOCKS:
         if entry.name.startswith(("allocate", "release")):
             sweep = Sweep(entry.make, entry.act, named=lambda it: [it.kv.on_blocks_deregistered])
