@@ -18,7 +18,7 @@ _IN_THE_ALLOCATOR = (
         "Aborted restore leaves a published, never-filled slot",
         ("X2", "C7"),
         ("requests",),
-        (Edit(f"{_ALLOCATOR}._commit", "self.invalidate_block(block)", "pass"),),
+        (Edit(f"{_ALLOCATOR}._commit", "self._invalidate_one_by_one(kept)", "pass"),),
         note="the slot is mapped before the copy, and stays so where the copy fails",
     ),
     Fault(

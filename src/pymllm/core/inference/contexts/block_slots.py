@@ -197,6 +197,11 @@ class BlockSlots:
         """
         self._books.free_slots_of(self._as_blocks("block_ids_list", block_ids_list))
 
+    def _invalidate_one_by_one(self, block_ids: Sequence[int]) -> None:
+        """Do the same without an array, where there is no memory for one, or must be none wanted."""
+        for block in block_ids:
+            self.invalidate_block(block)
+
     def on_kv_blocks_deregistered(self, block_ids_list: Sequence[int], hashes_to_delete: set[int]) -> None:
         """Drop the states of blocks whose content is gone; the block allocator calls this.
 
@@ -222,10 +227,8 @@ class BlockSlots:
         try:
             self._invalidate_blocks_batch(block_ids_list)
         except MemoryError:
-            # Nothing has changed then. The blocks are free by now, and a free block must not keep a state:
-            # this takes no array.
-            for block in block_ids_list:
-                self.invalidate_block(block)
+            # Nothing has changed then. The blocks are free by now, and a free block must not keep a state.
+            self._invalidate_one_by_one(block_ids_list)
 
     def register_block_hashes_batch(self, block_ids: Sequence[int], hashes: Sequence[int]) -> None:
         """Make the cached states of blocks known under their hashes.

@@ -269,9 +269,8 @@ class MambaSlotAllocator(SlotStates):
             places = inside + [len(blocks) + place for place in ends]
             self.register_block_hashes_batch(kept, [hashes[place] for place in places])
         except BaseException:
-            # A slot that was not filled, or only in part, must not be found; and this must not want memory.
-            for block in kept:
-                self.invalidate_block(block)
+            # A slot that was not filled, or only in part, must not be found.
+            self._invalidate_one_by_one(kept)
             raise
 
     def _collect_commit_data(self) -> CommitData | None:
