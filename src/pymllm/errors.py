@@ -9,6 +9,7 @@
         StaleNodeError                 a node that left its cache, or belongs to another
         ProgramError                   a program of operations that the contract gives no meaning to
       CapacityError (RuntimeError)     expected under load: not enough memory; nothing changed
+        MambaSlotCapacityError         too few slots for cached states are free or may be evicted
       InvariantViolation               a bug, ours or theirs: a law is broken
       AdapterError                     could not examine: the adapter, not what it adapts, is at fault
         ConversationError              a program that was asked by lines: it crashed, hung, or made no sense
@@ -29,6 +30,7 @@ __all__ = [
     "ConversationError",
     "InvariantViolation",
     "LockError",
+    "MambaSlotCapacityError",
     "OwnershipError",
     "ProgramError",
     "PymllmError",
@@ -64,6 +66,10 @@ class ProgramError(UsageError):
 
 class CapacityError(PymllmError, RuntimeError):
     """Not enough memory, as expected under load; the object is exactly as it was."""
+
+
+class MambaSlotCapacityError(CapacityError):
+    """Too few slots are free or may be evicted; nothing has changed (law C5)."""
 
 
 class InvariantViolation(PymllmError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 
 import pytest
@@ -11,6 +12,7 @@ from pymllm import errors
 BUILT_IN = {
     errors.UsageError: ValueError,
     errors.CapacityError: RuntimeError,
+    errors.MambaSlotCapacityError: RuntimeError,
     errors.TraceError: ValueError,
 }
 
@@ -18,7 +20,7 @@ BUILT_IN = {
 def test_every_public_error_is_a_pymllm_error() -> None:
     """X1: one except clause catches whatever the package raises by its own name."""
     classes = [getattr(errors, name) for name in errors.__all__]
-    assert len(classes) == 11
+    assert len(classes) == 12
     assert all(issubclass(cls, errors.PymllmError) for cls in classes)
 
 
@@ -32,6 +34,17 @@ def test_errors_are_also_the_built_in_kind(error: type[Exception], built_in: typ
 def test_each_kind_of_misuse_is_a_usage_error(error: type[Exception]) -> None:
     """X1: misuse can be caught as a whole."""
     assert issubclass(error, errors.UsageError)
+
+
+def test_too_few_slots_for_states_is_one_error_by_each_of_its_names() -> None:
+    """C5: who catches what `pymllm.errors` has catches what the allocator raises, in another process, too."""
+    by_module = importlib.import_module("pymllm.core.inference.contexts.mamba_slot_allocator")
+    by_room = importlib.import_module("pymllm.core.inference.contexts")
+    error = errors.MambaSlotCapacityError
+    assert by_module.MambaSlotCapacityError is by_room.MambaSlotCapacityError is error
+    assert issubclass(error, errors.CapacityError)
+    copy = pickle.loads(pickle.dumps(error("2 more slots are needed")))
+    assert (type(copy), copy.args) == (error, ("2 more slots are needed",))
 
 
 def test_only_an_invariant_violation_says_that_an_implementation_is_wrong() -> None:

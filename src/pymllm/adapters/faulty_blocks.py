@@ -13,6 +13,7 @@ from pymllm.adapters.faulty import Faulty, configured
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+from pymllm.core.inference.contexts.slot_books import SlotClaim
 from pymllm.errors import UsageError
 
 __all__ = [
@@ -302,10 +303,13 @@ class EvictedBatch(_States):
 
 
 class _PopsFirst(MambaSlotAllocator):
-    def _take_slots(self, count: int, keep: NDArray[np.int64]) -> NDArray[np.int32]:
-        free = self._books.pop_free(min(count, self.free_count))
-        missing = count - free.size
-        return np.append(free, self._books.take_from(self._choose_victims(missing, keep)))
+    def _claim_slots(self, count: int, keep: NDArray[np.int64]) -> SlotClaim:
+        free = self._books.claim(min(count, self.free_count), keep[:0])
+        self._books.take(free)
+        rest = self._books.claim(0, self._choose_victims(count - free.free, keep))
+        return rest._replace(
+            slots=np.append(free.slots, rest.slots), places=np.append(free.places, rest.places)
+        )
 
 
 class LeakingBatches(_States):

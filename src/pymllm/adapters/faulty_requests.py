@@ -99,11 +99,8 @@ class TrunksFirst(_FaultySlots):
 
 
 class _PublishesEarly(MambaSlotAllocator):
-    def _invalidate_blocks_batch(self, block_ids_list: Sequence[int]) -> None:
-        """Leave a commit that failed as it is; what is deregistered loses its state all the same."""
-
-    def on_kv_blocks_deregistered(self, block_ids_list: Sequence[int], hashes_to_delete: set[int]) -> None:
-        super()._invalidate_blocks_batch(block_ids_list)
+    def _invalidate_one_by_one(self, block_ids: Sequence[int]) -> None:
+        """Leave a commit that failed as it is."""
 
 
 class UnfilledSlots(_FaultySlots):

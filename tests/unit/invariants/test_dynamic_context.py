@@ -62,7 +62,7 @@ def lose_a_free_block(context: Any) -> None:
 
 
 def lose_a_slot(context: Any) -> None:
-    context.mamba_slot_allocator._books.pop_free(1)
+    context.mamba_slot_allocator._books.free_count -= 1
 
 
 def believe_in_another_row(context: Any) -> None:

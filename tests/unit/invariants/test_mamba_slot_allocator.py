@@ -44,7 +44,7 @@ def test_sound_slots_pass() -> None:
 
 
 def keep_a_slot_in_hand(slots: Any) -> None:
-    slots._books.pop_free(1)
+    slots._books.free_count -= 1
 
 
 def free_a_mapped_slot(slots: Any) -> None:
@@ -77,7 +77,8 @@ def name_a_block_as_another(slots: Any) -> None:
 
 
 def give_a_free_block_a_slot(slots: Any) -> None:
-    slots._books.assign(np.array([5]), slots._books.pop_free(1))
+    one = np.array([5])
+    slots._books.give(slots._books.claim(1, one[:0]), one, one)
 
 
 def turn_offsets_around(slots: Any) -> None:

@@ -21,9 +21,9 @@ _REFERENCES = (
         ("blocks",),
         (
             Edit(
-                f"{_ALLOCATOR}._give_back",
-                "self._ref_counts[given] -= times.astype(np.int32)",
-                "self._ref_counts[given] -= 1",
+                f"{_ALLOCATOR}._plan_release",
+                "left = (self._ref_counts[given] - times).astype(np.int32)",
+                "left = self._ref_counts[given] - 1",
             ),
         ),
     ),
@@ -72,15 +72,11 @@ _REFERENCES = (
         (
             Edit(
                 f"{_ALLOCATOR}._drop",
-                "hashes = self._known.forget(index)",
-                "hashes = set(self._known.of_block[index].tolist()) - {NO_HASH}\n"
+                "hashes = self._known.forget(blocks)",
+                "hashes = set(self._known.of_block[blocks].tolist()) - {NO_HASH}\n"
                 "self._observer.run(self.on_blocks_deregistered, blocks, hashes)\n"
-                "self._known.forget(index)",
-            ),
-            Edit(
-                f"{_ALLOCATOR}._drop",
-                "self._is_free[free] = True",
-                "self._is_free[free] = True\nhashes = set()",
+                "self._known.forget(blocks)\n"
+                "hashes = set()",
             ),
         ),
     ),
@@ -106,7 +102,7 @@ _REFERENCES = (
         (
             Edit(
                 f"{_CONTEXT}._match",
-                "undo.callback(self.kv_block_allocator.release_memory_blocks, list(blocks))",
+                "undo.callback(self.kv_block_allocator._let_go, blocks)",
                 "pass",
             ),
         ),
@@ -188,7 +184,7 @@ _INDEXED = (
         ("C3", "C6"),
         ("blocks", "requests"),
         (
-            Edit(f"{_ALLOCATOR}._drop", "hashes = self._known.forget(index)", "hashes = set()"),
+            Edit(f"{_ALLOCATOR}._drop", "hashes = self._known.forget(blocks)", "hashes = set()"),
             Edit(
                 f"{_INDEX}.match",
                 "found = len(blocks) if is_same.all() else int(is_same.argmin())",

@@ -18,7 +18,7 @@ _IN_THE_ALLOCATOR = (
         "Aborted restore leaves a published, never-filled slot",
         ("X2", "C7"),
         ("requests",),
-        (Edit(f"{_ALLOCATOR}._commit", "self._invalidate_blocks_batch(kept)", "pass"),),
+        (Edit(f"{_ALLOCATOR}._commit", "self._invalidate_one_by_one(kept)", "pass"),),
         note="the slot is mapped before the copy, and stays so where the copy fails",
     ),
     Fault(
@@ -35,12 +35,13 @@ _IN_THE_ALLOCATOR = (
         ("blocks", "requests"),
         (
             Edit(
-                f"{_SLOTS}._take_slots",
-                "evicted = self._books.take_from(self._choose_victims(missing, keep))\n"
-                "return evicted if not self.free_count else np.append(self._books.pop_free(self.free_count), "
-                "evicted)",
-                "free = self._books.pop_free(self.free_count)\n"
-                "return np.append(free, self._books.take_from(self._choose_victims(missing, keep)))",
+                f"{_SLOTS}._claim_slots",
+                "return self._books.claim(self.free_count, self._choose_victims(missing, keep))",
+                "free = self._books.claim(self.free_count, keep[:0])\n"
+                "self._books.take(free)\n"
+                "rest = self._books.claim(0, self._choose_victims(missing, keep))\n"
+                "slots, places = np.append(free.slots, rest.slots), np.append(free.places, rest.places)\n"
+                "return rest._replace(slots=slots, places=places)",
             ),
         ),
     ),

@@ -92,13 +92,16 @@ class BlockHashes:
         self.to_block[hash_value] = block
         self._forest.add(block, parent)
 
-    def forget(self, blocks: NDArray[np.int64]) -> set[int]:
+    def forget(self, blocks: list[int]) -> set[int]:
         """Take the hashes from distinct blocks, registered or not, and return them."""
-        hashes: set[int] = set(self.of_block[blocks].tolist())
-        hashes.discard(NO_HASH)
-        for hash_value in hashes:
-            del self.to_block[hash_value]
-        self.of_block[blocks] = NO_HASH
+        hashes: set[int] = set()
+        hash_of = self.of_block.item
+        for block in blocks:
+            hash_value = hash_of(block)
+            if hash_value != NO_HASH:
+                hashes.add(hash_value)
+                del self.to_block[hash_value]
+                self.of_block[block] = NO_HASH
         return hashes
 
 

@@ -10,20 +10,16 @@ from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.eviction_policy import is_lru
 from pymllm.core.inference.contexts.host_numbers import check_as_many, host_array, host_integers
-from pymllm.core.inference.contexts.slot_books import SlotBooks
-from pymllm.errors import CapacityError, OwnershipError, UsageError
+from pymllm.core.inference.contexts.slot_books import SlotBooks, SlotClaim
+from pymllm.errors import MambaSlotCapacityError, OwnershipError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.one_owner import OneOwner
 
-__all__ = ["BlockSlots", "MambaSlotCapacityError"]
+__all__ = ["BlockSlots"]
 
 # Every how many stamps one is looked at, and how many more of those than there should be.
 _SAMPLED: Final = 16
 _MARGIN: Final = 8
-
-
-class MambaSlotCapacityError(CapacityError):
-    """Too few slots are free or may be evicted; nothing has changed."""
 
 
 class BlockSlots(OneOwner):
@@ -91,7 +87,7 @@ class BlockSlots(OneOwner):
         if np.count_nonzero(is_new):
             new = books.distinct(blocks[is_new])
             self._refuse_free(new)
-            books.assign(new, self._take_slots(new.size, blocks))
+            return books.give(self._claim_slots(new.size, blocks), new, blocks)
         slots: list[int] = books.slot_of[blocks].tolist()
         return slots
 
@@ -121,8 +117,9 @@ class BlockSlots(OneOwner):
         Cost: O(max_slots), on the host. Laws: C2, C4, C6.
         """
         count = as_size("num_needed", num_needed, minimum=0)
-        victims = self._choose_victims(count, keep=np.empty(0, np.int64))
-        slots: list[int] = self._books.take_from(victims).tolist()
+        claim = self._books.claim(0, self._choose_victims(count, keep=np.empty(0, np.int64)))
+        slots: list[int] = claim.slots.tolist()
+        self._books.take(claim)
         return slots
 
     def get_slot(self, block_id: int) -> int:
@@ -201,6 +198,11 @@ class BlockSlots(OneOwner):
         """
         self._books.free_slots_of(self._as_blocks("block_ids_list", block_ids_list))
 
+    def _invalidate_one_by_one(self, block_ids: Sequence[int]) -> None:
+        """Do the same without an array, where there is no memory for one, or must be none wanted."""
+        for block in block_ids:
+            self.invalidate_block(block)
+
     def on_kv_blocks_deregistered(self, block_ids_list: Sequence[int], hashes_to_delete: set[int]) -> None:
         """Drop the states of blocks whose content is gone; the block allocator calls this.
 
@@ -220,14 +222,14 @@ class BlockSlots(OneOwner):
 
         Notes
         -----
-        Cost: O(blocks) on the host. Laws: C4, C6.
+        Want of memory is no reason to keep a state: all of them go. Cost: O(blocks) on the host.
+        Laws: C4, C6, X2.
         """
         try:
             self._invalidate_blocks_batch(block_ids_list)
         except MemoryError:
-            # The blocks are free by now, and a free block must not keep a state: this takes no array.
-            for block in block_ids_list:
-                self.invalidate_block(block)
+            # Nothing has changed then. The blocks are free by now, and a free block must not keep a state.
+            self._invalidate_one_by_one(block_ids_list)
 
     def register_block_hashes_batch(self, block_ids: Sequence[int], hashes: Sequence[int]) -> None:
         """Make the cached states of blocks known under their hashes.
@@ -263,13 +265,12 @@ class BlockSlots(OneOwner):
         for block, value in zip(blocks.tolist(), values.tolist(), strict=True):
             self._books.name(block, value)
 
-    def _take_slots(self, count: int, keep: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Take free slots, and for what is missing those of the least recently used blocks but ``keep``."""
+    def _claim_slots(self, count: int, keep: NDArray[np.int64]) -> SlotClaim:
+        """Claim free slots, and for what is missing those of the least recently used blocks but ``keep``."""
         missing = count - self.free_count
         if missing <= 0:
-            return self._books.pop_free(count)
-        evicted = self._books.take_from(self._choose_victims(missing, keep))
-        return evicted if not self.free_count else np.append(self._books.pop_free(self.free_count), evicted)
+            return self._books.claim(count, keep[:0])
+        return self._books.claim(self.free_count, self._choose_victims(missing, keep))
 
     def _evictable(self, keep: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the blocks with a slot and without references, but for ``keep``."""

@@ -105,12 +105,13 @@ def copy_rows(
     Notes
     -----
     Where the device has no memory for the rows, nothing has been written: all are gathered before the first
-    is put in its place. Cost: two kernels per pair, however many rows and layers; no synchronisation.
+    is put in its place. A device that refuses to write the second pair leaves the first one written.
+    Cost: two kernels per pair, however many rows and layers; no synchronisation.
     Laws: C7 (bit-exact, the payload of a NaN included), X2.
     """
     gathered = [gather_rows(source, read) for source in sources]
-    for target, rows in zip(targets, gathered, strict=True):
-        bit_view(target).index_copy_(1, write, rows)
+    for target, rows in zip([bit_view(target) for target in targets], gathered, strict=True):
+        target.index_copy_(1, write, rows)
 
 
 def gather_rows(source: torch.Tensor, read: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from threading import get_ident
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, ForwardPass, RequestStep, plan_step
@@ -144,30 +145,22 @@ class DynamicInferenceContext(RequestContext):
 
         Notes
         -----
-        Until `commit_step` or `abort_step` no other call is taken but `reset`. Cost: O(what is computed); one
-        allocation for all requests, and no synchronisation. Laws: C8, X4.
+        Until `commit_step` or `abort_step` no other call is taken but `reset`. Where memory is wanting, no
+        step is under way and no request has a block more; cached blocks that made room stay evicted.
+        Cost: O(what is computed); one allocation for all requests, and no synchronisation. Laws: C8, X2, X4.
         """
         self._refuse_in_step("begin_step")
-        self._extend_decoding()
         prefilling = self._rows.of(Region.PREFILL)
-        offsets: list[tuple[int, ...]] = [()] * len(prefilling)
-        if self.mamba_slot_allocator is not None:
-            for live in prefilling:
-                self.mamba_slot_allocator.compute_and_store_offsets(
-                    live.req,
-                    live.row,
-                    live.skip,
-                    live.chunk,
-                    live.matched,
-                    live.blocks[: live.matched],
-                    self._blocks_for(live.computed + live.chunk),
-                )
-            offsets = self.mamba_slot_allocator.intermediate_offsets()
+        with ExitStack() as undo:
+            self._extend_decoding(undo)
+            offsets = self._offsets_of(prefilling, undo)
+            steps = self._plan(prefilling, offsets)
+            undo.pop_all()
         self.mamba_metadata.per_request_intermediate_counts = [len(each) for each in offsets]
         self.mamba_metadata.intermediate_count = sum(self.mamba_metadata.per_request_intermediate_counts)
         self._step_thread = get_ident()
-        self._step = self._plan(prefilling, offsets)
-        return ForwardBatch(self._step)
+        self._step = steps
+        return ForwardBatch(steps)
 
     def commit_step(self, next_tokens: Sequence[int | None]) -> None:
         """Take over what the forward pass has done: register blocks, cache states, go on.
@@ -186,20 +179,23 @@ class DynamicInferenceContext(RequestContext):
 
         Notes
         -----
-        Blocks are registered only now that their KV is there. Cost: one digest per block that became whole,
-        and `MambaSlotAllocator.commit_intermediate_states`. Laws: C3, C6, C7.
+        Blocks are registered only now that their KV is there. Where anything else fails, the step is still
+        under way and no token is counted: call this again, or `abort_step`. Blocks that were registered by
+        then stay so, which is true of them; states of this step are dropped, which are never necessary.
+        Cost: one digest per block that became whole, and `MambaSlotAllocator.commit_intermediate_states`.
+        Laws: C3, C6, C7, X2.
         """
         if self._step is None:
             raise RuntimeError("commit_step was called without begin_step")
         steps = self._step
         chosen = check_next_tokens(next_tokens, [step.is_sampled for step in steps])
         moved = [self._live_by_id[id(step.req)] for step in steps]
-        self.prefix_cache_lru_clock += 1
         for live, step in zip(moved, steps, strict=True):
             self._index.register(live, step.start + step.tokens.size)
         if self.mamba_slot_allocator is not None:
             self.mamba_slot_allocator.commit_intermediate_states()
         self._end_step()
+        self.prefix_cache_lru_clock += 1
         for live, step, token in zip(moved, steps, chosen, strict=True):
             live.computed, live.skip, live.chunk = step.start + step.tokens.size, 0, 0
             live.req.finished_chunk_token_count = min(live.computed, live.prompt.size)
@@ -218,20 +214,22 @@ class DynamicInferenceContext(RequestContext):
         Notes
         -----
         The live states of the batch are what the forward pass left of them: release its requests, unless it
-        wrote nothing. Law: C8.
+        wrote nothing. The step is over even where the device refuses to forget its offsets, whose error
+        passes on. Law: C8.
         """
         if self._step is None:
             raise RuntimeError("abort_step was called without begin_step")
+        self._end_step()
         if self.mamba_slot_allocator is not None:
             self.mamba_slot_allocator._clear_intermediate_state()
-        self._end_step()
 
     def reset(self) -> None:
         """Make this a new context: no requests, no blocks, no states, the clock at 0.
 
         Notes
         -----
-        Cost: one fill of each buffer. Laws: C9, X7.
+        Where the device refuses to fill a buffer, its error passes on when everything is free, and buffers
+        are left with what they had. Cost: one fill of each buffer. Laws: C9, X7.
         """
         self.kv_block_allocator.reset()
         self._step = None
@@ -244,7 +242,7 @@ class DynamicInferenceContext(RequestContext):
             if states is not None:
                 states.zero_()
 
-    def _extend_decoding(self) -> None:
+    def _extend_decoding(self, undo: ExitStack) -> None:
         """Give each decoding request a block for its next token, or none of them."""
         full = [
             live
@@ -265,6 +263,31 @@ class DynamicInferenceContext(RequestContext):
             )
         for live, block in zip(full, new, strict=True):
             self._rows.extend(live, [block])
+        undo.callback(self._shorten, full)
+
+    def _shorten(self, full: list[LiveRequest]) -> None:
+        """Take back what `_extend_decoding` gave, before anybody else has a block."""
+        for live in full:
+            self._rows.shorten(live)
+        self.kv_block_allocator._untake(len(full))
+
+    def _offsets_of(self, prefilling: list[LiveRequest], undo: ExitStack) -> list[tuple[int, ...]]:
+        """Have the offsets computed at which each chunk leaves a state."""
+        slots = self.mamba_slot_allocator
+        if slots is None:
+            return [()] * len(prefilling)
+        undo.callback(slots._offsets.of_request.clear)
+        for live in prefilling:
+            slots.compute_and_store_offsets(
+                live.req,
+                live.row,
+                live.skip,
+                live.chunk,
+                live.matched,
+                live.blocks[: live.matched],
+                self._blocks_for(live.computed + live.chunk),
+            )
+        return slots.intermediate_offsets()
 
     def _plan(self, prefilling: list[LiveRequest], offsets: list[tuple[int, ...]]) -> tuple[RequestStep, ...]:
         size, dummy = self.block_size_tokens, self.kv_block_allocator.dummy_block_idx

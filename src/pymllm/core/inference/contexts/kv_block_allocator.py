@@ -28,8 +28,8 @@ class _Release(NamedTuple):
 
     given: NDArray[np.int64]
     """Distinct blocks."""
-    times: NDArray[np.int64]
-    """How many references of each are given back."""
+    left: NDArray[np.int32]
+    """How many references each has then."""
     registered: list[int]
     """Those of them without references then that are registered."""
     gone: list[int]
@@ -128,8 +128,9 @@ class KVBlockAllocator(OneOwner):
         self._ref_counts = np.empty(self.pool_size, np.int32)
         self._timestamps = np.empty(self.pool_size, np.int64)
         self._is_free = np.empty(self.pool_size, np.bool_)  # the dummy, which nobody has, counts as free here
-        self._free = np.empty(self.dummy_block_idx, np.int32)  # a stack: the last is handed out first
-        self._dropped = np.empty(self.pool_size, np.int64)  # had at once: `_drop` must not fail half way
+        # A stack: the last is handed out first. Of int64, which names blocks without being converted.
+        self._free = np.empty(self.dummy_block_idx, np.int64)
+        self._all_free = np.arange(self.dummy_block_idx - 1, -1, -1)  # kept: `reset` must not want memory
         self._forest = BlockForest(self._ref_counts, self._timestamps)
         self._known = BlockHashes(self.pool_size, self._forest)
         self.block_ref_counts = torch.from_numpy(self._ref_counts)
@@ -190,20 +191,24 @@ class KVBlockAllocator(OneOwner):
         count = as_size("n", n, minimum=0)
         clock = self._clock()
         self._observer.refuse("allocate_memory_blocks")
-        missing = count - self.pool_avail
-        if missing > self.evictable_blocks:
+        if count - self.pool_avail > self.evictable_blocks:
             return None
         # Had before the first change: what needs memory comes first.
         blocks = np.empty(count, np.int32)
         taken = torch.from_numpy(blocks)
-        if missing > 0:
-            self._evict_lru_blocks(missing)
-        blocks[:] = self._free[self.pool_avail - count : self.pool_avail][::-1]
-        self.pool_avail -= count
-        self._is_free[blocks] = False
-        self._ref_counts[blocks] = 1
-        self._timestamps[blocks] = clock
+        self._take(count, clock, blocks)
         return taken
+
+    def _take(self, count: int, clock: int, blocks: NDArray[np.int32]) -> None:
+        """Write blocks that there are into ``blocks``, each with one reference, evicting what is missing."""
+        if count > self.pool_avail:
+            self._evict_lru_blocks(count - self.pool_avail)
+        index = self._free[self.pool_avail - count : self.pool_avail]
+        blocks[:] = index[::-1]
+        self.pool_avail -= count
+        self._is_free[index] = False
+        self._ref_counts[index] = 1
+        self._timestamps[index] = clock
 
     def retain_memory_blocks(self, ids: BlockIds) -> None:
         """Add one reference to blocks that are referenced or cached.
@@ -228,9 +233,14 @@ class KVBlockAllocator(OneOwner):
         """
         self._observer.refuse("retain_memory_blocks")
         blocks = self._as_occupied("retain", ids)
-        first = np.unique(blocks[self._ref_counts[blocks] == 0])
-        np.add.at(self._ref_counts, blocks, 1)
-        for block in first.tolist():
+        if not blocks.size:
+            return
+        given, times = np.unique(blocks, return_counts=True)
+        held = self._ref_counts[given]
+        raised = (held + times).astype(np.int32)
+        first: list[int] = given[held == 0].tolist()
+        self._ref_counts[given] = raised
+        for block in first:
             self._forest.activate(block)
 
     def release_memory_blocks(self, blocks: BlockIds) -> None:
@@ -332,7 +342,8 @@ class KVBlockAllocator(OneOwner):
         """
         self._observer.refuse("update_timestamps")
         blocks = host_integers("ids", ids, self.pool_size)
-        self._stamp(blocks, self._clock())
+        clock = self._clock()
+        self._stamp(blocks, clock, self._lowered(blocks, clock))
 
     def reset(self) -> None:
         """Make every block free, as in a new allocator, whoever holds it; the observer is not called.
@@ -351,7 +362,7 @@ class KVBlockAllocator(OneOwner):
         self._ref_counts[:] = 0
         self._timestamps[:] = 0
         self._is_free[:] = True
-        self._free[:] = np.arange(self.dummy_block_idx - 1, -1, -1)
+        self._free[:] = self._all_free
         self.pool_avail = self.dummy_block_idx
         self._known.clear()
         self._forest.clear()
@@ -394,14 +405,15 @@ class KVBlockAllocator(OneOwner):
                 f"block {given[first]} has {self._ref_counts[given[first]]} references, "
                 f"{times[first]} are released; release each once"
             )
-        idle = given[self._ref_counts[given] == times]
+        left = (self._ref_counts[given] - times).astype(np.int32)
+        idle = given[left == 0]
         is_registered = self._known.of_block[idle] != NO_HASH
-        return _Release(given, times, idle[is_registered].tolist(), idle[~is_registered].tolist())
+        return _Release(given, left, idle[is_registered].tolist(), idle[~is_registered].tolist())
 
     def _give_back(self, release: _Release) -> None:
-        """Do what was planned."""
-        given, times, registered, gone = release
-        self._ref_counts[given] -= times.astype(np.int32)
+        """Do what was planned; nothing here wants memory that grows, so that nothing is done by half."""
+        given, left, registered, gone = release
+        self._ref_counts[given] = left
         for block in registered:
             self._forest.deactivate(block)
         if self.prefix_caching_eviction_policy is PrefixCachingEvictionPolicy.REF_ZERO:
@@ -410,10 +422,40 @@ class KVBlockAllocator(OneOwner):
                     gone += self._forest.remove_subtree(block)
         self._drop(gone)
 
-    def _stamp(self, blocks: NDArray[np.int64], clock: int) -> None:
-        lowered = blocks[self._timestamps[blocks] > clock]
+    def _let_go(self, blocks: list[int]) -> None:
+        """Take back what `retain_memory_blocks` gave to registered blocks; undoing must not want memory."""
+        for block in blocks:
+            self._ref_counts[block] -= 1
+            self._forest.deactivate(block)
+
+    def _last_taken(self, count: int) -> list[int]:
+        """Return what the last allocation handed out: it still lies above the end of the stack.
+
+        Read one by one, since a copy of a tensor might not be had, and who then would free the blocks?
+        """
+        end = self.pool_avail
+        return [self._free.item(place) for place in range(end + count - 1, end - 1, -1)]
+
+    def _untake(self, count: int) -> None:
+        """Free again what the last allocation handed out, of which nobody has heard.
+
+        Their stamps are those of no time, as the clock may be set back, too.
+        """
+        index = self._free[self.pool_avail : self.pool_avail + count]
+        self._is_free[index] = True
+        self._ref_counts[index] = 0
+        self._timestamps[index] = 0
+        self.pool_avail += count
+
+    def _lowered(self, blocks: NDArray[np.int64], clock: int) -> list[int]:
+        """Find out which blocks a stamp makes older than they are."""
+        lowered: list[int] = blocks[self._timestamps[blocks] > clock].tolist()
+        return lowered
+
+    def _stamp(self, blocks: NDArray[np.int64], clock: int, lowered: list[int]) -> None:
+        """Stamp blocks; those that become older are known."""
         self._timestamps[blocks] = clock
-        for block in lowered.tolist():
+        for block in lowered:
             self._forest.restamp(block)
 
     def _clock(self) -> int:
@@ -431,13 +473,16 @@ class KVBlockAllocator(OneOwner):
         """Deregister blocks that left the forest, free those without references, and tell the observer."""
         if not blocks:
             return
-        index = self._dropped[: len(blocks)]
-        index[:] = blocks
-        hashes = self._known.forget(index)
-        free = index[self._ref_counts[index] == 0]
-        self._free[self.pool_avail : self.pool_avail + free.size] = free
-        self._is_free[free] = True
-        self.pool_avail += free.size
+        # Block by block, since an array of them, or of their hashes, might not be had when half is done.
+        hashes = self._known.forget(blocks)
+        references, free, is_free = self._ref_counts.item, self._free, self._is_free
+        end = self.pool_avail
+        for block in blocks:
+            if not references(block):
+                free[end] = block
+                is_free[block] = True
+                end += 1
+        self.pool_avail = end
         self._observer.run(self.on_blocks_deregistered, blocks, hashes)
 
     def _as_occupied(self, act: str, ids: BlockIds) -> NDArray[np.int64]:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.core.inference.contexts.block_slots import MambaSlotCapacityError
 from pymllm.core.inference.contexts.commit_candidates import commit_candidates
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.live_request import refuse_batch
@@ -20,7 +19,7 @@ from pymllm.core.inference.contexts.snapshot_offsets import (
     Snapshots,
     snapshot_positions,
 )
-from pymllm.errors import UsageError
+from pymllm.errors import MambaSlotCapacityError, UsageError
 from pymllm.mem_cache.arguments import as_int, as_size
 
 __all__ = ["MAX_INTERMEDIATE_OFFSETS_PER_REQUEST", "MambaSlotAllocator", "MambaSlotCapacityError"]
@@ -239,6 +238,9 @@ class MambaSlotAllocator(SlotStates):
         ------
         TypeError, UsageError, ValueError
             The context's live states or counts are not what they must be; nothing was committed.
+        Exception
+            The device or the host has no memory: the blocks that were to keep a state have no slot, and the
+            states that made room for theirs are gone.
 
         Notes
         -----
@@ -270,7 +272,7 @@ class MambaSlotAllocator(SlotStates):
             self.register_block_hashes_batch(kept, [hashes[place] for place in places])
         except BaseException:
             # A slot that was not filled, or only in part, must not be found.
-            self._invalidate_blocks_batch(kept)
+            self._invalidate_one_by_one(kept)
             raise
 
     def _collect_commit_data(self) -> CommitData | None:
@@ -318,9 +320,12 @@ class MambaSlotAllocator(SlotStates):
 
         Notes
         -----
+        Where the device refuses to fill a buffer, its error passes on when every slot is free and no state is
+        known, and buffers are left with what they had.
         Cost: one fill of each buffer; no synchronisation. Laws: C9, X7.
         """
         self._books.clear()
+        self._offsets.clear()
         for states in (
             self.conv_states,
             self.ssm_states,
@@ -328,7 +333,6 @@ class MambaSlotAllocator(SlotStates):
             self.intermediate_ssm_out,
         ):
             states.zero_()
-        self._offsets.clear()
 
     def _prefill_rows(self) -> tuple[int, int]:
         """Return the first row of the current prefill batch, and the number of its rows."""

@@ -128,6 +128,7 @@ class PrefixIndex:
         if not (places and live.is_known and self._allocator.enable_prefix_caching):
             return
         hashes = [block_hash(live.page_hashes[places.start - 1]) if places.start else 0]
+        is_known = True
         taken: set[int] = set()
         for place in places:
             page = self._page(live, place)
@@ -135,14 +136,14 @@ class PrefixIndex:
                 live.page_hashes.append(self._hash_page(page, live.page_hashes[-1] if place else None))
             hashes.append(block_hash(live.page_hashes[place]))
             if hashes[-1] in self._allocator.kv_hash_to_block_id or hashes[-1] in taken:
-                live.is_known = False
+                is_known = False
                 hashes.pop()
                 break
             taken.add(hashes[-1])
             self._tokens[live.blocks[place]] = page
         ids = live.blocks[places.start : places.start + len(hashes) - 1]
         self._allocator.register_kv_block_hashes(ids, hashes[1:], hashes[:-1])
-        live.registered = places.stop
+        live.registered, live.is_known = places.stop, is_known
 
     def _page(self, live: LiveRequest, place: int) -> NDArray[np.uint32]:
         return live.tokens(place * self._block_size, (place + 1) * self._block_size)

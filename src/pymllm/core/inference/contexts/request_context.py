@@ -170,16 +170,19 @@ class RequestContext(OneOwner):
             live = self._match(req, prompt, undo)
             if kept is not None and self._room() < self._blocks_for(prompt.size) - live.matched + kept:
                 return False
+            clock = self.kv_block_allocator._clock()
+            matched = np.array(live.blocks, np.int64)
+            lowered = self.kv_block_allocator._lowered(matched, clock)
             self._rows.open(live)
             undo.callback(self._rows.close, live)
             live.skip = self._resume(live)
             chunk = live.plan_chunk(limit)
-            matched = np.array(live.blocks, np.int64)
+            # The last that may fail: what follows wants no memory.
             new = self._allocate(self._blocks_for(chunk) - live.matched)
             if new is None:
                 return False
             undo.pop_all()
-        self.kv_block_allocator._stamp(matched, self.prefix_cache_lru_clock)
+        self.kv_block_allocator._stamp(matched, clock, lowered)
         self._rows.extend(live, new)
         self._live_by_id[id(req)] = live
         self._schedule(live, chunk)
@@ -313,9 +316,10 @@ class RequestContext(OneOwner):
             self._tick(undo)
             clock = self.kv_block_allocator._clock()
             given_back = self.kv_block_allocator._plan_release(live.blocks)
+            lowered = self.kv_block_allocator._lowered(given_back.given, clock)
             req.finished_chunk_token_count = 0
             undo.pop_all()
-        self.kv_block_allocator._stamp(given_back.given, clock)
+        self.kv_block_allocator._stamp(given_back.given, clock, lowered)
         del self._live_by_id[id(req)]
         self._rows.close(live)
         # Last, since an observer may raise: the request is gone by then.
@@ -365,7 +369,7 @@ class RequestContext(OneOwner):
         blocks, digests = self._index.match(prompt)
         # Held before anything is allocated: what makes room must not be what was found.
         self.kv_block_allocator.retain_memory_blocks(blocks)
-        undo.callback(self.kv_block_allocator.release_memory_blocks, list(blocks))
+        undo.callback(self.kv_block_allocator._let_go, blocks)
         return LiveRequest(req, prompt, blocks, digests, matched=len(blocks), registered=len(blocks))
 
     def _resume(self, live: LiveRequest) -> int:
@@ -384,8 +388,9 @@ class RequestContext(OneOwner):
         return 0
 
     def _allocate(self, count: int) -> list[int] | None:
-        blocks = self.kv_block_allocator.allocate_memory_blocks(max(count, 0))
-        return None if blocks is None else blocks.tolist()
+        if self.kv_block_allocator.allocate_memory_blocks(max(count, 0)) is None:
+            return None
+        return self.kv_block_allocator._last_taken(max(count, 0))
 
     def _schedule(self, live: LiveRequest, chunk: int) -> None:
         live.chunk = chunk

@@ -56,12 +56,14 @@ class RequestRows:
     Notes
     -----
     A request that changes its region swaps rows with at most one other per border it crosses. The row of its
-    live state stays the same until it leaves.
+    live state stays the same until it leaves. Nothing here wants memory that grows once the rows are made: a
+    caller may have no way back. Law: X2.
     """
 
     def __init__(self, max_requests: int, max_blocks: int) -> None:
         self._table = np.empty((max_requests, max_blocks), np.int32)
         self._state_of = np.empty(max_requests, np.int32)
+        self._spare = np.empty(max_blocks, np.int32)
         self.block_table = torch.from_numpy(self._table)
         self.metadata = MambaMetadata(torch.from_numpy(self._state_of))
         self.clear()
@@ -107,7 +109,7 @@ class RequestRows:
         self._requests.append(live)
         self._counts[Region.WAITING] += 1
         self._state_of[live.row] = heapq.heappop(self._free_states)
-        self._table[live.row, : len(live.blocks)] = live.blocks
+        self._write(live.row, 0, live.blocks)
 
     def close(self, live: LiveRequest) -> None:
         """Take a request out; its row keeps nothing."""
@@ -126,9 +128,13 @@ class RequestRows:
 
     def extend(self, live: LiveRequest, blocks: Sequence[int]) -> None:
         """Append blocks to a request's row."""
-        start = len(live.blocks)
-        self._table[live.row, start : start + len(blocks)] = blocks
+        self._write(live.row, len(live.blocks), blocks)
         live.blocks.extend(blocks)
+
+    def shorten(self, live: LiveRequest) -> None:
+        """Take the last block from a request's row."""
+        live.blocks.pop()
+        self._table[live.row, len(live.blocks)] = _NONE
 
     def move(self, live: LiveRequest, region: Region) -> None:
         """Bring a request to another region, past the requests at the borders between."""
@@ -149,11 +155,18 @@ class RequestRows:
     def _swap(self, one: LiveRequest, other: LiveRequest) -> None:
         if one is other:
             return
-        pair, turned = [one.row, other.row], [other.row, one.row]
-        self._table[pair] = self._table[turned]
-        self._state_of[pair] = self._state_of[turned]
-        one.row, other.row = turned
+        table, states = self._table, self._state_of
+        self._spare[:] = table[one.row]
+        table[one.row] = table[other.row]
+        table[other.row] = self._spare
+        states[one.row], states[other.row] = states.item(other.row), states.item(one.row)
+        one.row, other.row = other.row, one.row
         self._requests[one.row], self._requests[other.row] = one, other
+
+    def _write(self, row: int, start: int, blocks: Sequence[int]) -> None:
+        """Name blocks in a row one by one: a list would become an array first."""
+        for place, block in enumerate(blocks, start):
+            self._table[row, place] = block
 
 
 class BatchDimensions:

@@ -98,7 +98,8 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: two copies. Laws: C7, X1.
+        On an error nothing has been written, unless the device refuses the second copy: then invalidate the
+        block. Cost: two copies. Laws: C7, X1.
         """
         slot = self.get_slot(block_id)
         if slot < 0:
@@ -108,8 +109,13 @@ class SlotStates(BlockSlots):
             raise IndexError(f"layer_idx {layer} is outside 0..{self.num_mamba_layers - 1}")
         ssm = as_state("ssm_state", ssm_state, self.ssm_states)
         conv = as_state("conv_state", conv_state, self.conv_states)
-        bit_view(self.ssm_states[layer, slot]).copy_(ssm)
-        bit_view(self.conv_states[layer, slot]).copy_(conv)
+        # Both places are found before the first is written to.
+        ssm_place, conv_place = (
+            bit_view(self.ssm_states[layer, slot]),
+            bit_view(self.conv_states[layer, slot]),
+        )
+        ssm_place.copy_(ssm)
+        conv_place.copy_(conv)
 
     def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
         """Copy the live states of requests into slots, all layers.
@@ -134,9 +140,10 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: one launch where ``is_fused``, else four, and up to two
-        small uploads, however many slots and layers. No synchronisation; a captured graph copies the same
-        rows at each replay. Laws: C7, X1.
+        On an error nothing has been written, unless the device refuses the second copy of two: then the slots
+        have half of a state each: invalidate their blocks. Cost: one launch where ``is_fused``,
+        else four, and up to two small uploads, however many slots and layers. No synchronisation; a captured
+        graph copies the same rows at each replay. Laws: C7, X1.
         """
         targets = self._as_slots(slots)
         live = self._live.buffers()
@@ -204,7 +211,7 @@ class SlotStates(BlockSlots):
 
         Notes
         -----
-        On an error nothing has been written. Cost: as of `store_from_live_batch`. Laws: C7, X1.
+        Errors and cost: as of `store_from_live_batch`. Laws: C7, X1.
         """
         sources = host_integers("src_offsets", src_offsets, self.max_intermediate_count)
         targets = self._as_slots(slots)

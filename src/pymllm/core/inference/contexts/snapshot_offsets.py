@@ -133,6 +133,6 @@ class OffsetTable:
         for place, offsets in found:
             cells[place * width : place * width + len(offsets)] = offsets
             cells[self._max_requests * width + place] = len(offsets)
+        self._is_shown = True  # if only in part, it is to be cleared all the same
         send(cells, self._buffer)
-        self._is_shown = True
         return self._offsets[:count], self._counts[:count]

@@ -40,7 +40,7 @@ def test_forgetting_returns_the_hashes_and_never_none() -> None:
     """C3: -1 stands for none and is no hash."""
     hashes = make_hashes()
     hashes.register_chain([0, 1], [10, 20])
-    assert hashes.forget(np.array([1, 5])) == {20}
+    assert hashes.forget([1, 5]) == {20}
     assert hashes.to_block == {10: 0}
     hashes.clear()
     assert hashes.to_block == {}

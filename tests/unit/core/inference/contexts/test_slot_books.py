@@ -6,12 +6,23 @@ import numpy as np
 
 from pymllm.core.inference.contexts.slot_books import SlotBooks
 
+NOBODY = np.empty(0, np.int64)
+
+
+def take(books: SlotBooks, *blocks: int) -> list[int]:
+    """Take the slots of blocks."""
+    claim = books.claim(0, np.array(blocks))
+    books.take(claim)
+    slots: list[int] = claim.slots.tolist()
+    return slots
+
 
 def make_books() -> SlotBooks:
-    """Blocks 4, 1 and 3 have slots 0, 1 and 2 of four, and the hashes 40 and 10."""
+    """Blocks 4, 1 and 3 have slots 0, 1 and 2 of four, and the hashes 40 and 10; slot 3 is in hand."""
     books = SlotBooks(6, 4)
-    books.pop_free(4)
-    books.assign(np.array([4, 1, 3]), np.array([0, 1, 2]))
+    blocks = np.array([4, 1, 3, 0])
+    assert books.give(books.claim(4, NOBODY), blocks, blocks) == [0, 1, 2, 3]
+    take(books, 0)
     books.name(4, 40)
     books.name(1, 10)
     return books
@@ -27,7 +38,7 @@ def test_each_block_is_found_once() -> None:
 def test_taking_leaves_slots_in_hand() -> None:
     """C2, C4: neither free nor mapped, their hashes forgotten."""
     books = make_books()
-    assert books.take_from(np.array([1, 3])).tolist() == [1, 2]
+    assert take(books, 1, 3) == [1, 2]
     assert books.free_count == 0
     assert books.block_of.tolist() == [4, -1, -1, -1]
     assert books.hash_to_block_id == {40: 4}
