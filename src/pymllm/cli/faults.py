@@ -128,16 +128,27 @@ def _refuse_beside_list(options: Mapping[str, object]) -> None:
 
 
 def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:
-    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, load_cabinet, own_cabinet
+    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        others = [load_cabinet(place) for place in cabinets]
+        others = [_load(place) for place in cabinets]
         cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
         return find_faults(ids, cabinet)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
+
+
+def _load(place: str) -> tuple[Fault, ...]:
+    """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
+    from pymllm.adapters.cabinet.table import load_cabinet
+    from pymllm.conformance.workers import Lost, ask
+
+    faults = ask(load_cabinet, place)
+    if isinstance(faults, Lost):
+        raise UsageError(f"cannot import {place.partition(':')[0]}: {faults.message}")
+    return faults
 
 
 def _open(path: Path) -> KeptResults:

@@ -12,7 +12,7 @@ import click
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter, load_adapter
+from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
@@ -111,7 +111,7 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
 
 
 def load_or_refuse(name: str) -> AdapterClass:
-    """Import the class of an adapter whose name was found.
+    """Import the class of an adapter whose name was found, in a process that examines it: this runs its code.
 
     Raises
     ------
@@ -120,8 +120,10 @@ def load_or_refuse(name: str) -> AdapterClass:
     AdapterError
         One of the registry's own cannot be loaded, or a program does not introduce itself.
     """
+    from pymllm.conformance.adapter_calls import load_class  # not before names are found
+
     try:
-        return load_adapter(find_adapter(name))
+        return load_class(find_adapter(name))
     except AdapterError as error:
         if ":" not in name or isinstance(error, ConversationError):
             raise
