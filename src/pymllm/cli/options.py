@@ -48,7 +48,7 @@ jobs_option = click.option(
     type=click.IntRange(1, 1024),
     metavar="N",
     show_default="the number of processors",
-    help="Processes; 1 works in this one.",
+    help="Processes; what is examined never runs in this one.",
 )
 """For the commands that spread their work; `count_processes` reads the value."""
 

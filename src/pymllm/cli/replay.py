@@ -199,8 +199,9 @@ def replay_command(
     a table of hit rates over capacity, beside what an unlimited cache would hit, and, for a serial replay,
     what no cache of that capacity could exceed.
 
-    Ends with 0, with 1 where a law is broken, and with 2 for bad input. The fields of the JSON document
-    are explained in docs/replay.md.
+    Ends with 0, with 1 where a law is broken, and with 2 for bad input. After Ctrl-C or SIGTERM it tells what
+    was played by then, keeps no run in a store, and ends with 130 or 143. The fields of the JSON document are
+    explained in docs/replay.md.
     """
     plans = [
         ReplayPlan(page_size=page_size, capacity=capacity, **options)
@@ -219,7 +220,7 @@ def replay_command(
     from pymllm.cli.replay_run import run_plan
 
     result = run_plan(plan, progress)
-    if store is not None:
+    if store is not None and result.interruption is None:  # a figure of half a trace is no point of a trend
         from pymllm.cli.replay_document import make_document
 
         keep_run(store, make_document(result))
@@ -228,6 +229,8 @@ def replay_command(
         complain(
             f"{result.violation.law} is violated by {result.violation.cache}: {result.violation.message}"
         )
+    if result.interruption is not None:
+        raise result.interruption
     return 0 if result.violation is None else 1
 
 
@@ -247,11 +250,14 @@ def _replay_grid(plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path 
 
     grid = run_grid(plans, jobs, progress)
     document = make_grid_document(grid)
-    keep_run(store, document)
+    if grid.interruption is None:
+        keep_run(store, document)
     say(json.dumps(document, indent=2) if as_json else make_curves(grid))
     found = grid.violation
     if found is not None and as_json:
         complain(f"{found.law} is violated by {found.cache}: {found.message}")
+    if grid.interruption is not None:
+        raise grid.interruption
     return 0 if found is None else 1
 
 

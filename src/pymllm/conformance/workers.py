@@ -1,13 +1,16 @@
 """Carrying functions out over many items, in processes beside this one.
 
-Never in this one, not even for a single job: what is examined may end the process that it runs in, and one that
-is gone has no verdict.
+Not even a single job is done in this one: what is examined may end the process that it runs in, and one that is
+gone has no verdict. Only somebody's own tests ask for no process at all, where a patch, a debugger and coverage are
+to see what happens.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,7 +31,7 @@ class Workers:
     Parameters
     ----------
     jobs : int
-        At least 1.
+        At least 1; with 0 everything is done in this process.
     seconds : float
         Most for one call of an adapter, as of `pymllm.conformance.time_limit`; 0 for no limit.
 
@@ -134,7 +137,8 @@ class Workers:
         self, function: Callable[[Any], Any], items: Iterable[Any], tick: Callable[[], None] | None = None
     ) -> Iterator[tuple[int, Any]]:
         tasks = (Task(function, item, self._seconds) for item in items)
-        for place, answer in self._answer_beside(tasks, tick):
+        answered = self._answer_beside(tasks, tick) if self.jobs else _answer_here(tasks)
+        for place, answer in answered:
             if isinstance(answer, Raised):
                 raise answer.error
             yield place, answer
@@ -177,6 +181,13 @@ class Workers:
             worker.link.close()  # all at once, so that none waits for another
         for worker in workers:
             worker.end(at_once=at_once)
+
+
+def _answer_here(tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
+    for place, task in enumerate(tasks):
+        with redirect_stdout(sys.stderr):  # what an adapter prints is no result
+            answer = task.carry_out()
+        yield place, answer
 
 
 def ask(

@@ -70,6 +70,17 @@ def test_one_job_is_one_process_beside() -> None:
     assert seen == [1, 2, 3, 4]
 
 
+def test_without_a_job_all_is_done_here(capfd: pytest.CaptureFixture[str]) -> None:
+    """For tests, which patch what is in their process; words and errors go where they go elsewhere."""
+    with Workers(0) as workers:
+        assert workers.map(work, [3, 1]) == [(3, os.getpid()), (1, os.getpid())]
+        workers.map(talk, [1])
+        with pytest.raises(ValueError, match="no such number"):
+            workers.map(work, [-2])
+    out, err = capfd.readouterr()
+    assert (out, "a word" in err) == ("", True)
+
+
 def test_two_jobs_are_done_beside() -> None:
     """The same answers in the same order, from processes that stay between two calls and then end."""
     seen: list[int] = []
