@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import re
@@ -14,6 +15,8 @@ from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
 
 __all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
+
+_LONGEST = 60  # of a name that is shown again
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +246,14 @@ def find_adapter(name: str) -> AdapterEntry:
     for entry in (*OWN, *PEERS, *FAULTY):
         if entry.name == name:
             return entry
-    known = ", ".join(entry.name for entry in (*OWN, *PEERS))
-    others = f"faulty ones, or give module:Class or {PREFIX}PROGRAM ARGS"
-    raise UsageError(f"no adapter {name!r}; there are {known}, {others}")
+    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    names = [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
+    near = difflib.get_close_matches(shown, names, n=3)
+    question = f" (did you mean {' or '.join(near)}?)" if near else ""
+    raise UsageError(
+        f"no adapter {shown!r}{question}; pymllm adapters lists them, "
+        f"and module:Class or {PREFIX}PROGRAM ARGS names another one"
+    )
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:

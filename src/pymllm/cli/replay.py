@@ -17,7 +17,7 @@ from pymllm.cli.program import complain, say
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
 from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
-from pymllm.cli.values import MILLISECONDS, TOKENS
+from pymllm.cli.values import MILLISECONDS, SEED, TOKENS, Whole
 
 __all__ = ["replay_command"]
 
@@ -37,12 +37,12 @@ _TRACE_ONLY = ("block_tokens",)
 
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
 # least. Rows and requests are bounded by what a machine holds.
-_TOKENS = click.IntRange(1, 2**31 - 1)
-_PAGE = click.IntRange(1, 2**30 - 1)
-_CHECKS = click.IntRange(0, 2**31 - 1)
-_ROWS = click.IntRange(1, 65_536)
-_STATES = click.IntRange(0, 1_048_576)
-_REQUESTS = click.IntRange(1, 1_000_000)
+_TOKENS = Whole(1, 2**31 - 1)
+_PAGE = Whole(1, 2**30 - 1)
+_CHECKS = Whole(0, 2**31 - 1)
+_ROWS = Whole(1, 65_536)
+_STATES = Whole(0, 1_048_576)
+_REQUESTS = Whole(1, 1_000_000)
 
 
 @click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
@@ -72,7 +72,7 @@ _REQUESTS = click.IntRange(1, 1_000_000)
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     metavar="N",
     default=0,
     show_default=True,

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pymllm.cli.command_option import command_option
+from pymllm.cli.file_adapter import adapter_of_file, given_adapter
 from pymllm.cli.judgement import Judgement, make_text, read_program
 from pymllm.cli.options import json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.run_store import refuse_missing_folder
+from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input
 from pymllm.cli.values import Amount
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError, UsageError
@@ -35,9 +37,10 @@ _SECONDS = 60.0
 @click.option(
     "--adapter",
     metavar="NAME",
-    show_default="the one that the file names",
+    show_default="the one that the file names, if `pymllm adapters` has it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
+@command_option(multiple=False)
 @click.option(
     "-o",
     "--output",
@@ -68,6 +71,7 @@ _SECONDS = 60.0
 def shrink_command(
     file: str,
     adapter: str | None,
+    command: str | None,
     output: Path | None,
     laws: tuple[str, ...],
     seconds: float,
@@ -86,10 +90,12 @@ def shrink_command(
     What an engine does wrong, its operations alone do not show. A file of such a failure has the acts of the
     machine that drove the engine, too, and they are played and left out instead.
     """
+    given = given_adapter(adapter, command)
     history = read_program(file)
-    name = find_adapter_or_refuse(adapter or history.header.adapter).name
-    wanted = tuple(find_law_or_refuse(law).id for law in laws)
     target = output or Path(file).with_suffix(".short.jsonl")
+    refuse_own_input("--output", target, file)
+    name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
+    wanted = tuple(find_law_or_refuse(law).id for law in laws)
     refuse_missing_folder("--output", target)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.

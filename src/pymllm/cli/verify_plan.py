@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import click
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter
+from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter
+from pymllm.cli.near_names import cut, did_you_mean
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
@@ -103,8 +102,7 @@ def find_adapter_or_refuse(name: str) -> AdapterEntry:
     try:
         entry = find_adapter(name)
     except UsageError as error:
-        nearest = _nearest(name, [entry.name for entry in (*OWN, *PEERS, *FAULTY)])
-        raise click.UsageError(f"{error}{nearest}") from None
+        raise click.UsageError(f"{error}.") from None
     if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return entry
@@ -134,10 +132,8 @@ def find_law_or_refuse(id: str) -> Law:
     """Return a law; `click.UsageError` for an id that is none."""
     try:
         return find_law(id)
-    except ValueError as error:
-        raise click.UsageError(f"{error}{_nearest(id.upper(), [law.id for law in LAWS])}") from None
-
-
-def _nearest(asked: str, names: Iterable[str]) -> str:
-    found = difflib.get_close_matches(asked, list(names), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    except ValueError:
+        nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
+        raise click.UsageError(
+            f"no law {cut(id)!r}{nearest}; pymllm verify --verbose lists those of an adapter, docs/laws.md all."
+        ) from None

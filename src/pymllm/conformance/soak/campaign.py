@@ -15,6 +15,7 @@ from pathlib import Path
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
+from pymllm.conformance.machines import MACHINES
 from pymllm.conformance.runner import versions
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
@@ -22,6 +23,7 @@ from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
 from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord, build_version
 from pymllm.conformance.soak.schedule import find_places_of, plan_runs
+from pymllm.conformance.soak.sizes import SIZES
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
@@ -153,7 +155,7 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     ------
     UsageError
         It was written by another version: what it would go on with are other programs. Or several campaigns
-        are in it, or lines of one run that disagree.
+        are in it, lines of one run that disagree, or a place that no campaign has.
     TraceError, OSError
         As of `read_ledger`.
     """
@@ -168,7 +170,22 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
         raise UsageError(
             f"{folder} has lines of one run that disagree; pymllm soak merge {folder} tells them"
         )
+    _refuse_strange_places(folder, headers[0])
     return headers[0], sorted(runs, key=lambda run: run.number)
+
+
+def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
+    if header.longest < 1:
+        raise UsageError(f"{folder}: longest is {header.longest}; a run has 1 operation or more")
+    for place in header.places:
+        machines = [entry.name for entry in MACHINES.get(place.kind, ())]
+        for what, value, known in (
+            ("kind", place.kind, MACHINES),
+            ("machine", place.machine, machines),
+            ("size", place.size, SIZES),
+        ):
+            if value not in known:
+                raise UsageError(f"{folder}: a {what} is {value!r}; it must be one of {', '.join(known)}")
 
 
 def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
