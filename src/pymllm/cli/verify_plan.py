@@ -86,23 +86,28 @@ class VerifyOptions:
         return count_processes(self.jobs)
 
 
-def find_adapter_or_refuse(name: str) -> AdapterEntry:
+def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
     """Return the entry of an adapter.
 
     Parameters
     ----------
     name : str
         What the user typed: a registry name, or ``module:Class``, looked for in the current folder, too.
+    is_run : bool
+        Whether it is to run: then what it needs must be installed.
 
     Raises
     ------
     click.UsageError
-        The registry has no such name; the nearest one is named.
+        The registry has no such name; the nearest ones are named. Or a package is missing.
     """
     try:
         entry = find_adapter(name)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from None
+    missing = entry.find_missing() if is_run else None
+    if missing is not None:
+        raise click.UsageError(f"{missing}.")
     if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return entry
