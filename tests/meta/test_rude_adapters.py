@@ -49,7 +49,9 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_what_ends_a_process_has_no_verdict(way: str, tmp_path: Path) -> None:
     """Status 3, the document whole, and why nothing is known."""
     name = f"rude_adapters:{way}"
-    done = run(tmp_path, "verify", "--adapter", name, "--examples", "1", "--jobs", "1", "--timeout", "1", "--json")
+    done = run(
+        tmp_path, "verify", "--adapter", name, "--examples", "1", "--jobs", "1", "--timeout", "1", "--json"
+    )
     document = json.loads(done.stdout)
     (adapter,) = document["adapters"]
     assert (done.returncode, document["verdict"]) == (3, "unknown")
@@ -85,7 +87,9 @@ def test_a_copy_of_the_process_does_not_answer_for_it(tmp_path: Path) -> None:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_search_that_ends_early_has_no_verdict(arguments: tuple[str, ...], way: str, tmp_path: Path) -> None:
+def test_a_search_that_ends_early_has_no_verdict(
+    arguments: tuple[str, ...], way: str, tmp_path: Path
+) -> None:
     """In the middle of programs; whoever else was searched has his verdict."""
     name = f"rude_adapters:{way}"
     naming = ("--adapter", name) if arguments[0] == "soak" else (name,)
@@ -106,7 +110,9 @@ def test_a_program_that_ends_its_process_is_one_line(command: str, way: str, tmp
     assert done.stderr.startswith(f"pymllm: adapter rude_adapters:{way}: ")
 
 
-@pytest.mark.parametrize("line", ["os._exit(0)", "raise KeyboardInterrupt", "os.write(1, b'word'); sys.exit(0)"])
+@pytest.mark.parametrize(
+    "line", ["os._exit(0)", "raise KeyboardInterrupt", "os.write(1, b'word'); sys.exit(0)"]
+)
 @pytest.mark.parametrize(
     "arguments",
     [

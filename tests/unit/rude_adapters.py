@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from tiny_adapters import TinyRows
+
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import FreeRow
 from pymllm.oracle.outcomes import Done
-from tiny_adapters import TinyRows
 
 
 def raise_(error: BaseException) -> Any:

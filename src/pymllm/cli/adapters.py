@@ -30,7 +30,11 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
     NAME is a name of the list or module:Class; by default all are listed.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    entries = [find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [*OWN, *PEERS, *FAULTY]
+    entries = [find_adapter_or_refuse(name, is_run=False) for name in dict.fromkeys(names)] or [
+        *OWN,
+        *PEERS,
+        *FAULTY,
+    ]
     found = _describe_all(entries)
     say(
         json.dumps({"schema": "pymllm.adapters", "version": 1, "adapters": found}, indent=2)

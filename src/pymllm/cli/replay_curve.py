@@ -61,7 +61,11 @@ def _point_of(result: ReplayResult) -> tuple[int, int]:
 def _table(grid: ReplayGrid, page_size: int) -> str:
     caches = list(dict.fromkeys(one.plan.caches[0] for one in grid.results))
     head = ("capacity", *caches, "Belady", "unlimited", "evicted", "left out")
-    rows = [_row(grid, point, ceiling, caches) for point, ceiling in _points(grid).items() if point[0] == page_size]
+    rows = [
+        _row(grid, point, ceiling, caches)
+        for point, ceiling in _points(grid).items()
+        if point[0] == page_size
+    ]
     if not any(row[-1] != "0" for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]

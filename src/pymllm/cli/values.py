@@ -136,7 +136,11 @@ class AdapterConfig(_ConfigParam):
         except json.JSONDecodeError as error:
             self.fail(f"{cut(text)!r} is not JSON: {error.msg} at column {error.colno}.", param, ctx)
         except RecursionError:
-            self.fail(f"{cut(text)!r} is nested too deep; a configuration is one object of plain values.", param, ctx)
+            self.fail(
+                f"{cut(text)!r} is nested too deep; a configuration is one object of plain values.",
+                param,
+                ctx,
+            )
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
         return config

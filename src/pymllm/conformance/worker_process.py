@@ -77,7 +77,9 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and module.partition(".")[0] not in _KNOWN:
-            raise pickle.UnpicklingError(f"it has {module}.{name}, a class of a module that is not loaded here")
+            raise pickle.UnpicklingError(
+                f"it has {module}.{name}, a class of a module that is not loaded here"
+            )
         return super().find_class(module, name)
 
 

@@ -124,7 +124,9 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(grid.interruption, KeyboardInterrupt)
     assert [result.requests for result in grid.results] == [30]
     long = dataclasses.replace(short, mode="serial", requests=300_000)
-    monkeypatch.setattr(Workers, "map", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or [])
+    monkeypatch.setattr(
+        Workers, "map", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
+    )
     with pytest.raises(KeyboardInterrupt):
         run_grid([long], 1, "off")
 

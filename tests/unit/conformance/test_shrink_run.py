@@ -35,9 +35,7 @@ def history() -> History:
     return run_program("rows", CONFIG, PROGRAM)
 
 
-def test_what_is_found_is_told_as_it_gets_smaller(
-    history: History, tiny: str, told: list[ShrinkRun]
-) -> None:
+def test_what_is_found_is_told_as_it_gets_smaller(history: History, tiny: str, told: list[ShrinkRun]) -> None:
     """P2: first the program as it was; the answer is the smallest, and whether it shows the law again."""
     run = run_shrink(ShrinkTask(history, f"{tiny}:KeepsEntries", (), 60.0))
     lengths = [len(word.best.history) for word in told if word.best is not None]
