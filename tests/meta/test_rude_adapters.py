@@ -1,4 +1,4 @@
-"""An adapter may do anything to the process that it runs in; it cannot make a run that saw nothing end with 0."""
+"""An adapter may do anything to the process that it runs in; a run that saw nothing does not end with 0."""
 
 from __future__ import annotations
 

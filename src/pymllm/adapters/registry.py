@@ -52,8 +52,8 @@ class AdapterEntry:
             return None
         pins = "peers-older" if self.environment == "peers-older" else "peers-alone"
         return (
-            f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs it, or "
-            f"pip install -r constraints/peers.txt && pip install --no-deps -r constraints/{pins}.txt"
+            f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
+            f"it, or pip install -r constraints/peers.txt && pip install --no-deps -r constraints/{pins}.txt"
         )
 
 
@@ -346,7 +346,7 @@ def _shown(config: object) -> str:
 def _find_misfit(
     error: Exception, config: Mapping[str, object], known: Iterable[Mapping[str, object]]
 ) -> str | None:
-    """Say what a configuration lacks, and has too much, where a class looked for something that it has not."""
+    """Say what a configuration lacks, and has too much, where a class looked for what is not in it."""
     own = [dict(one) for one in known]
     lacking = error.args[0] if isinstance(error, KeyError) and error.args else None
     if lacking in config or not any(lacking in one for one in own):

@@ -92,7 +92,8 @@ class ReplayGrid:
     Parameters
     ----------
     results : tuple of ReplayResult
-        One for each cache at each point of the grid, of one run each; after an interrupt those that were done.
+        One for each cache at each point of the grid, of one run each; after an interrupt those that were
+        done.
     ceilings : tuple of Ceiling
         One for each point; after an interrupt those that were known.
     interruption : KeyboardInterrupt or None

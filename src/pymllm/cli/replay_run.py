@@ -112,8 +112,7 @@ def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = N
             break
         except CutShort as cut:
             runs.append(cut.report)
-            assert isinstance(cut.__cause__, KeyboardInterrupt)
-            interruption = cut.__cause__
+            interruption = cut.interruption
             break
     return ReplayResult(plan, len(requests), _versions(), tuple(runs), violation, interruption)
 

@@ -54,9 +54,10 @@ class Whole(_IntParam):
         """Read digits; a number below or above the bounds, however long, is refused with both."""
         text = str(value).strip()
         # Python reads no number of thousands of digits, and says so in words of its own.
-        if _DIGITS.fullmatch(text) and len(text) <= _DIGITS_MAX and self.low <= int(text) <= self.high:
-            return int(text)
-        self.fail(f"{cut(text)!r} is no whole number in {self.low}..{self.high}.", param, ctx)
+        number = int(text) if len(text) <= _DIGITS_MAX and _DIGITS.fullmatch(text) else None
+        if number is None or not self.low <= number <= self.high:
+            self.fail(f"{cut(text)!r} is no whole number in {self.low}..{self.high}.", param, ctx)
+        return number
 
 
 class TokenCount(_IntParam):

@@ -140,5 +140,6 @@ def find_law_or_refuse(id: str) -> Law:
     except ValueError:
         nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
         raise click.UsageError(
-            f"no law {cut(id)!r}{nearest}; pymllm verify --verbose lists those of an adapter, docs/laws.md all."
+            f"no law {cut(id)!r}{nearest}; pymllm verify --verbose lists those of an adapter, "
+            "docs/laws.md all."
         ) from None

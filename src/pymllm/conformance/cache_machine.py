@@ -7,8 +7,8 @@
     def test_my_cache_keeps_its_laws():
         check_adapter("my_package.my_adapter:MyAdapter")
 
-Both run the adapter in the process of the tests, where patches, a debugger and coverage see it. One that ends its
-process ends the tests with it: ``pymllm verify`` runs adapters in processes of their own, and says so.
+Both run the adapter in the process of the tests, where patches, a debugger and coverage see it. One that ends
+its process ends the tests with it: ``pymllm verify`` runs adapters in processes of their own, and says so.
 """
 
 from __future__ import annotations

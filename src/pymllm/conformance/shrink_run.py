@@ -1,7 +1,7 @@
 """A recorded program run again and made smaller, in a process that may end over it.
 
-What is found on the way is told at once: an adapter that ends its process, or a user who has waited long enough,
-loses none of it.
+What is found on the way is told at once: an adapter that ends its process, or a user who has waited long
+enough, loses none of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A process that carries out what another one sends it, until that one has nothing more or is gone.
 
 It owns nothing of its starter but one connection: not its terminal, so that Ctrl-C is the starter's business,
-and not its standard output, where only results belong. Whatever is examined is loaded and runs in such a process:
-there it may print, replace what it likes, or end the process, and whoever decides the verdict goes on, and knows.
+and not its standard output, where only results belong. Whatever is examined is loaded and runs in such a
+process: there it may print, replace what it likes, or end the process, and whoever decides the verdict goes
+on, and knows.
 """
 
 from __future__ import annotations
@@ -77,9 +78,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and module.partition(".")[0] not in _KNOWN:
-            raise pickle.UnpicklingError(
-                f"it has {module}.{name}, a class of a module that is not loaded here"
-            )
+            raise pickle.UnpicklingError(f"it has {module}.{name}, of a module that is not loaded here")
         return super().find_class(module, name)
 
 
@@ -109,7 +108,7 @@ class WorkerProcess:
             self.link.send(task)
 
     def receive(self) -> Any:
-        """Take what it has sent: an answer, `Told`, `Raised`, or `Lost`, which is also what a dead one gives."""
+        """Take what it has sent: an answer, `Told`, `Raised`, or `Lost`, which a dead one gives, too."""
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
@@ -124,7 +123,7 @@ class WorkerProcess:
         return answer
 
     def _end_dead(self) -> int:
-        """End what has closed its connection, and return the status that it ended with by itself, if it did."""
+        """End what has closed its connection, and return its status: its own, if it ended by itself."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_TICK)  # it closes the connection a moment before it is gone
         self.end(at_once=True)
@@ -152,8 +151,8 @@ class WorkerProcess:
 def _describe_death(status: int) -> str:
     if status >= 0:
         return (
-            f"the process that ran it ended with status {status} and gave no answer: the code that it ran called "
-            "os._exit, or closed its connection"
+            f"the process that ran it ended with status {status} and gave no answer: the code that it ran "
+            "called os._exit, or closed its connection"
         )
     try:
         name = signal.Signals(-status).name
@@ -199,7 +198,7 @@ def is_worker() -> bool:
 
 
 def tell(word: Any) -> None:
-    """Let whoever waits for the answer of the task at hand know something before; nothing where nobody does."""
+    """Let whoever waits for the answer of the task at hand know something before; to nobody, do nothing."""
     if _STARTER is not None:
         _STARTER.send(Told(word))
 
@@ -214,8 +213,8 @@ def serve(descriptor: int) -> None:
     """
     global _STARTER
     os.set_inheritable(descriptor, False)
-    # A Ctrl-C is not sent here, so that one is of what is examined. A function, since processes that are started
-    # from here would go on to ignore the signal.
+    # A Ctrl-C is not sent here, so that one is of what is examined. A function, since processes that are
+    # started from here would go on to ignore the signal.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     link = Connection(descriptor)
     starter = _STARTER = _Starter(link)

@@ -1,8 +1,8 @@
 """Carrying functions out over many items, in processes beside this one.
 
-Not even a single job is done in this one: what is examined may end the process that it runs in, and one that is
-gone has no verdict. Only somebody's own tests ask for no process at all, where a patch, a debugger and coverage are
-to see what happens.
+Not even a single job is done in this one: what is examined may end the process that it runs in, and one that
+is gone has no verdict. Only somebody's own tests ask for no process at all, where a patch, a debugger and
+coverage are to see what happens.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class EngineLoop(ABC, Generic[Live]):
             while self.step():
                 pass
         except KeyboardInterrupt as interruption:
-            raise CutShort(self.report()) from interruption
+            raise CutShort(self.report(), interruption) from interruption
         self.check_quiescent()
         report = self.report()
         self.evict_everything()

@@ -167,7 +167,7 @@ def replay_serially(
             if progress is not None:
                 progress(done)
     except KeyboardInterrupt as interruption:
-        raise CutShort(replay.report(perf_counter() - began)) from interruption
+        raise CutShort(replay.report(perf_counter() - began), interruption) from interruption
     replay.check_nothing_lost()
     return replay.report(perf_counter() - began)
 

@@ -64,7 +64,7 @@ def test_the_profiles_are_those_that_there_are() -> None:
 def test_a_name_that_there_is_not_is_refused(
     given: VerifyOptions, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X1: the message names it, what lists all, and the nearest; or what installs a package that is missing."""
+    """X1: the message names it, what lists all, and the nearest; or what installs a missing package."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sglang" else find(name))
     with pytest.raises(click.UsageError, match=words):

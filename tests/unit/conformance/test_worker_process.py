@@ -162,7 +162,7 @@ def test_an_answer_that_nobody_waits_for_is_dropped_in_silence(capfd: pytest.Cap
     ("item", "words"),
     [
         ("no answer", "the answer cannot be sent: stays here"),
-        ("foreign", "it has nobody_has_this.Answer, a class of a module that is not loaded here"),
+        ("foreign", "it has nobody_has_this.Answer, of a module that is not loaded here"),
         ("garbage", "sent no answer that can be read"),
         ("real-time", "was killed by signal 3"),
         ("base", "the code that was run raised KeyboardInterrupt"),

@@ -26,7 +26,7 @@ def test_an_engine_that_is_interrupted_reports_what_it_did() -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         engine.run()
     assert isinstance(caught.value, CutShort)
-    assert str(caught.value.__cause__) == "enough"
+    assert str(caught.value.interruption) == "enough"
     assert 5 <= caught.value.report.finished < 20
     assert caught.value.report.requests >= caught.value.report.finished
 
