@@ -54,9 +54,11 @@ class Whole(_IntParam):
         """Read digits; a number below or above the bounds, however long, is refused with both."""
         text = str(value).strip()
         # Python reads no number of thousands of digits, and says so in words of its own.
-        number = int(text) if len(text) <= _DIGITS_MAX and _DIGITS.fullmatch(text) else None
-        if number is None or not self.low <= number <= self.high:
+        if not _DIGITS.fullmatch(text):
             self.fail(f"{cut(text)!r} is no whole number in {self.low}..{self.high}.", param, ctx)
+        number = int(text) if len(text) <= _DIGITS_MAX else None
+        if number is None or not self.low <= number <= self.high:
+            self.fail(f"{cut(text)} is not in the range {self.low}<=x<={self.high}.", param, ctx)
         return number
 
 

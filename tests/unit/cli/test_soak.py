@@ -260,6 +260,7 @@ def test_a_ledger_that_names_a_command_starts_none(
     )
 
 
+@pytest.mark.usefixtures("work_here")
 def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
     tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
     assert resumed.exit_code == 1, resumed.stderr
 
 
+@pytest.mark.usefixtures("work_here")
 def test_an_interrupt_tells_what_there_is_and_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,10 @@ def test_a_whole_number_is_within_its_bounds(text: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         Whole(0, 10).convert(text, None, None)
     shown = text if len(text) < 60 else f"{text[:60]}... (5,000 characters)"
-    assert caught.value.message == f"{shown!r} is no whole number in 0..10."
+    is_number = text.lstrip("-").isdecimal() and text.isascii()
+    assert caught.value.message == (
+        f"{shown} is not in the range 0<=x<=10." if is_number else f"{shown!r} is no whole number in 0..10."
+    )
 
 
 def test_a_configuration_is_a_json_object() -> None:
