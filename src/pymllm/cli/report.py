@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.program import complain, say
+from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
@@ -117,6 +117,6 @@ def _trend(loaded: LoadedRuns, name: str) -> str:
     from pymllm.report.trend_text import make_text
 
     try:
-        return make_text(loaded.runs, name)
+        return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error

@@ -92,7 +92,7 @@ def shrink_command(
     """
     given = given_adapter(adapter, command)
     history = read_program(file)
-    target = output or Path(file).with_suffix(".short.jsonl")
+    target = output or _beside(Path(file))
     refuse_own_input("--output", target, file)
     name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
     wanted = tuple(find_law_or_refuse(law).id for law in laws)
@@ -114,6 +114,14 @@ def shrink_command(
     judgement = _judgement(file, name, run.result)
     say(make_text(judgement))
     return judgement.verdict.exit_status
+
+
+def _beside(file: Path) -> Path:
+    """Return where the small program goes by itself; never through a link that came with the file."""
+    target = file.with_suffix(".short.jsonl")
+    if os.path.islink(target):
+        raise click.UsageError(f"{target}: is a link, and may lead anywhere; name a file with --output.")
+    return target
 
 
 def _run(

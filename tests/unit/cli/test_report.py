@@ -62,6 +62,8 @@ def test_a_trend_is_printed(store: Path) -> None:
     result = run(store, "--trend", "mat")
     assert result.exit_code == 0
     assert result.output.startswith("match (smaller is better)\n")
+    write_run(store, HEADER, [Figure("clear\x1b[2J", 1.0, "s")])
+    assert run(store, "--trend", "clear").output.startswith("clear\\x1b[2J\n")
 
 
 @pytest.mark.parametrize(

@@ -198,14 +198,30 @@ def test_the_program_that_is_shrunk_is_never_written_over(file: str, tiny: str, 
     before = Path(file).read_bytes()
     (tmp_path / "link.jsonl").symlink_to(file)
     (tmp_path / "twin.jsonl").hardlink_to(file)
-    (tmp_path / "long.short.jsonl").symlink_to("long.jsonl")
-    for output in ([], *(["-o", str(tmp_path / it)] for it in ("long.jsonl", "link.jsonl", "twin.jsonl"))):
+    for output in (["-o", str(tmp_path / it)] for it in ("long.jsonl", "link.jsonl", "twin.jsonl")):
         result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", *output)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert f"this is {file}, which is read; name another one." in result.stderr
         assert Path(file).read_bytes() == before
     result = shrink(str(tmp_path / "link.jsonl"), "--adapter", f"{tiny}:KeepsEntries", "-o", file)
     assert (result.exit_code, Path(file).read_bytes()) == (2, before)
+
+
+def test_nothing_is_written_through_a_link_that_came_with_the_file(
+    file: str, tiny: str, tmp_path: Path
+) -> None:
+    """It may lead to any file of the user; where the user names it, it is meant."""
+    (tmp_path / "mine").write_text("mine", encoding="utf-8")
+    link = tmp_path / "long.short.jsonl"
+    for target in ("mine", "nothing", "long.jsonl"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        result = shrink(file, "--adapter", f"{tiny}:KeepsEntries")
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert f"{link}: is a link, and may lead anywhere; name a file with --output." in result.stderr
+    assert (tmp_path / "mine").read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "nothing").exists()
+    assert shrink(file, "--adapter", f"{tiny}:KeepsEntries", "-o", str(tmp_path / "short")).exit_code == 1
 
 
 def test_a_file_never_says_what_code_runs(

@@ -178,6 +178,30 @@ def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
     assert ledger.read_bytes() == before
 
 
+def test_a_campaign_that_goes_on_writes_nothing_through_links(tmp_path: Path) -> None:
+    """Its folder may be anybody's, and the names of its programs can be foreseen."""
+    folder, mine = tmp_path / "c", tmp_path / "mine"
+    failing = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500)
+    assert soak(*failing, "--output", folder).exit_code == 1
+    header, *_ = (folder / FILE).read_text("utf-8").splitlines()
+    (folder / FILE).write_text(f"{header}\n", encoding="utf-8")
+    mine.write_text("mine", encoding="utf-8")
+    programs = sorted((folder / "programs").iterdir())
+    for path in programs:
+        path.unlink()
+        path.symlink_to(mine)
+    assert soak("--resume", folder, "--jobs", 1).exit_code == 1
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert all(path.is_symlink() for path in programs)
+    (folder / FILE).rename(tmp_path / FILE)
+    (folder / FILE).symlink_to(tmp_path / FILE)
+    before = (tmp_path / FILE).read_bytes()
+    result = soak("--resume", folder, "--jobs", 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "ledger.jsonl is a link that leads out of it" in result.stderr
+    assert (tmp_path / FILE).read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

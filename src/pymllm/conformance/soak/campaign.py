@@ -6,6 +6,7 @@ had: an adapter under test may hang or end its process, and a campaign of hours 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -155,10 +156,12 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     ------
     UsageError
         It was written by another version: what it would go on with are other programs. Or several campaigns
-        are in it, lines of one run that disagree, or a place that no campaign has.
+        are in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
     TraceError, OSError
         As of `read_ledger`.
     """
+    if not _stays_inside(folder / FILE, folder):
+        raise UsageError(f"{folder}: {FILE} is a link that leads out of it, and would be written to")
     headers, runs, conflicts = merge_ledgers([folder / FILE])
     if len(headers) > 1:
         raise UsageError(
@@ -172,6 +175,11 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
         )
     _refuse_strange_places(folder, headers[0])
     return headers[0], sorted(runs, key=lambda run: run.number)
+
+
+def _stays_inside(path: Path, folder: Path) -> bool:
+    """Tell whether what is written to a file of a campaign stays there: a folder may have come with links."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))  # circles included
 
 
 def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
@@ -356,6 +364,8 @@ class _Campaign:
     def _write(self, name: str, history: History, note: str) -> str | None:
         path = self._folder / PROGRAMS / name
         header = replace(history.header, versions=self._header.versions, note=note)
+        if not _stays_inside(path, self._folder):
+            return None
         try:
             path.parent.mkdir(exist_ok=True)
             write_history(History(header, history.steps), path)
