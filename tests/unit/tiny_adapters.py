@@ -115,6 +115,15 @@ class KeepsEntriesAndHangs(KeepsEntriesAndBreaks):
         return super().do_free_row(step, operation)
 
 
+class KeepsEntriesAndLeaves(KeepsEntriesAndBreaks):
+    """The same, and it ends its process instead of saying so."""
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        if not self.is_warm:
+            os._exit(0)
+        return super().do_free_row(step, operation)
+
+
 class FailsLate(TinyRows):
     """Writes another value where three certain entries are written at once (P3)."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import importlib.util
 import inspect
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.process.command_name import PREFIX, split_command
@@ -15,6 +18,9 @@ from pymllm.oracle.operations import KINDS
 from pymllm.torch_extra import why_no_torch
 
 __all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
+
+_LONGEST = 60  # of a name that is shown again
+_LONGEST_CONFIG = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +35,27 @@ class AdapterEntry:
         ``"module:Class"``.
     summary : str
         What it adapts.
+    package : str
+        What has to be installed for it, beyond what this package needs; empty for nothing.
+    environment : str
+        Of tox.ini, which installs that.
     """
 
     name: str
     place: str
     summary: str
+    package: str = ""
+    environment: str = ""
+
+    def find_missing(self) -> str | None:
+        """Say which package is not installed, and what brings it; ``None`` where nothing is missing."""
+        if not self.package or importlib.util.find_spec(self.package) is not None:
+            return None
+        pins = "peers-older" if self.environment == "peers-older" else "peers-alone"
+        return (
+            f"{self.name} needs {self.package}, which is not installed; tox -e {self.environment} installs "
+            f"it, or pip install -r constraints/peers.txt && pip install --no-deps -r constraints/{pins}.txt"
+        )
 
     @property
     def is_of_torch(self) -> bool:
@@ -59,7 +81,7 @@ OWN: tuple[AdapterEntry, ...] = (
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
-PEERS: tuple[AdapterEntry, ...] = (
+_PEERS = (
     AdapterEntry("sglang-radix", "pymllm.adapters.sglang_radix:SglangRadix", "sglang's RadixCache"),
     AdapterEntry(
         "sglang-unified", "pymllm.adapters.sglang_unified:SglangUnified", "sglang's unified tree in Python"
@@ -107,6 +129,12 @@ PEERS: tuple[AdapterEntry, ...] = (
         "sglang's SWATokenToKVPoolAllocator",
     ),
     AdapterEntry("sglang-rows", "pymllm.adapters.sglang_rows:SglangRows", "sglang's ReqToTokenPool"),
+)
+_OLDER = ("sglang-mamba", "sglang-swa")
+
+PEERS: tuple[AdapterEntry, ...] = tuple(
+    replace(entry, package="sglang", environment="peers-older" if entry.name in _OLDER else "peers")
+    for entry in _PEERS
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
@@ -249,9 +277,14 @@ def find_adapter(name: str) -> AdapterEntry:
     for entry in (*OWN, *PEERS, *FAULTY):
         if entry.name == name:
             return entry
-    known = ", ".join(entry.name for entry in (*OWN, *PEERS))
-    others = f"faulty ones, or give module:Class or {PREFIX}PROGRAM ARGS"
-    raise UsageError(f"no adapter {name!r}; there are {known}, {others}")
+    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    names = [entry.name for entry in (*OWN, *PEERS, *FAULTY)]
+    near = difflib.get_close_matches(shown, names, n=3)
+    question = f" (did you mean {' or '.join(near)}?)" if near else ""
+    raise UsageError(
+        f"no adapter {shown!r}{question}; pymllm adapters lists them, "
+        f"and module:Class or {PREFIX}PROGRAM ARGS names another one"
+    )
 
 
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
@@ -310,6 +343,23 @@ def make_adapter(name: str, config: Config | None = None) -> Adapter:
     except PymllmError:
         raise
     except Exception as error:
-        raise AdapterError(
-            entry.name, f"cannot be built with {chosen}: {type(error).__name__}: {error}"
-        ) from error
+        why = _find_misfit(error, chosen, adapter_class.CONFIGURATIONS) or f"{type(error).__name__}: {error}"
+        raise AdapterError(entry.name, f"cannot be built with {_shown(chosen)}: {why}") from error
+
+
+def _shown(config: object) -> str:
+    text = str(config)
+    return text if len(text) <= _LONGEST_CONFIG else f"{text[:_LONGEST_CONFIG]}..."
+
+
+def _find_misfit(
+    error: Exception, config: Mapping[str, object], known: Iterable[Mapping[str, object]]
+) -> str | None:
+    """Say what a configuration lacks, and has too much, where a class looked for what is not in it."""
+    own = [dict(one) for one in known]
+    lacking = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if lacking in config or not any(lacking in one for one in own):
+        return None
+    unknown = [key for key in config if not any(key in one for one in own)]
+    surplus = f", and no configuration of its own has {', '.join(map(repr, unknown))}" if unknown else ""
+    return f"there is no {lacking!r} in it{surplus}; one of its own is {_shown(own[0])}"

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pymllm.cli.command_option import command_option, names_of
+from pymllm.cli.near_names import cut
 from pymllm.cli.program import say
 from pymllm.cli.run_store import keep_run, refuse_unwritable_store
 from pymllm.cli.verify import refuse_unwritable_folder, verify_command
@@ -57,7 +58,8 @@ def compare_command(
     """
     names = names_of(names, commands)
     if len(set(names)) < _FEWEST:
-        raise click.UsageError(f"compares {_FEWEST} implementations or more, got {len(set(names))}.")
+        got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
+        raise click.UsageError(f"compares {_FEWEST} different implementations or more; {got}.")
     plan = VerifyOptions(adapters=names, **options)
     plan.check()
     refuse_unwritable_folder(output)

@@ -22,6 +22,7 @@ from pymllm.cli.run_store import (
     refuse_unwritable_store,
     store_option,
 )
+from pymllm.cli.values import SEED
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
@@ -50,7 +51,7 @@ _SHRINKS = 300
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     metavar="N",
     default=0,
     show_default=True,
@@ -137,16 +138,27 @@ def _refuse_beside_list(options: Mapping[str, object]) -> None:
 
 
 def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:
-    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, load_cabinet, own_cabinet
+    from pymllm.adapters.cabinet.table import find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        others = [load_cabinet(place) for place in cabinets]
+        others = [_load(place) for place in cabinets]
         cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
         return find_faults(ids, cabinet)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
+
+
+def _load(place: str) -> tuple[Fault, ...]:
+    """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
+    from pymllm.adapters.cabinet.table import load_cabinet
+    from pymllm.conformance.workers import Lost, ask
+
+    faults = ask(load_cabinet, place)
+    if isinstance(faults, Lost):
+        raise UsageError(f"cannot import {place.partition(':')[0]}: {faults.message}")
+    return faults
 
 
 def _open(path: Path) -> KeptResults:

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from pymllm.cli.values import Amount
+from pymllm.cli.values import Amount, Whole
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -45,10 +45,10 @@ progress_option = click.option(
 
 jobs_option = click.option(
     "--jobs",
-    type=click.IntRange(1, 1024),
+    type=Whole(1, 1024),
     metavar="N",
     show_default="the number of processors",
-    help="Processes; 1 works in this one.",
+    help="Processes; what is examined never runs in this one.",
 )
 """For the commands that spread their work; `count_processes` reads the value."""
 

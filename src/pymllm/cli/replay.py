@@ -17,7 +17,7 @@ from pymllm.cli.program import complain, say
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import ReplayResult
 from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
-from pymllm.cli.values import MILLISECONDS, TOKENS
+from pymllm.cli.values import MILLISECONDS, SEED, TOKENS, Whole
 
 __all__ = ["replay_command"]
 
@@ -37,12 +37,12 @@ _TRACE_ONLY = ("block_tokens",)
 
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
 # least. Rows and requests are bounded by what a machine holds.
-_TOKENS = click.IntRange(1, 2**31 - 1)
-_PAGE = click.IntRange(1, 2**30 - 1)
-_CHECKS = click.IntRange(0, 2**31 - 1)
-_ROWS = click.IntRange(1, 65_536)
-_STATES = click.IntRange(0, 1_048_576)
-_REQUESTS = click.IntRange(1, 1_000_000)
+_TOKENS = Whole(1, 2**31 - 1)
+_PAGE = Whole(1, 2**30 - 1)
+_CHECKS = Whole(0, 2**31 - 1)
+_ROWS = Whole(1, 65_536)
+_STATES = Whole(0, 1_048_576)
+_REQUESTS = Whole(1, 1_000_000)
 
 
 @click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
@@ -72,7 +72,7 @@ _REQUESTS = click.IntRange(1, 1_000_000)
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     metavar="N",
     default=0,
     show_default=True,
@@ -199,8 +199,9 @@ def replay_command(
     a table of hit rates over capacity, beside what an unlimited cache would hit, and, for a serial replay,
     what no cache of that capacity could exceed.
 
-    Ends with 0, with 1 where a law is broken, and with 2 for bad input. The fields of the JSON document
-    are explained in docs/replay.md.
+    Ends with 0, with 1 where a law is broken, and with 2 for bad input. After Ctrl-C or SIGTERM it tells what
+    was played by then, keeps no run in a store, and ends with 130 or 143. The fields of the JSON document are
+    explained in docs/replay.md.
     """
     plans = [
         ReplayPlan(page_size=page_size, capacity=capacity, **options)
@@ -219,7 +220,7 @@ def replay_command(
     from pymllm.cli.replay_run import run_plan
 
     result = run_plan(plan, progress)
-    if store is not None:
+    if store is not None and result.interruption is None:  # a figure of half a trace is no point of a trend
         from pymllm.cli.replay_document import make_document
 
         keep_run(store, make_document(result))
@@ -228,6 +229,8 @@ def replay_command(
         complain(
             f"{result.violation.law} is violated by {result.violation.cache}: {result.violation.message}"
         )
+    if result.interruption is not None:
+        raise result.interruption
     return 0 if result.violation is None else 1
 
 
@@ -247,11 +250,14 @@ def _replay_grid(plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path 
 
     grid = run_grid(plans, jobs, progress)
     document = make_grid_document(grid)
-    keep_run(store, document)
+    if grid.interruption is None:
+        keep_run(store, document)
     say(json.dumps(document, indent=2) if as_json else make_curves(grid))
     found = grid.violation
     if found is not None and as_json:
         complain(f"{found.law} is violated by {found.cache}: {found.message}")
+    if grid.interruption is not None:
+        raise grid.interruption
     return 0 if found is None else 1
 
 

@@ -11,6 +11,8 @@ from pymllm.workloads.serial import SerialReport
 
 __all__ = ["make_curves"]
 
+_UNKNOWN = "-"
+
 
 def make_curves(grid: ReplayGrid) -> str:
     """Lay a grid out as text, a table for each page size.
@@ -31,21 +33,39 @@ def make_curves(grid: ReplayGrid) -> str:
     seed = f", seed {plan.seed}" if plan.is_named else ""
     requests = max(one.requests for one in grid.results)
     parts = [f"{versions}\n{plan.mode} replay of {escaped(plan.workload)}: {requests:,} requests{seed}\n"]
-    for page_size in dict.fromkeys(ceiling.page_size for ceiling in grid.ceilings):
+    for page_size in dict.fromkeys(page_size for page_size, _ in _points(grid)):
         parts.append(f"\ntoken hit rate, pages of {page_size:,}\n\n{_table(grid, page_size)}")
     for one in grid.results:
         if one.violation is not None:
             where = f"page size {one.plan.page_size}, capacity {one.plan.capacity}"
             found = one.violation
             parts.append(f"{found.law}  VIOLATED by {found.cache} ({where})\n    {found.message}\n")
+    if grid.interruption is not None:
+        parts.append("interrupted: what has a dash was not done\n")
     return "".join(parts)
 
 
+def _points(grid: ReplayGrid) -> dict[tuple[int, int], Ceiling | None]:
+    """Return page sizes and capacities as used, each with its ceiling where that is known."""
+    points: dict[tuple[int, int], Ceiling | None] = dict.fromkeys(map(_point_of, grid.results))
+    points |= {(one.page_size, one.capacity): one for one in grid.ceilings}
+    return points
+
+
+def _point_of(result: ReplayResult) -> tuple[int, int]:
+    plan = result.plan
+    assert plan.capacity is not None  # it is settled
+    return plan.page_size, plan.capacity // plan.page_size * plan.page_size
+
+
 def _table(grid: ReplayGrid, page_size: int) -> str:
-    ceilings = [one for one in grid.ceilings if one.page_size == page_size]
     caches = list(dict.fromkeys(one.plan.caches[0] for one in grid.results))
     head = ("capacity", *caches, "Belady", "unlimited", "evicted", "left out")
-    rows = [_row(grid, ceiling, caches) for ceiling in ceilings]
+    rows = [
+        _row(grid, point, ceiling, caches)
+        for point, ceiling in _points(grid).items()
+        if point[0] == page_size
+    ]
     if not any(row[-1] != "0" for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
@@ -55,20 +75,19 @@ def _table(grid: ReplayGrid, page_size: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _row(grid: ReplayGrid, ceiling: Ceiling, caches: Sequence[str]) -> tuple[str, ...]:
-    here = {
-        one.plan.caches[0]: one
-        for one in grid.results
-        if one.plan.page_size == ceiling.page_size
-        and one.plan.capacity is not None
-        and one.plan.capacity // one.plan.page_size * one.plan.page_size == ceiling.capacity
-    }
+def _row(
+    grid: ReplayGrid, point: tuple[int, int], ceiling: Ceiling | None, caches: Sequence[str]
+) -> tuple[str, ...]:
+    here = {one.plan.caches[0]: one for one in grid.results if _point_of(one) == point}
     evicted = [run.evicted_tokens for one in here.values() for run in one.runs]
+    belady, unlimited = (
+        (None, None) if ceiling is None else (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate)
+    )
     return (
-        f"{ceiling.capacity:,}",
-        *(_rate(here[cache]) for cache in caches),
-        "-" if ceiling.belady_hit_rate is None else _percent(ceiling.belady_hit_rate),
-        _percent(ceiling.unlimited_hit_rate),
+        f"{point[1]:,}",
+        *(_rate(here[cache]) if cache in here else _UNKNOWN for cache in caches),
+        _UNKNOWN if belady is None else _percent(belady),
+        _UNKNOWN if unlimited is None else _percent(unlimited),
         f"{max(evicted, default=0):,}",
         f"{max((_left_out(run) for one in here.values() for run in one.runs), default=0):,}",
     )

@@ -23,7 +23,7 @@ def make_document(result: ReplayResult) -> dict[str, Any]:
     Parameters
     ----------
     result : ReplayResult
-        Of a finished or broken-off replay.
+        Of a finished, broken-off or interrupted replay.
 
     Returns
     -------
@@ -49,6 +49,7 @@ def make_document(result: ReplayResult) -> dict[str, Any]:
             "asked": asked,
             "runs": list(result.runs),
             "violation": result.violation,
+            "interrupted": result.interruption is not None,
         }
     )
     return document
@@ -75,4 +76,5 @@ def make_grid_document(grid: ReplayGrid) -> dict[str, Any]:
     document["runs"] = [run for one in grid.results for run in make_document(one)["runs"]]
     document["ceilings"] = msgspec.to_builtins(list(grid.ceilings))
     document["violation"] = msgspec.to_builtins(grid.violation)
+    document["interrupted"] = grid.interruption is not None
     return document

@@ -34,19 +34,21 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGri
     plans : sequence of ReplayPlan
         Checked; they differ in page size and capacity only, and at least one.
     jobs : int
-        Processes; with one, everything happens here.
+        Processes beside this one.
     progress : str
         ``"auto"``, ``"on"`` or ``"off"``, as in `progress_bar`.
 
     Returns
     -------
     ReplayGrid
-        In the order of the plans, and of the caches of each.
+        In the order of the plans, and of the caches of each; after an interrupt what was done by then.
 
     Raises
     ------
     click.ClickException, TraceError
         As `run_plan`; and a process was lost.
+    KeyboardInterrupt
+        It came before any run was done.
 
     Notes
     -----
@@ -63,10 +65,12 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGri
     ceilings: list[_Task[Ceiling]] = [(find_ceiling, (plan, shared)) for plan in settled]
     tasks: list[_Task[object]] = [*runs, *ceilings]
     with progress_bar(progress, escaped(settled[0].workload), len(tasks), "runs") as show:
-        done = _carry_out(tasks, min(jobs, len(tasks)), show)
+        done, interruption = _carry_out(tasks, min(jobs, len(tasks)), show)
     results = tuple(one for one in done if isinstance(one, ReplayResult))
+    if interruption is not None and not results:
+        raise interruption
     found = (one for one in done if isinstance(one, Ceiling))
-    return ReplayGrid(results, tuple(_as_replayed(ceiling, results) for ceiling in found))
+    return ReplayGrid(results, tuple(_as_replayed(ceiling, results) for ceiling in found), interruption)
 
 
 def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> Ceiling:
@@ -108,18 +112,18 @@ def _as_replayed(ceiling: Ceiling, results: Sequence[ReplayResult]) -> Ceiling:
     return ceiling
 
 
-def _carry_out(tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None) -> list[object]:
-    """Return what each task returned, in their order."""
-    if jobs > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
+def _carry_out(
+    tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None
+) -> tuple[list[object], KeyboardInterrupt | None]:
+    """Return what each task returned, in their order, and the interrupt that some were lost to."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
     with Workers(jobs) as workers:
         done = workers.map(_act, tasks, show)
-    if workers.interruption is not None:
-        raise workers.interruption
-    for one in done:
-        if isinstance(one, Lost):
-            raise click.ClickException(f"a run has no result: {one.message}")
-    return done
+    if workers.interruption is None:
+        for one in done:
+            if isinstance(one, Lost):
+                raise click.ClickException(f"a run has no result: {one.message}")
+    return list(done), workers.interruption
 
 
 def _act(task: _Task[object]) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import click
+
+from pymllm.cli.near_names import cut, did_you_mean
 
 __all__ = ["NAMED_WORKLOADS", "ReplayPlan", "pick_name"]
 
@@ -175,18 +176,13 @@ def pick_name(asked: str, names: Iterable[str], what: str) -> str:
     known = sorted(names)
     if asked not in known:
         raise click.UsageError(
-            f"there is no {what} {asked!r}{_nearest(asked, known)}; give one of {', '.join(known)}."
+            f"there is no {what} {cut(asked)!r}{did_you_mean(asked, known)}; give one of {', '.join(known)}."
         )
     return asked
 
 
 def _no_such_workload(asked: str) -> str:
     return (
-        f"{asked!r} is no file and no workload{_nearest(asked, NAMED_WORKLOADS)}; "
+        f"{cut(asked)!r} is no file and no workload{did_you_mean(asked, NAMED_WORKLOADS)}; "
         f"give a trace file or one of {', '.join(NAMED_WORKLOADS)}."
     )
-
-
-def _nearest(asked: str, names: Iterable[str]) -> str:
-    found = difflib.get_close_matches(asked, names, n=1)
-    return f" (did you mean {found[0]}?)" if found else ""

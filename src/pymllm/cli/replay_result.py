@@ -46,9 +46,11 @@ class ReplayResult:
     versions : dict
         Of whatever the numbers depend on, by name.
     runs : tuple of EngineReport or SerialReport
-        One per cache that ran to its end.
+        One per cache that ran to its end, and, where an interrupt ended one, that one as far as it came.
     violation : Violation or None
         What ended the run after those.
+    interruption : KeyboardInterrupt or None
+        What ended the last of them early.
     """
 
     plan: ReplayPlan
@@ -56,6 +58,7 @@ class ReplayResult:
     versions: dict[str, str]
     runs: tuple[EngineReport | SerialReport, ...]
     violation: Violation | None = None
+    interruption: KeyboardInterrupt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,17 @@ class ReplayGrid:
     Parameters
     ----------
     results : tuple of ReplayResult
-        One for each cache at each point of the grid, of one run each.
+        One for each cache at each point of the grid, of one run each; after an interrupt those that were
+        done.
     ceilings : tuple of Ceiling
-        One for each point.
+        One for each point; after an interrupt those that were known.
+    interruption : KeyboardInterrupt or None
+        What ended it early.
     """
 
     results: tuple[ReplayResult, ...]
     ceilings: tuple[Ceiling, ...]
+    interruption: KeyboardInterrupt | None = None
 
     @property
     def violation(self) -> Violation | None:

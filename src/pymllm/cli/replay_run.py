@@ -18,6 +18,7 @@ from pymllm.cli.replay_plan import ReplayPlan, pick_name
 from pymllm.cli.replay_result import ReplayResult, Violation
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.block_engine import BlockEngine
+from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
 from pymllm.workloads.engine_config import BLOCKS, CACHES_OF_STATES
 from pymllm.workloads.engine_pools import CACHE_MAKERS
@@ -83,7 +84,7 @@ def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = N
     Returns
     -------
     ReplayResult
-        With the violation that ended it, if one did.
+        With the violation or the interrupt that ended it, if one did.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = N
         requests = load_requests(plan)
     torch.set_num_threads(1)
     runs: list[EngineReport | SerialReport] = []
-    violation = None
+    violation, interruption = None, None
     for cache in plan.caches:
         try:
             with progress_bar(progress, f"{escaped(plan.workload)} {cache}", len(requests)) as show:
@@ -109,7 +110,11 @@ def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = N
         except InvariantViolation as error:
             violation = Violation(cache, error.law, error.message)
             break
-    return ReplayResult(plan, len(requests), _versions(), tuple(runs), violation)
+        except CutShort as cut:
+            runs.append(cut.report)
+            interruption = cut.interruption
+            break
+    return ReplayResult(plan, len(requests), _versions(), tuple(runs), violation, interruption)
 
 
 def load_requests(plan: ReplayPlan) -> list[Request]:

@@ -45,6 +45,8 @@ def make_text(result: ReplayResult, *, width: int | None = None, styled: bool = 
             found = result.violation
             verdict = f"{found.law}  VIOLATED by {found.cache}\n    {found.message}"
             console.print(Text(verdict, style="bold" if styled else ""), soft_wrap=True)
+        if result.interruption is not None:
+            console.print(Text(_how_far(result), style="bold" if styled else ""), soft_wrap=True)
     # The table pads its last column, which nobody wants to see in a file.
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
@@ -54,6 +56,15 @@ def _heading(result: ReplayResult) -> str:
     versions = "  ".join(f"{name} {version}" for name, version in result.versions.items())
     seed = f", seed {plan.seed}" if plan.is_named else ""
     return f"{versions}\n{plan.mode} replay of {escaped(plan.workload)}: {result.requests:,} requests{seed}\n"
+
+
+def _how_far(result: ReplayResult) -> str:
+    """Say which column an interrupt cut short, and what was not begun."""
+    last = result.runs[-1]
+    ended = last.requests + last.skipped if isinstance(last, SerialReport) else last.finished + last.rejected
+    left = result.plan.caches[len(result.runs) :]
+    unplayed = f"; not played: {', '.join(left)}" if left else ""
+    return f"interrupted: {last.config.cache} after {ended:,} of {result.requests:,} requests{unplayed}"
 
 
 def _table(result: ReplayResult) -> Table:

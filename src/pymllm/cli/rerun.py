@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,10 +19,13 @@ from pymllm.cli.program import say
 from pymllm.cli.run_store import refuse_own_input
 from pymllm.cli.values import CONFIG
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
-from pymllm.errors import UsageError
+from pymllm.errors import AdapterError, UsageError
 from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.timing import Timing
-from pymllm.oracle.history import Config
+from pymllm.oracle.history import Config, History
+
+if TYPE_CHECKING:
+    from pymllm.conformance.rerun import RerunResult
 
 __all__ = ["rerun_command"]
 
@@ -47,6 +51,25 @@ class _Instruments:
             OperationRow(name, not is_done, *astuple(histogram.summary()))
             for (name, is_done), histogram in sorted(self._timing.histograms.items())
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a process beside this one is to run again."""
+
+    history: History
+    adapter: str
+    config: Config | None
+    record: Path | None
+    is_timed: bool
+
+    def carry_out(self) -> tuple[RerunResult, tuple[OperationRow, ...] | None]:
+        """Run it, and return what it came to, with the times of its operations."""
+        from pymllm.conformance.rerun import rerun_history
+
+        instruments = _Instruments(self.record, self.is_timed)
+        load_or_refuse(self.adapter)
+        return rerun_history(self.history, self.adapter, self.config, instruments.wrap), instruments.times()
 
 
 @click.command("rerun", short_help="Run a recorded program again, on any implementation.")
@@ -98,21 +121,20 @@ def rerun_command(
     history = read_program(file)
     name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Not at the top: this may load torch, which --help and a mistyped option can do without.
-    from pymllm.conformance.rerun import rerun_history
-    from pymllm.conformance.time_limit import time_limit
+    # Not at the top: --help and a mistyped option can do without.
+    from pymllm.conformance.workers import Lost, ask
 
-    instruments = _Instruments(record, timing)
     try:
-        with time_limit(timeout):
-            load_or_refuse(name)
-            result = rerun_history(history, name, config, instruments.wrap)
+        answer = ask(_Task.carry_out, _Task(history, name, config, record, timing), timeout)
     except UsageError as error:
         raise click.UsageError(f"{file}: {error}.") from error
     except OSError as error:
         if record is None or error.filename not in (str(record), record):
             raise
         raise click.UsageError(f"--record {record}: {error.strerror or error}.") from error
+    if isinstance(answer, Lost):
+        raise AdapterError(name, answer.message)
+    result, times = answer
     judgement = Judgement(
         "rerun",
         file,
@@ -123,7 +145,7 @@ def rerun_command(
         result.violation,
         result.misfit,
         tuple(now.number for _, now in result.differences),
-        instruments.times(),
+        times,
     )
     say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
     return judgement.verdict.exit_status

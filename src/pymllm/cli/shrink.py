@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +20,12 @@ from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input
 from pymllm.cli.values import Amount
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
-from pymllm.errors import UsageError
+from pymllm.errors import AdapterError, UsageError
 from pymllm.oracle.history import History, write_history
 
 if TYPE_CHECKING:
-    from pymllm.conformance.acting import FoundViolation
     from pymllm.conformance.rerun import RerunResult
-    from pymllm.conformance.scenario import Scenario
-    from pymllm.conformance.shrinker import ShrinkProgress
+    from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask
 
 __all__ = ["shrink_command"]
 
@@ -99,22 +98,22 @@ def shrink_command(
     wanted = tuple(find_law_or_refuse(law).id for law in laws)
     refuse_missing_folder("--output", target)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    load_or_refuse(name)
-    # Not at the top: this may load torch, which --help and a mistyped option can do without.
-    from pymllm.conformance.time_limit import time_limit
+    # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
+    from pymllm.conformance.shrink_run import ShrinkTask
 
-    with time_limit(timeout):
-        scenario = _find_scenario(history, file)
-        result = _rerun(history, name, file, has_acts=scenario is not None)
-        found = _see_again(history, name, result, scenario)
-        if found is not None:
-            return _shrink(file, found, wanted, seconds, target, as_json, progress)
-        if scenario is not None:
-            say(f"{escaped(file)}: its acts, played again on {escaped(name)}, break no law")
-        if result is None:
-            return 0
-        say(make_text(_judgement(file, name, result)))
-        return _judgement(file, name, result).verdict.exit_status
+    run, interruption = _run(file, ShrinkTask(history, name, wanted, seconds), timeout, progress)
+    if run.best is not None:
+        _tell(file, run, wanted, target, as_json)
+        if interruption is not None:
+            raise interruption
+        return 1
+    if history.header.scenario is not None:
+        say(f"{escaped(file)}: its acts, played again on {escaped(name)}, break no law")
+    if run.result is None:
+        return 0
+    judgement = _judgement(file, name, run.result)
+    say(make_text(judgement))
+    return judgement.verdict.exit_status
 
 
 def _beside(file: Path) -> Path:
@@ -125,37 +124,62 @@ def _beside(file: Path) -> Path:
     return target
 
 
-def _find_scenario(history: History, file: str) -> Scenario | None:
-    from pymllm.conformance.scenario import find_scenario
+def _run(
+    file: str, task: ShrinkTask, timeout: float, progress: str
+) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
+    """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
+    from pymllm.cli.progress import progress_bar
+    from pymllm.conformance.workers import Lost, ask
 
+    told: ShrinkRun | None = None
+    with ExitStack() as stack:
+        show: Callable[[int], None] | None = None
+
+        def hear(run: ShrinkRun) -> None:
+            nonlocal told, show
+            assert run.before is not None  # or there would be nothing to tell yet
+            assert run.best is not None
+            total = len(run.before.history)
+            if told is None:
+                show = stack.enter_context(progress_bar(progress, "shrinking", total, "operations left out"))
+            told = run
+            if show is not None:
+                show(total - len(run.best.history))
+
+        try:
+            answer = ask(_carry_out, task, timeout, hear)
+        except UsageError as error:
+            raise click.UsageError(f"{file}: {error}.") from error
+        except KeyboardInterrupt as interruption:
+            if told is None:
+                raise
+            return _seen_again(told, timeout), interruption
+    if not isinstance(answer, Lost):
+        return answer, None
+    if told is None:
+        raise AdapterError(task.adapter, answer.message)
+    complain(f"{answer.message}; this is the smallest program until then")
+    return _seen_again(told, timeout), None
+
+
+def _carry_out(task: ShrinkTask) -> ShrinkRun:
+    """Make a program smaller, in a process that may end over it."""
+    from pymllm.conformance.shrink_run import run_shrink
+
+    load_or_refuse(task.adapter)
+    return run_shrink(task)
+
+
+def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
+    """Find out whether what was told last shows its law again."""
+    from pymllm.conformance.shrink_run import shows_again
+    from pymllm.conformance.workers import ask
+
+    assert run.best is not None  # it was told
     try:
-        return find_scenario(history.header)
-    except UsageError as error:
-        raise click.UsageError(f"{file}: {error}.") from error
-
-
-def _rerun(history: History, name: str, file: str, *, has_acts: bool) -> RerunResult | None:
-    """Run the operations again; ``None`` where they make no sense, and acts may show why."""
-    from pymllm.conformance.rerun import rerun_history
-
-    try:
-        return rerun_history(history, name)
-    except UsageError as error:
-        if has_acts:  # no caller may do what an engine did wrong
-            return None
-        raise click.UsageError(f"{file}: {error}.") from error
-
-
-def _see_again(
-    history: History, name: str, result: RerunResult | None, scenario: Scenario | None
-) -> FoundViolation | None:
-    """Take the violation of the operations, or else that of the acts."""
-    from pymllm.conformance.acting import FoundViolation
-    from pymllm.conformance.scenario_reduction import play_scenario
-
-    if result is not None and result.violation is not None:
-        return FoundViolation(result.history, result.violation, scenario=scenario)
-    return None if scenario is None else play_scenario(scenario, replace(history.header, adapter=name))
+        return replace(run, is_rerun=ask(shows_again, run.best, timeout) is True)
+    except KeyboardInterrupt:
+        return run
 
 
 def _judgement(file: str, name: str, result: RerunResult) -> Judgement:
@@ -164,30 +188,15 @@ def _judgement(file: str, name: str, result: RerunResult) -> Judgement:
     return Judgement("rerun", file, name, result.history, *counts, None, result.misfit, differences)
 
 
-def _shrink(
-    file: str,
-    before: FoundViolation,
-    laws: tuple[str, ...],
-    seconds: float,
-    target: Path,
-    as_json: bool,
-    progress: str,
-) -> int:
-    from pymllm.cli.progress import progress_bar
+def _tell(file: str, run: ShrinkRun, laws: tuple[str, ...], target: Path, as_json: bool) -> None:
+    """Write the smallest program, and say what it is."""
     from pymllm.cli.shrink_document import Shrunk, make_document, make_text
     from pymllm.conformance.runner import versions
     from pymllm.conformance.scenario import with_scenario
-    from pymllm.conformance.shrinker import Shrinker
 
-    interruption: KeyboardInterrupt | None = None
-    with progress_bar(progress, "shrinking", len(before.history), "operations left out") as show:
-        tell = None if show is None else _telling(show, len(before.history))
-        shrinker = Shrinker(before, seconds=seconds, laws=laws or None, on_progress=tell)
-        try:
-            shrinker.run()
-        except KeyboardInterrupt as error:
-            interruption = error
-    best = shrinker.best
+    best, before = run.best, run.before
+    assert best is not None  # a law is broken
+    assert before is not None
     if laws and best.violation.law not in laws:
         raise click.UsageError(
             f"{file}: breaks {best.violation.law}, and not {' or '.join(laws)}; name it with --law."
@@ -195,14 +204,8 @@ def _shrink(
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
     best = replace(best, history=with_scenario(History(header, best.history.steps), best.scenario))
     output = str(target) if _write(best.history, target) else None
-    budget = shrinker.budget
-    shrunk = Shrunk(
-        file, output, before, best, budget.plays, budget.seconds, dict(sorted(budget.misfits.items()))
-    )
+    shrunk = Shrunk(file, output, before, best, run.plays, run.seconds, run.misfits, run.is_rerun)
     say(json.dumps(make_document(shrunk), indent=2) if as_json else make_text(shrunk))
-    if interruption is not None:
-        raise interruption
-    return 1
 
 
 def _write(history: History, path: Path) -> bool:
@@ -213,7 +216,3 @@ def _write(history: History, path: Path) -> bool:
         complain(f"{path}: cannot be written: {error.strerror or error}")
         return False
     return True
-
-
-def _telling(show: Callable[[int], None], total: int) -> Callable[[ShrinkProgress], None]:
-    return lambda progress: show(total - progress.operations)

@@ -8,7 +8,6 @@ from typing import Any
 
 from pymllm.cli.violation_text import explain, mistake_lines
 from pymllm.conformance.acting import FoundViolation
-from pymllm.conformance.finding import make_finding
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.reduction import count_tokens
 from pymllm.oracle.history import Config, History
@@ -40,6 +39,8 @@ class Shrunk:
         That it took.
     misfits : dict of str to int
         Those of them that could not be run, by the class of the error that stopped them.
+    is_rerun : bool
+        Whether the operations of the small one, run again, break the law: who tells it does not run them.
     """
 
     file: str
@@ -49,16 +50,14 @@ class Shrunk:
     plays: int
     seconds: float
     misfits: dict[str, int] = field(default_factory=dict)
+    is_rerun: bool = False
 
     @property
     def again(self) -> str | None:
         """What to type to see the violation again; ``None`` where nothing shows it."""
-        if self.output is None:
+        if self.output is None or (not self.is_rerun and self.after.scenario is None):
             return None
-        finding = make_finding(self.after)
-        if not finding.is_rerun and finding.history.header.scenario is None:
-            return None
-        command = "rerun" if finding.is_rerun else "shrink"
+        command = "rerun" if self.is_rerun else "shrink"
         return f"pymllm {command} {quote(self.output)} --adapter {quote(self.after.history.header.adapter)}"
 
 

@@ -25,7 +25,7 @@ from pymllm.cli.run_store import (
     store_option,
 )
 from pymllm.cli.soak_plan import AUDIT, LEDGER, SoakOptions
-from pymllm.cli.values import CONFIG, Amount
+from pymllm.cli.values import CONFIG, SEED, Amount, Whole
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["soak_command"]
 
 
-def _count(most: int) -> click.IntRange:
-    return click.IntRange(1, most)
+def _count(most: int) -> Whole:
+    return Whole(1, most)
 
 
 _strict_option = click.option(
@@ -81,14 +81,14 @@ _page_option = click.option(
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     metavar="N",
     show_default="drawn",
     help="Seed of every choice.",
 )
 @click.option(
     "--run",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     metavar="SEED",
     help="Play only the run with this seed, as a failure names it.",
 )

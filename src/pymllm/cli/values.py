@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.cli.near_names import cut
 from pymllm.oracle.history import Config
 from pymllm.oracle.records import decode
 
@@ -21,12 +22,44 @@ else:
     # Generic from click 8.4 on; older ones cannot be subscripted.
     _IntParam = _FloatParam = _ConfigParam = click.ParamType
 
-__all__ = ["CONFIG", "MILLISECONDS", "TOKENS", "AdapterConfig", "Amount", "Milliseconds", "TokenCount"]
+__all__ = [
+    "CONFIG",
+    "MILLISECONDS",
+    "SEED",
+    "TOKENS",
+    "AdapterConfig",
+    "Amount",
+    "Milliseconds",
+    "TokenCount",
+    "Whole",
+]
 
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _NUMBER = re.compile(r"(\d+(?:[_,]\d+)*(?:\.\d+)?)([kmg]i?)?", re.IGNORECASE | re.ASCII)
 # Slots are int32 numbers, and a pool has a page more than its size.
 _TOKENS_MAX = 2**31 - 1
+_DIGITS = re.compile(r"[+-]?\d+(_\d+)*", re.ASCII)
+_DIGITS_MAX = 100
+
+
+class Whole(_IntParam):
+    """A whole number within bounds."""
+
+    name = "integer"
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read digits; a number below or above the bounds, however long, is refused with both."""
+        text = str(value).strip()
+        # Python reads no number of thousands of digits, and says so in words of its own.
+        if not _DIGITS.fullmatch(text):
+            self.fail(f"{cut(text)!r} is no whole number in {self.low}..{self.high}.", param, ctx)
+        number = int(text) if len(text) <= _DIGITS_MAX else None
+        if number is None or not self.low <= number <= self.high:
+            self.fail(f"{cut(text)} is not in the range {self.low}<=x<={self.high}.", param, ctx)
+        return number
 
 
 class TokenCount(_IntParam):
@@ -37,11 +70,16 @@ class TokenCount(_IntParam):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read a number with an optional factor; a result below 1 or beyond int32 is refused."""
         text = str(value).strip()
-        found = _NUMBER.fullmatch(text)
+        found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS_MAX else None
         if found is None:
-            self.fail(f"{text!r} is no number of tokens; write 200000, 200k, 1.5M or 1Mi.", param, ctx)
+            self.fail(
+                f"{cut(text)!r} is no number of tokens in 1..{_TOKENS_MAX}; write 200000, 200k, 1.5M or 1Mi.",
+                param,
+                ctx,
+            )
         number, factor = found.groups(default="")
-        tokens = Decimal(re.sub("[_,]", "", number)) * _FACTORS[factor.lower()]
+        with localcontext(prec=2 * _DIGITS_MAX):  # no digit is lost
+            tokens = Decimal(re.sub("[_,]", "", number)) * _FACTORS[factor.lower()]
         if tokens != int(tokens):
             self.fail(f"{text!r} is {tokens} tokens, not a whole number.", param, ctx)
         if not 1 <= tokens <= _TOKENS_MAX:
@@ -66,7 +104,7 @@ class Milliseconds(_FloatParam):
             milliseconds = math.nan
         if not _MILLISECONDS_MIN <= milliseconds <= _MILLISECONDS_MAX:
             bounds = f"{_MILLISECONDS_MIN}..{_MILLISECONDS_MAX}"
-            self.fail(f"{value!r} is no number of milliseconds in {bounds}.", param, ctx)
+            self.fail(f"{cut(str(value))!r} is no number of milliseconds in {bounds}.", param, ctx)
         return milliseconds
 
 
@@ -75,10 +113,15 @@ class Amount(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read a number; ``nan`` is none, although no bound is above or below it."""
-        number = float(super().convert(value, param, ctx))
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
         if math.isnan(number):
-            self.fail(f"{value!r} is no number.", param, ctx)
-        return number
+            self.fail(f"{cut(str(value))!r} is no number.", param, ctx)
+        if math.isinf(number):
+            self.fail(f"{cut(str(value))!r} is not in the range {self._describe_range()}.", param, ctx)
+        return float(super().convert(number, param, ctx))
 
 
 class AdapterConfig(_ConfigParam):
@@ -90,15 +133,29 @@ class AdapterConfig(_ConfigParam):
         """Read a JSON object."""
         if isinstance(value, dict):
             return value
+        text = str(value)
         try:
-            config: Config = decode(Config, json.loads(str(value)), "it")
+            config: Config = decode(Config, json.loads(text, parse_int=_read_integer), "it")
         except json.JSONDecodeError as error:
-            self.fail(f"{value!r} is not JSON: {error.msg} at column {error.colno}.", param, ctx)
+            self.fail(f"{cut(text)!r} is not JSON: {error.msg} at column {error.colno}.", param, ctx)
+        except RecursionError:
+            self.fail(
+                f"{cut(text)!r} is nested too deep; a configuration is one object of plain values.",
+                param,
+                ctx,
+            )
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
         return config
 
 
+def _read_integer(digits: str) -> int:
+    if len(digits) > _DIGITS_MAX:
+        raise ValueError(f"it has an integer of {len(digits):,} digits; {_DIGITS_MAX} is the most")
+    return int(digits)
+
+
+SEED = Whole(0, 2**63 - 1)
 TOKENS = TokenCount()
 MILLISECONDS = Milliseconds()
 CONFIG = AdapterConfig()

@@ -23,6 +23,7 @@ from pymllm.cli.run_store import (
     refuse_unwritable_store,
     store_option,
 )
+from pymllm.cli.values import SEED, Whole
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
 from pymllm.text_file import write_text_file
 
@@ -53,14 +54,14 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=SEED,
     metavar="N",
     show_default="0; deep draws one",
     help="Seed of every choice.",
 )
 @click.option(
     "--examples",
-    type=click.IntRange(1, 10_000_000),
+    type=Whole(1, 10_000_000),
     metavar="N",
     show_default="as many as the profile has time for",
     help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import click
 
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
-from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, find_adapter, load_adapter
+from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter
+from pymllm.cli.near_names import cut, did_you_mean
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
@@ -89,24 +88,28 @@ class VerifyOptions:
         return count_processes(self.jobs)
 
 
-def find_adapter_or_refuse(name: str) -> AdapterEntry:
+def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
     """Return the entry of an adapter.
 
     Parameters
     ----------
     name : str
         What the user typed: a registry name, or ``module:Class``, looked for in the current folder, too.
+    is_run : bool
+        Whether it is to run: then what it needs must be installed.
 
     Raises
     ------
     click.UsageError
-        The registry has no such name; the nearest one is named. Or it needs torch, and there is none.
+        The registry has no such name; the nearest ones are named. Or a package is missing, torch among them.
     """
     try:
         entry = find_adapter(name)
     except UsageError as error:
-        nearest = _nearest(name, [entry.name for entry in (*OWN, *PEERS, *FAULTY)])
-        raise click.UsageError(f"{error}{nearest}") from None
+        raise click.UsageError(f"{error}.") from None
+    missing = entry.find_missing() if is_run else None
+    if missing is not None:
+        raise click.UsageError(f"{missing}.")
     if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     _refuse_without_torch(entry)
@@ -128,7 +131,7 @@ def _refuse_without_torch(*entries: AdapterEntry) -> None:
 
 
 def load_or_refuse(name: str) -> AdapterClass:
-    """Import the class of an adapter whose name was found.
+    """Import the class of an adapter whose name was found, in a process that examines it: this runs its code.
 
     Raises
     ------
@@ -137,8 +140,10 @@ def load_or_refuse(name: str) -> AdapterClass:
     AdapterError
         One of the registry's own cannot be loaded, or a program does not introduce itself.
     """
+    from pymllm.conformance.adapter_calls import load_class  # not before names are found
+
     try:
-        return load_adapter(find_adapter(name))
+        return load_class(find_adapter(name))
     except AdapterError as error:
         if ":" not in name or isinstance(error, ConversationError):
             raise
@@ -149,10 +154,9 @@ def find_law_or_refuse(id: str) -> Law:
     """Return a law; `click.UsageError` for an id that is none."""
     try:
         return find_law(id)
-    except ValueError as error:
-        raise click.UsageError(f"{error}{_nearest(id.upper(), [law.id for law in LAWS])}") from None
-
-
-def _nearest(asked: str, names: Iterable[str]) -> str:
-    found = difflib.get_close_matches(asked, list(names), n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    except ValueError:
+        nearest = did_you_mean(id.upper(), [law.id for law in LAWS], 3)
+        raise click.UsageError(
+            f"no law {cut(id)!r}{nearest}; pymllm verify --verbose lists those of an adapter, "
+            "docs/laws.md all."
+        ) from None

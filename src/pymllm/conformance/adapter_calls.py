@@ -2,7 +2,8 @@
 
 An adapter is a stranger's code and may do anything. What it raises, and that it hangs or tries to end the
 process, becomes an `AdapterError` which says in which call; only a violation that an adapter finds itself and
-a program without sense pass as they are.
+a program without sense pass as they are. In a worker that goes for every exception there is. Elsewhere, as in
+somebody's own tests, an interrupt is the user's, and what a test framework raises is its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import TypeVar
 
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import AdapterEntry, find_adapter, load_adapter, make_adapter
+from pymllm.conformance.deadline import TookTooLong
 from pymllm.conformance.time_limit import AdapterCall, HungError
+from pymllm.conformance.worker_process import is_worker
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.oracle.history import Config, History, Step
 from pymllm.oracle.operations import Operation
@@ -142,15 +145,21 @@ def answer_of(call: AdapterCall[Answer]) -> Answer:
     """
     try:
         return call.within_limit()
-    except (AdapterError, InvariantViolation, ProgramError):
+    except (AdapterError, InvariantViolation, ProgramError, TookTooLong):
         raise
     except SystemExit as error:
         raise AdapterError(call.adapter, f"{call.what()} tried to end the process, {error!r}") from error
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception | GeneratorExit) and not is_worker():
+            raise
         raise AdapterError(call.adapter, f"{call.what()} raised {describe_error(error)}") from error
 
 
 def describe_error(error: BaseException) -> str:
     """Name an error and the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} (line {frame.lineno} of {frame.filename})"
+    try:
+        words = f": {error}" if str(error) else ""
+    except Exception:  # a stranger's class may say so in code that fails, too
+        words = ", which cannot be put into words"
+    return f"{type(error).__name__}{words} (line {frame.lineno} of {frame.filename})"

@@ -6,6 +6,9 @@
 
     def test_my_cache_keeps_its_laws():
         check_adapter("my_package.my_adapter:MyAdapter")
+
+Both run the adapter in the process of the tests, where patches, a debugger and coverage see it. One that ends
+its process ends the tests with it: ``pymllm verify`` runs adapters in processes of their own, and says so.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ def cache_machine(
 
     Notes
     -----
+    The adapter runs in the process of the tests.
+
     Once a program fails, Hypothesis shrinks it for five minutes at most, most often for some seconds. To
     explain it, it would trace every line of a few hundred more, and name lines of the judge: without, a cache
     that evicts what is held took 9 and 5 s of processor time (two seeds), and not 23 and 7.
@@ -94,7 +99,7 @@ def _place_of(adapter_class: AdapterClass) -> str:
     return f"{getattr(adapter_class, '__module__', '')}:{getattr(adapter_class, '__qualname__', '')}"
 
 
-def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int = 1) -> None:
+def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int = 0) -> None:
     """Search every configuration of an adapter with every machine that can run, as ``pymllm verify`` does.
 
     Parameters
@@ -106,7 +111,7 @@ def check_adapter(adapter: str, *, examples: int = 60, seed: int = 0, jobs: int 
     seed : int
         Of every choice: equal arguments give equal programs everywhere.
     jobs : int
-        Processes.
+        Processes that run the adapter; by default it runs in this one, as this module's first lines have it.
 
     Raises
     ------

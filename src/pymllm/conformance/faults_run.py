@@ -73,7 +73,7 @@ def look_for_faults(
     plan : HuntPlan
         How thoroughly.
     jobs : int
-        Processes; 1 looks in this one.
+        Processes beside this one.
     progress : callable, optional
         As of `pymllm.conformance.runner.Progress`.
     kept : KeptResults, optional

@@ -42,7 +42,7 @@ class VerifyPlan:
     examples : int or None
         Programs per machine and configuration instead of the profile's time; the same on every machine.
     jobs : int
-        Processes.
+        Processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`.
     timeout : float
         Most seconds for one call of an adapter; 0 for no limit.
     is_strict : bool
@@ -93,7 +93,7 @@ def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan, spent: float 
     weights = _weigh(tasks)
     profile = plan.profile
     left = max(profile.seconds - spent, profile.seconds / 2)
-    unit = min(profile.seconds_max, left * plan.jobs / max(sum(weights), 1e-9))
+    unit = min(profile.seconds_max, left * max(plan.jobs, 1) / max(sum(weights), 1e-9))
     return [
         replace(task, plan=replace(task.plan, seconds=unit * weight))
         for task, weight in zip(tasks, weights, strict=True)

@@ -1,12 +1,15 @@
 """A process that carries out what another one sends it, until that one has nothing more or is gone.
 
 It owns nothing of its starter but one connection: not its terminal, so that Ctrl-C is the starter's business,
-and not its standard output, where only results belong.
+and not its standard output, where only results belong. Whatever is examined is loaded and runs in such a
+process: there it may print, replace what it likes, or end the process, and whoever decides the verdict goes
+on, and knows.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import pickle
 import signal
@@ -24,12 +27,14 @@ from typing import Any
 from pymllm.conformance.time_limit import call_in_progress, time_limit
 from pymllm.oracle.history import History
 
-__all__ = ["Lost", "Raised", "Task", "WorkerProcess", "serve"]
+__all__ = ["Lost", "Raised", "Task", "Told", "WorkerProcess", "is_worker", "serve", "tell"]
 
 _TICK = 0.5  # Seconds between two looks of the guard.
 _GRACE = 3.0  # Seconds that a call may go on after its alarm rang.
 _STUCK = 60.0  # Seconds until even that ends which lets nobody look.
 _PATIENCE = 5.0  # Seconds that a process has to end by itself.
+_KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
+"""Whose classes an answer may have: to read it imports no other module, for that would run its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,22 @@ class Lost:
     history: History | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a call has to say before its answer."""
+
+    word: Any
+
+
+class _Reader(pickle.Unpickler):
+    """Reads what a process sends; imports nothing for it that is not of `_KNOWN` or here already."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module not in sys.modules and module.partition(".")[0] not in _KNOWN:
+            raise pickle.UnpicklingError(f"it has {module}.{name}, of a module that is not loaded here")
+        return super().find_class(module, name)
+
+
 class WorkerProcess:
     """A process beside this one, seen from here."""
 
@@ -87,17 +108,26 @@ class WorkerProcess:
             self.link.send(task)
 
     def receive(self) -> Any:
-        """Take what it has sent: an answer, `Raised`, or `Lost`, which is also what a dead one gives."""
+        """Take what it has sent: an answer, `Told`, `Raised`, or `Lost`, which a dead one gives, too."""
         try:
             if not self.is_alive and not self.link.poll():
                 raise EOFError  # what it had started may still hold the other end
-            answer = self.link.recv()
+            answer = _Reader(io.BytesIO(self.link.recv_bytes())).load()
         except (EOFError, ConnectionError):
+            return Lost(_describe_death(self._end_dead()))
+        except Exception as error:  # somebody else wrote to the connection, or what came is not to be read
             self.end(at_once=True)
-            return Lost(_describe_death(self._process.returncode))
+            return Lost(f"the process that ran it sent no answer that can be read: {error}")
         if isinstance(answer, Lost):
             self.end(at_once=True)
         return answer
+
+    def _end_dead(self) -> int:
+        """End what has closed its connection, and return its status: its own, if it ended by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_TICK)  # it closes the connection a moment before it is gone
+        self.end(at_once=True)
+        return self._process.returncode
 
     def end(self, *, at_once: bool = False) -> None:
         """Let it go, or end it and whatever it has started.
@@ -120,9 +150,57 @@ class WorkerProcess:
 
 def _describe_death(status: int) -> str:
     if status >= 0:
-        return f"the process that ran it ended with status {status}; run it alone with --jobs 1 to see how"
-    name = signal.Signals(-status).name
-    return f"the process that ran it was killed by {name}; run it alone with --jobs 1 to see how"
+        return (
+            f"the process that ran it ended with status {status} and gave no answer: the code that it ran "
+            "called os._exit, or closed its connection"
+        )
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # a real-time signal has a number alone
+        name = f"signal {-status}"
+    return (
+        f"the process that ran it was killed by {name} and gave no answer; "
+        "with PYTHONFAULTHANDLER=1 a crash tells where on standard error"
+    )
+
+
+class _Starter:
+    """The way back to whoever started this process."""
+
+    def __init__(self, link: Connection) -> None:
+        self.lock = threading.Lock()
+        self._link = link
+        self._process = os.getpid()
+
+    def send(self, answer: Any) -> None:
+        """Send something, or say why it cannot be sent."""
+        if os.getpid() != self._process:
+            os._exit(1)  # a copy of this process, which a task forked, and which came back: two would answer
+        with self.lock:
+            self.send_last(answer)
+
+    def send_last(self, answer: Any) -> None:
+        """Send something by whoever has the lock, and may keep it."""
+        try:
+            packed = pickle.dumps(answer)
+        except Exception as error:
+            packed = pickle.dumps(Lost(f"the answer cannot be sent: {error}"))
+        with suppress(ConnectionError):  # a starter that is gone has nothing more, either
+            self._link.send_bytes(packed)
+
+
+_STARTER: _Starter | None = None
+
+
+def is_worker() -> bool:
+    """Whether this process carries out what another one sends; Ctrl-C never reaches it."""
+    return _STARTER is not None
+
+
+def tell(word: Any) -> None:
+    """Let whoever waits for the answer of the task at hand know something before; to nobody, do nothing."""
+    if _STARTER is not None:
+        _STARTER.send(Told(word))
 
 
 def serve(descriptor: int) -> None:
@@ -133,21 +211,31 @@ def serve(descriptor: int) -> None:
     descriptor : int
         Of the connection to the starter.
     """
+    global _STARTER
     os.set_inheritable(descriptor, False)
-    link, lock = Connection(descriptor), threading.Lock()
-    threading.Thread(target=_guard, args=(link, lock, os.getppid()), daemon=True).start()
+    # A Ctrl-C is not sent here, so that one is of what is examined. A function, since processes that are
+    # started from here would go on to ignore the signal.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    link = Connection(descriptor)
+    starter = _STARTER = _Starter(link)
+    threading.Thread(target=_guard, args=(starter, os.getppid()), daemon=True).start()
     while True:
         try:
             task = link.recv()
         except EOFError:
             os._exit(0)
+        except OSError:  # a task has closed the connection
+            os._exit(1)
         except Exception as error:  # the function is of a module that cannot be imported here
             answer: Any = _raised(error)
         else:
             answer = _carry_out(task)
-        sys.stdout.flush()  # what an adapter printed: the process ends without doing so
-        with lock, suppress(ConnectionError):  # a starter that is gone has nothing more, either
-            link.send(answer)
+        with suppress(Exception):  # which an adapter may have closed or replaced
+            sys.stdout.flush()  # what it printed: the process ends without doing so
+        try:
+            starter.send(answer)
+        except OSError:  # as above; the interpreter's own end could wait for a task's threads
+            os._exit(1)
 
 
 def _carry_out(task: Task) -> Any:
@@ -155,29 +243,32 @@ def _carry_out(task: Task) -> Any:
         return task.carry_out()
     except Exception as error:
         return _raised(error)
+    except BaseException as error:  # of an adapter, outside of its calls: nobody else raises one here
+        return Lost(f"the code that was run raised {type(error).__name__}: {error}")
 
 
 def _raised(error: Exception) -> Raised:
     """Pack an error with its traceback, which does not travel by itself."""
     text = "".join(traceback.format_exception(error))
-    error.add_note(text)
     try:
-        pickle.loads(pickle.dumps(error))
+        error.add_note(text)
+        is_known = type(error).__module__.partition(".")[0] in _KNOWN
+        if is_known and type(pickle.loads(pickle.dumps(error))) is type(error):
+            return Raised(error)
     except Exception:  # an error class may be written so that it cannot be made again
-        return Raised(RuntimeError(text))
-    return Raised(error)
+        pass
+    return Raised(RuntimeError(text))
 
 
-def _guard(link: Connection, lock: threading.Lock, starter: int) -> None:
+def _guard(starter: _Starter, process: int) -> None:
     """End this process once its starter is gone, or once a call has not heard its alarm."""
     looks = 0  # since a call was overdue: clocks also count time in which the whole process was stopped
     with open(os.devnull, "w") as nowhere:
-        while os.getppid() == starter:
+        while os.getppid() == process:
             call = call_in_progress()
             looks = looks + 1 if call is not None and call.seconds_left < 0 else 0
-            if call is not None and looks * _TICK > _GRACE and lock.acquire(timeout=_TICK):
-                with suppress(ConnectionError):
-                    link.send(Lost(call.describe_hang(), call.program()))
+            if call is not None and looks * _TICK > _GRACE and starter.lock.acquire(timeout=_TICK):
+                starter.send_last(Lost(call.describe_hang(), call.program()))
                 break
             faulthandler.cancel_dump_traceback_later()
             if call is not None:

@@ -1,4 +1,9 @@
-"""Carrying functions out over many items, here or in processes beside this one."""
+"""Carrying functions out over many items, in processes beside this one.
+
+Not even a single job is done in this one: what is examined may end the process that it runs in, and one that
+is gone has no verdict. Only somebody's own tests ask for no process at all, where a patch, a debugger and
+coverage are to see what happens.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,9 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pymllm.conformance.worker_process import Lost, Raised, Task, WorkerProcess
+from pymllm.conformance.worker_process import Lost, Raised, Task, Told, WorkerProcess
 
-__all__ = ["Lost", "Workers"]
+__all__ = ["Lost", "Workers", "ask"]
 
 _LOOK = 1.0  # Seconds after which to look for processes that died and left their connection to others.
 
@@ -21,12 +26,12 @@ Answer = TypeVar("Answer")
 
 
 class Workers:
-    """A number of processes that stay between two calls of `map`; with one job, this process.
+    """A number of processes that stay between two calls of `map`.
 
     Parameters
     ----------
     jobs : int
-        At least 1.
+        At least 1; with 0 everything is done in this process.
     seconds : float
         Most for one call of an adapter, as of `pymllm.conformance.time_limit`; 0 for no limit.
 
@@ -34,6 +39,8 @@ class Workers:
     ----------
     interruption : KeyboardInterrupt or None
         What ended the work early.
+    hear : callable
+        Takes what a function tells before its answer (`pymllm.conformance.worker_process.tell`).
 
     Notes
     -----
@@ -44,6 +51,7 @@ class Workers:
     def __init__(self, jobs: int, seconds: float = 0.0) -> None:
         self.jobs = jobs
         self.interruption: KeyboardInterrupt | None = None
+        self.hear: Callable[[Any], None] = lambda word: None
         self._seconds = seconds
         self._idle: list[WorkerProcess] = []
         self._busy: dict[Connection, tuple[WorkerProcess, int]] = {}
@@ -129,7 +137,7 @@ class Workers:
         self, function: Callable[[Any], Any], items: Iterable[Any], tick: Callable[[], None] | None = None
     ) -> Iterator[tuple[int, Any]]:
         tasks = (Task(function, item, self._seconds) for item in items)
-        answered = self._answer_beside(tasks, tick) if self.jobs > 1 else _answer_here(tasks)
+        answered = self._answer_beside(tasks, tick) if self.jobs else _answer_here(tasks)
         for place, answer in answered:
             if isinstance(answer, Raised):
                 raise answer.error
@@ -156,8 +164,12 @@ class Workers:
             if tick is not None:
                 tick()
             for link in ready:
-                worker, place = self._busy.pop(link)
+                worker, place = self._busy[link]
                 answer = worker.receive()
+                if isinstance(answer, Told):
+                    self.hear(answer.word)
+                    continue
+                del self._busy[link]
                 if not isinstance(answer, Lost):
                     self._idle.append(worker)
                 yield place, answer
@@ -176,3 +188,33 @@ def _answer_here(tasks: Iterable[Task]) -> Iterator[tuple[int, Any]]:
         with redirect_stdout(sys.stderr):  # what an adapter prints is no result
             answer = task.carry_out()
         yield place, answer
+
+
+def ask(
+    function: Callable[[Item], Answer],
+    item: Item,
+    seconds: float = 0.0,
+    hear: Callable[[Any], None] | None = None,
+) -> Answer | Lost:
+    """Call a function with one item in a process of its own.
+
+    Parameters
+    ----------
+    function, item
+        As of `Workers.map`.
+    seconds : float
+        As of `Workers`.
+    hear : callable, optional
+        As of `Workers`.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It came before the answer.
+    """
+    with Workers(1, seconds) as workers:
+        workers.hear = hear or workers.hear
+        (answer,) = workers.map(function, [item])
+    if workers.interruption is not None:
+        raise workers.interruption
+    return answer

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pymllm.errors import UsageError
 from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import EngineReport
 from pymllm.workloads.engine_tally import EngineTally
@@ -121,9 +122,14 @@ class EngineLoop(ABC, Generic[Live]):
         ------
         InvariantViolation
             A law is broken: by a check during the run, or by what is left at the end.
+        CutShort
+            An interrupt ended it; it has the report.
         """
-        while self.step():
-            pass
+        try:
+            while self.step():
+                pass
+        except KeyboardInterrupt as interruption:
+            raise CutShort(self.report(), interruption) from interruption
         self.check_quiescent()
         report = self.report()
         self.evict_everything()

@@ -24,6 +24,7 @@ from pymllm.mem_cache.base_prefix_cache import MatchResult, RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
 from pymllm.workloads.engine_report import CacheTime
@@ -151,6 +152,8 @@ def replay_serially(
         A law is broken: by a check during the run, or by what is left at the end (E3, E4).
     ValueError
         A size is below 1, no cache has that name, or it is one that keeps states.
+    CutShort
+        An interrupt ended it; it has the report.
 
     Notes
     -----
@@ -158,10 +161,13 @@ def replay_serially(
     """
     replay = _SerialReplay(config)
     began = perf_counter()
-    for done, request in enumerate(requests, 1):
-        replay.take(request)
-        if progress is not None:
-            progress(done)
+    try:
+        for done, request in enumerate(requests, 1):
+            replay.take(request)
+            if progress is not None:
+                progress(done)
+    except KeyboardInterrupt as interruption:
+        raise CutShort(replay.report(perf_counter() - began), interruption) from interruption
     replay.check_nothing_lost()
     return replay.report(perf_counter() - began)
 

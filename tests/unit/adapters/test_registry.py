@@ -19,6 +19,7 @@ from pymllm.adapters.registry import (
     make_adapter,
 )
 from pymllm.errors import AdapterError, UsageError
+from pymllm.oracle.history import Config
 
 STRANGER = """
 class Cache:
@@ -61,10 +62,53 @@ def test_names_are_unique() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    """X1: the error says what there is and how to name one's own."""
-    with pytest.raises(UsageError, match=r"no adapter 'raddix'; there are token-slots, .*module:Class"):
+def test_an_unknown_name_is_refused_with_the_nearest_ones() -> None:
+    """X1: the error says what lists all, and how to name one's own."""
+    with pytest.raises(UsageError) as caught:
         find_adapter("raddix")
+    assert str(caught.value) == (
+        "no adapter 'raddix' (did you mean radix?); pymllm adapters lists them, "
+        "and module:Class or command:PROGRAM ARGS names another one"
+    )
+    with pytest.raises(UsageError, match=r"^no adapter 'x{60}\.\.\.'; pymllm adapters lists them"):
+        find_adapter("x" * 5000)
+
+
+def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where it is: nothing of it is imported to see."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert find_adapter("radix").find_missing() is None
+    newer, older = (find_adapter(name).find_missing() for name in ("sglang-radix", "sglang-mamba"))
+    assert newer is not None
+    assert newer.startswith("sglang-radix needs sglang, which is not installed; tox -e peers installs it")
+    assert newer.endswith("--no-deps -r constraints/peers-alone.txt")
+    assert older is not None
+    assert older.endswith("--no-deps -r constraints/peers-older.txt")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert find_adapter("sglang-radix").find_missing() is None
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"page_size": 4},
+            "cannot be built with {'page_size': 4}: there is no 'pool' in it; one of its own is {'",
+        ),
+        (
+            {"page_size": 4, "pol": "none", "slot": 1},
+            "there is no 'pool' in it, and no configuration of its own has 'pol', 'slot'; one of its own is",
+        ),
+        ({"page_size": "x" * 999, "pool": 7}, "...: "),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_said_in_words(config: Config, words: str) -> None:
+    """What it lacks, what it has too much, and one that fits."""
+    with pytest.raises(AdapterError) as caught:
+        make_adapter("radix", config)
+    assert words in caught.value.message
+    assert "KeyError: 'pool'" not in caught.value.message
+    assert len(caught.value.message) < 1000
 
 
 def test_a_stranger_is_named_by_module_and_class(stranger: str) -> None:

@@ -60,10 +60,10 @@ def test_a_program_stands_beside_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["rows"], "compares 2 implementations or more, got 1"),
-        (["rows", "rows"], "compares 2 implementations or more, got 1"),
-        (["rows", "sglang-radixx"], "did you mean sglang-radix?"),
-        (["--command", "cat"], "compares 2 implementations or more, got 1"),
+        (["rows"], "compares 2 different implementations or more; got 1."),
+        (["rows", "rows"], "compares 2 different implementations or more; rows was named 2 times."),
+        (["rows", "sglang-radixx"], "did you mean sglang-radix or"),
+        (["--command", "cat"], "compares 2 different implementations or more; got 1."),
         (["rows", "--command", "no-such-program-here"], "no-such-program-here"),
     ],
 )

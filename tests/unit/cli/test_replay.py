@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,7 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
         (["chat", "--cache", "radx"], "no cache 'radx' (did you mean radix?)"),
         (["chat", "--mode", "cereal"], "'cereal' is not one of"),
         (["chat", "--requests", "0"], "--requests': 0 is not in the range 1<="),
-        (["chat", "--requests", "many"], "'many' is not a valid int"),
+        (["chat", "--requests", "many"], "'many' is no whole number in"),
         (["chat", "--seed", "-1"], "-1 is not in the range"),
         (["chat", "--page-size", "0"], "--page-size': 0 is not in the range"),
         (["chat", "--window", "0"], "--window': 0 is not in the range"),
@@ -287,6 +289,58 @@ def test_a_signal_ends_a_curve_and_leaves_no_process(sent: signal.Signals, statu
     assert left_of(ended.children) == []
 
 
+@contextmanager
+def ctrl_c(*arguments: object) -> Iterator[Callable[[int], None]]:
+    """A bar that somebody watches who has seen enough after five of what it counts."""
+
+    def show(done: int) -> None:
+        if done >= 5:
+            raise KeyboardInterrupt
+
+    yield show
+
+
+@pytest.mark.parametrize("mode", ["engine", "serial"])
+def test_an_interrupt_tells_what_was_played(
+    mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As text and as a document; half a trace is no figure for a store."""
+    monkeypatch.setattr("pymllm.cli.replay_run.progress_bar", ctrl_c)
+    options = ["chat", "--mode", mode, "--requests", "40", "--cache", "radix", "--cache", "chunk"]
+    result = replay(*options)
+    assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
+    last = result.stdout.splitlines()[-1]
+    assert re.fullmatch(r"interrupted: radix after \d+ of 40 requests; not played: chunk", last)
+    (tmp_path / "store").mkdir()
+    result = replay(*options, "--json", "--store", str(tmp_path / "store"))
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["interrupted"], len(document["runs"])) == (130, True, 1)
+    assert document["runs"][0]["prompt_tokens"] > 0
+    assert list((tmp_path / "store").iterdir()) == []
+    monkeypatch.undo()
+    assert json.loads(replay("chat", "--requests", "4", "--json").stdout)["interrupted"] is False
+
+
+def test_an_interrupt_of_a_curve_tells_which_points_are_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Dashes stand for what was not done."""
+    monkeypatch.setattr("pymllm.cli.replay_grid.progress_bar", ctrl_c)
+    sizes = [word for size in ("2k", "3k", "4k", "5k", "6k") for word in ("--capacity", size)]
+    options = ["chat", "--mode", "serial", "--requests", "10", *sizes, "--jobs", "1"]
+    result = replay(*options)
+    assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[-6:-1]] == ["2,000", "3,000", "4,000", "5,000", "6,000"]
+    assert [line.split()[3:5] for line in lines[-6:-1]] == [["-", "-"]] * 5  # neither ceiling
+    assert lines[-1] == "interrupted: what has a dash was not done"
+    result = replay(*options, "--json", "--store", str(tmp_path))
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["interrupted"], document["ceilings"]) == (130, True, [])
+    assert [run["config"]["capacity"] for run in document["runs"]] == [2000, 3000, 4000, 5000, 6000]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_several_capacities_make_a_curve() -> None:
     """One line each, and one document with all runs; a bad point is refused before any of them runs."""
     options = ["chat", "--mode", "serial", "--requests", "20", "--capacity", "2k", "--capacity", "8k"]
@@ -311,6 +365,7 @@ def test_equal_capacities_are_played_once() -> None:
     assert "--page-size 1 was given 2 times" in alone.stderr
 
 
+@pytest.mark.usefixtures("work_here")
 def test_a_broken_law_in_a_curve_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """The document says which, and so does the other stream."""
 

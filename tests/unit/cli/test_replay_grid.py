@@ -120,8 +120,15 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(replay_grid, "progress_bar", bar)
     short = dataclasses.replace(PLAN, caches=("radix",), capacity=3000)
+    grid = run_grid([short, dataclasses.replace(short, requests=300_000)], 2, "off")
+    assert isinstance(grid.interruption, KeyboardInterrupt)
+    assert [result.requests for result in grid.results] == [30]
+    long = dataclasses.replace(short, mode="serial", requests=300_000)
+    monkeypatch.setattr(
+        Workers, "map", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
+    )
     with pytest.raises(KeyboardInterrupt):
-        run_grid([short, dataclasses.replace(short, requests=300_000)], 2, "off")
+        run_grid([long], 1, "off")
 
 
 def test_a_process_that_is_lost_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,17 +14,26 @@ from click.testing import CliRunner, Result
 from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.cli import main
+from pymllm.conformance import workers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import run_program
 from pymllm.conformance.scenario import with_scenario
-from pymllm.conformance.shrinker import Shrinker
+from pymllm.conformance.shrink_run import shows_again
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.oracle.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
+FAULTY_ENGINE = """
+from pymllm.adapters.cabinet.planting import planted
+from pymllm.adapters.cabinet.table import PLANTED
+from pymllm.adapters.own_radix import Radix
+
+fault = planted(next(fault for fault in PLANTED if fault.id == "B10").edits)
+fault.__enter__()  # for as long as the process lives that imports this
+"""
 PROGRAM = [
     AllocRows(0),
     ReadRows(),
@@ -92,17 +102,55 @@ def test_little_time_gives_what_there_is(file: str, tiny: str) -> None:
     assert "more --seconds may find a smaller one" in result.stdout
 
 
-def test_an_interrupt_gives_what_there_is(file: str, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Printed and written before it ends with 130."""
+@pytest.mark.parametrize("again", [True, False])
+def test_an_interrupt_gives_what_there_is(
+    file: str, tiny: str, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Printed and written before it ends with 130; a second one leaves only open how to see it again."""
 
-    def interrupted(self: Shrinker) -> None:
+    @contextmanager
+    def interrupted(*arguments: str) -> Iterator[Callable[[int], None]]:
+        def show(done: int) -> None:
+            raise KeyboardInterrupt
+
+        yield show
+
+    def ask_again(*arguments: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Shrinker, "run", interrupted)
+    monkeypatch.setattr("pymllm.cli.progress.progress_bar", interrupted)
+    if not again:
+        ask = workers.ask
+        monkeypatch.setattr(
+            workers, "ask", lambda do, *rest: ask_again() if do is shows_again else ask(do, *rest)
+        )
     result = shrink(file, "--adapter", f"{tiny}:KeepsEntries")
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
     assert "    operations 7 -> 7" in result.stdout
+    assert ("    again      pymllm rerun" in result.stdout) == again
     assert len(load_history(Path(file.replace(".jsonl", ".short.jsonl")))) == 7
+
+
+def test_an_interrupt_before_anything_was_found_has_nothing_to_keep(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 130 alone."""
+
+    def ask(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "ask", ask)
+    result = shrink(file)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "pymllm: interrupted\n")
+
+
+def test_a_process_that_ends_leaves_the_smallest_until_then(file: str, tiny: str) -> None:
+    """A smaller program made the adapter end it."""
+    result = shrink(file, "--adapter", f"{tiny}:KeepsEntriesAndLeaves")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("pymllm: the process that ran it ended with status 0 and gave no answer")
+    assert result.stderr.endswith("; this is the smallest program until then\n")
+    assert "    again      pymllm rerun" in result.stdout
 
 
 def test_a_bar_can_be_shown(file: str, tiny: str) -> None:
@@ -218,18 +266,21 @@ def engine_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_what_an_engine_did_wrong_is_made_small_by_its_acts(engine_file: str, tmp_path: Path) -> None:
+def test_what_an_engine_did_wrong_is_made_small_by_its_acts(
+    engine_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """E2: the file has them, and so has the small one, which can be made smaller again."""
     short = tmp_path / "short.jsonl"
-    with planted(ENGINES_FAULT.edits):
-        result = shrink(engine_file, "-o", str(short), "--seconds", "3")
-        assert result.exit_code == 1
-        history = load_history(short)
-        assert len(history) < len(load_history(Path(engine_file)))
-        assert history.header.scenario is not None
-        again = result.stdout.splitlines()[-1]
-        assert again == f"    again      pymllm shrink {short} --adapter radix"
-        assert shrink(*again.split()[3:], "--seconds", "0.5").exit_code == 1
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "faulty_engine.py").write_text(FAULTY_ENGINE, encoding="utf-8")
+    result = shrink(engine_file, "-o", str(short), "--seconds", "3", "--adapter", "faulty_engine:Radix")
+    assert result.exit_code == 1
+    history = load_history(short)
+    assert len(history) < len(load_history(Path(engine_file)))
+    assert history.header.scenario is not None
+    again = result.stdout.splitlines()[-1]
+    assert again == f"    again      pymllm shrink {short} --adapter faulty_engine:Radix"
+    assert shrink(*again.split()[3:], "--seconds", "0.5").exit_code == 1
     sound = shrink(engine_file)
     assert (sound.exit_code, sound.stderr) == (0, "")
     assert sound.stdout.startswith(f"{engine_file}: its acts, played again on radix, break no law")

@@ -26,7 +26,9 @@ def shrunk(tiny: str) -> Shrunk:
     with pytest.raises(InvariantViolation) as caught:
         play_steps(examiner, enumerate(PROGRAM, 1))
     before = FoundViolation(examiner.history, caught.value)
-    return Shrunk("a b.jsonl", "a b.short.jsonl", before, shrink(before, plays=500), 1_234, 5.67)
+    return Shrunk(
+        "a b.jsonl", "a b.short.jsonl", before, shrink(before, plays=500), 1_234, 5.67, is_rerun=True
+    )
 
 
 def test_the_text_sets_what_is_beside_what_was(shrunk: Shrunk) -> None:

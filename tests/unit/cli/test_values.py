@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from pymllm.cli.values import CONFIG, MILLISECONDS, TOKENS, Amount
+from pymllm.cli.values import CONFIG, MILLISECONDS, TOKENS, Amount, Whole
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,8 @@ def test_token_counts_are_read_as_written(text: str, tokens: int) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' is no number of tokens; write 200000, 200k"),
+        ("", "'' is no number of tokens in 1..2147483647; write 200000, 200k"),
+        ("9" * 5000, "(5,000 characters)' is no number of tokens in 1..2147483647"),
         ("-1", "'-1' is no number"),
         ("12q", "'12q' is no number"),
         ("1__0", "'1__0' is no number"),
@@ -68,12 +69,33 @@ def test_other_milliseconds_are_refused(text: str) -> None:
         MILLISECONDS.convert(text, None, None)
 
 
-@pytest.mark.parametrize("text", ["nan", "NaN", "-0.1", "10.1", "inf", "much"])
+@pytest.mark.parametrize("text", ["nan", "NaN", "-0.1", "10.1", "inf", "much", "1e5000", "9" * 5000])
 def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
-    """X1: no bound is above or below what is no number."""
+    """X1: no bound is above or below what is no number; what was typed is said, and no more than is read."""
     assert Amount(0, 10).convert("2.5", None, None) == 2.5
-    with pytest.raises(click.BadParameter):
+    with pytest.raises(click.BadParameter) as caught:
         Amount(0, 10).convert(text, None, None)
+    assert text[:60] in caught.value.message
+    assert len(caught.value.message) < 150
+
+
+@pytest.mark.parametrize("text", ["", "1.0", "1e3", "1e5000", "x", "-1", "11", "9" * 5000, "٣"])
+def test_a_whole_number_is_within_its_bounds(text: str) -> None:
+    """X1: the value, cut, and both bounds; Python's words about digits are none of ours."""
+    assert [Whole(0, 10).convert(good, None, None) for good in ("0", " 10 ", "+7", "1_0", 3)] == [
+        0,
+        10,
+        7,
+        10,
+        3,
+    ]
+    with pytest.raises(click.BadParameter) as caught:
+        Whole(0, 10).convert(text, None, None)
+    shown = text if len(text) < 60 else f"{text[:60]}... (5,000 characters)"
+    is_number = text.lstrip("-").isdecimal() and text.isascii()
+    assert caught.value.message == (
+        f"{shown} is not in the range 0<=x<=10." if is_number else f"{shown!r} is no whole number in 0..10."
+    )
 
 
 def test_a_configuration_is_a_json_object() -> None:
@@ -88,6 +110,11 @@ def test_a_configuration_is_a_json_object() -> None:
     [
         ("page_size=4", "'page_size=4' is not JSON: Expecting value at column 1"),
         ("4", "it is 4; it must be an object"),
+        (
+            "[" * 50_000,
+            r"'\[{60}... \(50,000 characters\)' is nested too deep; a configuration is one object",
+        ),
+        (f'{{"a": {"9" * 5000}}}', "it has an integer of 5,000 digits; 100 is the most"),
         ('{"page_size": [4]}', r"it.page_size is \[4\]; it must be an integer or a string or"),
     ],
 )

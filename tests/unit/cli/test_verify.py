@@ -123,6 +123,7 @@ def test_what_is_left_unfinished_is_not_called_the_smallest(
     assert [it["smallest"] for it in document["adapters"][0]["violations"]] == [False]
 
 
+@pytest.mark.usefixtures("work_here")
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (Terminated(), 143)])
 def test_an_interrupt_prints_what_is_known(
     tiny: str, monkeypatch: pytest.MonkeyPatch, error: KeyboardInterrupt, status: int
@@ -266,10 +267,10 @@ def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--adapter", "raddix"], "no adapter 'raddix'; there are token-slots"),
+        (["--adapter", "raddix"], "no adapter 'raddix' (did you mean radix?); pymllm adapters lists"),
         (["--adapter", "raddix"], "(did you mean radix?)"),
-        (["--law", "Q9"], "no law 'Q9'; there are X1"),
-        (["--law", "r11"], "(did you mean R1?)"),
+        (["--law", "Q9"], "no law 'Q9'; pymllm verify --verbose lists"),
+        (["--law", "r11"], "(did you mean R1 or R10?)"),
         (["--adapter", "rows", "--law", "S4", "--jobs", "1"], "no adapter asked for can test S4"),
         (["--profile", "soak"], "'soak' is not one of 'dev', 'ci', 'deep'"),
         (["--seed", "-1"], "-1 is not in the range"),

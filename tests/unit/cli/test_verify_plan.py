@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,14 +45,28 @@ def test_the_profiles_are_those_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (options(adapters=("radx",)), r"no adapter 'radx'; .* \(did you mean radix\?\)"),
-        (options(adapters=("zzz",)), "no adapter 'zzz'; .*or give module:Class or command:PROGRAM ARGS$"),
-        (options(laws=("R66",)), r"no law 'R66'; .* \(did you mean R6\?\)"),
-        (options(laws=("qq",)), "no law 'qq'; .*E5$"),
+        (
+            options(adapters=("radx",)),
+            r"no adapter 'radx' \(did you mean radix\?\); pymllm adapters lists them",
+        ),
+        (
+            options(adapters=("zzz",)),
+            "no adapter 'zzz'; .*module:Class or command:PROGRAM ARGS names another one.$",
+        ),
+        (options(laws=("R66",)), r"no law 'R66' \(did you mean R6\?\); pymllm verify --verbose lists"),
+        (options(laws=("qq" * 999,)), r"no law 'q{60}... \(1,998 characters\)'; pymllm verify"),
+        (
+            options(adapters=("rows", "sglang-swa")),
+            "sglang-swa needs sglang, .*; tox -e peers-older installs it",
+        ),
     ],
 )
-def test_a_name_that_there_is_not_is_refused(given: VerifyOptions, words: str) -> None:
-    """X1: the message names it, what there is, and the nearest."""
+def test_a_name_that_there_is_not_is_refused(
+    given: VerifyOptions, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X1: the message names it, what lists all, and the nearest; or what installs a missing package."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sglang" else find(name))
     with pytest.raises(click.UsageError, match=words):
         given.check()
 

@@ -39,6 +39,25 @@ def leave(*arguments: object) -> None:
     sys.exit(3)
 
 
+def leave_off(*arguments: object) -> None:
+    raise GeneratorExit
+
+
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+class UnreadableError(Exception):
+    """Cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def fail_without_words(*arguments: object) -> None:
+    raise UnreadableError
+
+
 @pytest.mark.parametrize(
     ("act", "words"),
     [
@@ -52,6 +71,11 @@ def leave(*arguments: object) -> None:
         ),
         (lambda: close_adapter(adapter_with(close=fail)), "close raised ValueError: stuck (line "),
         (lambda: close_adapter(adapter_with(close=leave)), "close tried to end the process, SystemExit(3)"),
+        (lambda: close_adapter(adapter_with(close=leave_off)), "close raised GeneratorExit (line "),
+        (
+            lambda: close_adapter(adapter_with(close=fail_without_words)),
+            "close raised UnreadableError, which cannot be put into words (line ",
+        ),
     ],
 )
 def test_an_error_is_named_with_its_call(act: Callable[[], object], words: str) -> None:
@@ -74,6 +98,15 @@ def test_what_says_whose_fault_it_is_passes(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         apply_step(adapter_with(apply=apply), 1, Clear())
     assert caught.value is error
+
+
+def test_an_interrupt_is_the_adapters_only_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it is the user's, who waits for a call to end."""
+    with pytest.raises(KeyboardInterrupt):
+        close_adapter(adapter_with(close=interrupt))
+    monkeypatch.setattr(adapter_calls, "is_worker", lambda: True)
+    with pytest.raises(AdapterError, match="close raised KeyboardInterrupt"):
+        close_adapter(adapter_with(close=interrupt))
 
 
 def test_an_answer_comes_through(tiny: str) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from pymllm.conformance.time_limit import AdapterCall, HungError
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.worker_process import tell
+from pymllm.conformance.workers import Lost, Workers, ask
 
 
 def work(number: int) -> tuple[int, int]:
@@ -25,6 +26,13 @@ def work(number: int) -> tuple[int, int]:
 
 def group_of(item: int) -> int:
     return os.getpgrp()
+
+
+def count_down(start: int) -> str:
+    """Tell each number before the answer."""
+    for number in range(start, 0, -1):
+        tell(number)
+    return "done"
 
 
 def talk(item: int) -> None:
@@ -49,13 +57,28 @@ def hang(how: str) -> str:
     return "came back"
 
 
-def test_one_job_is_done_here() -> None:
-    """No process is started, and answers come in the order of the items."""
+def test_one_job_is_one_process_beside() -> None:
+    """It may end without taking this one along, and answers come in the order of the items."""
     seen: list[int] = []
     with Workers(1) as workers:
-        answers = workers.map(work, [3, 1, 2], seen.append)
-    assert answers == [(3, os.getpid()), (1, os.getpid()), (2, os.getpid())]
-    assert seen == [1, 2, 3]
+        first, lost, second, third = workers.map(work, [3, -1, 1, 2], seen.append)
+    assert isinstance(lost, Lost)
+    answers = [answer for answer in (first, second, third) if not isinstance(answer, Lost)]
+    assert [number for number, _ in answers] == [3, 1, 2]
+    assert os.getpid() not in {process for _, process in answers}
+    assert second[1] == third[1] != first[1]  # type: ignore[index]  # the one that was lost was replaced
+    assert seen == [1, 2, 3, 4]
+
+
+def test_without_a_job_all_is_done_here(capfd: pytest.CaptureFixture[str]) -> None:
+    """For tests, which patch what is in their process; words and errors go where they go elsewhere."""
+    with Workers(0) as workers:
+        assert workers.map(work, [3, 1]) == [(3, os.getpid()), (1, os.getpid())]
+        workers.map(talk, [1])
+        with pytest.raises(ValueError, match="no such number"):
+            workers.map(work, [-2])
+    out, err = capfd.readouterr()
+    assert (out, "a word" in err) == ("", True)
 
 
 def test_two_jobs_are_done_beside() -> None:
@@ -107,10 +130,9 @@ def test_an_interrupt_keeps_what_is_done(jobs: int) -> None:
 def test_a_call_that_hangs_is_left(jobs: int) -> None:
     """The limit is that of each call of an adapter."""
     with Workers(jobs, seconds=0.2) as workers:
-        answers = workers.map(hang, ["spins", "catches all"][:jobs])
+        answers = workers.map(hang, ["spins", "catches all"])
     assert answers[0] == "hung in a test: no answer within 0.2 s (--timeout waits longer)"
-    if jobs == 2:
-        assert answers[1] == Lost("hung in a test: no answer within 0.2 s (--timeout waits longer)")
+    assert answers[1] == Lost("hung in a test: no answer within 0.2 s (--timeout waits longer)")
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -161,7 +183,7 @@ def test_a_stream_takes_items_only_when_somebody_is_free(jobs: int) -> None:
         stream.close()
     assert sorted(item for item, _ in answered) == sorted(answer[0] for _, answer in answered)  # type: ignore[index]
     assert len(taken) <= 3 + jobs
-    assert bool(ticks) == (jobs > 1)
+    assert ticks
 
 
 def test_a_stream_ends_with_its_items_or_with_an_interrupt() -> None:
@@ -185,3 +207,23 @@ def test_an_error_of_a_stream_is_raised_where_it_is_read() -> None:
     """As of `map`."""
     with Workers(1) as workers, pytest.raises(ValueError, match="no such number"):
         list(workers.stream(work, [-2]))
+
+
+def test_a_function_may_tell_something_before_its_answer() -> None:
+    """To whoever listens; where nobody does, and here, where nobody waits, it is dropped."""
+    heard: list[int] = []
+    assert ask(count_down, 3, hear=heard.append) == "done"
+    assert heard == [3, 2, 1]
+    assert ask(count_down, 2) == "done"
+    assert count_down(2) == "done"
+
+
+def test_whoever_asks_alone_is_interrupted_or_told_of_a_loss() -> None:
+    """There is nothing else that could be kept."""
+    assert isinstance(ask(work, -1), Lost)
+
+    def interrupt(number: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(count_down, 1, hear=interrupt)

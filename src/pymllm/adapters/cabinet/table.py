@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Iterable, Sequence
 
@@ -40,6 +41,8 @@ PLANTED: tuple[Fault, ...] = tuple(
     )
 )
 """Those of the catalogue, planted by editing our classes, in the catalogue's order."""
+
+_LONGEST = 60  # of an id that is shown again
 
 
 def own_cabinet() -> tuple[Fault, ...]:
@@ -133,5 +136,7 @@ def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ..
     known = {fault.id.lower(): fault for fault in cabinet}
     for id in ids:
         if id.lower() not in known:
-            raise UsageError(f"no fault {id!r}; pymllm faults --list shows them")
+            near = difflib.get_close_matches(id.lower()[:_LONGEST], list(known), n=3)
+            question = f" (did you mean {' or '.join(known[it].id for it in near)}?)" if near else ""
+            raise UsageError(f"no fault {id[:_LONGEST]!r}{question}; pymllm faults --list shows them")
     return tuple(known[id] for id in dict.fromkeys(id.lower() for id in ids)) or tuple(cabinet)

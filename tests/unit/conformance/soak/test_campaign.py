@@ -27,6 +27,7 @@ from pymllm.oracle.verdicts import Verdict
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))
 PLAN = SoakPlan(ROWS, seed=3, operations=1_200, longest=200)
+HERE = replace(PLAN, jobs=0)  # in this process, where a test can see and change what happens
 
 
 def runs_of(folder: Path) -> list[RunRecord]:
@@ -190,7 +191,7 @@ def test_an_adapter_whose_process_dies_before_it_plays_is_told(
 ) -> None:
     """As one that does not pass its smoke test."""
     monkeypatch.setattr(campaign, "find_places_of", lambda asked: Lost("killed"))
-    report = soak(replace(PLAN, adapters=ROWS[:1]), tmp_path)
+    report = soak(replace(HERE, adapters=ROWS[:1]), tmp_path)
     assert [(it.name, it.message) for it in report.refused] == [("rows", "killed")]
     assert report.verdict() is Verdict.UNKNOWN
 
@@ -242,7 +243,7 @@ def test_programs_that_cannot_be_written_are_left_out(tmp_path: Path) -> None:
 def test_onlookers_see_the_totals(tmp_path: Path) -> None:
     """After each run."""
     seen: list[int] = []
-    soak(replace(PLAN, operations=900), tmp_path, show=lambda totals: seen.append(totals.runs))
+    soak(replace(HERE, operations=900), tmp_path, show=lambda totals: seen.append(totals.runs))
     assert seen == list(range(1, len(seen) + 1))
     assert len(seen) > 1
 
@@ -262,12 +263,12 @@ def test_an_interrupt_leaves_whole_lines(
         monkeypatch.setattr(campaign, "play_run", interrupt)
     else:
         shown = iter([None, None])
-        report = soak(PLAN, tmp_path, show=lambda totals: interrupt() if next(shown, 1) else None)
+        report = soak(HERE, tmp_path, show=lambda totals: interrupt() if next(shown, 1) else None)
         assert report.interruption is not None
         assert report.totals.runs == len(runs_of(tmp_path)) == 3
         return
     with pytest.raises(KeyboardInterrupt):
-        soak(PLAN, tmp_path)
+        soak(HERE, tmp_path)
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
