@@ -16,7 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A new room gets a line here.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
-    "text_file": (set(), set()),
+    "text_file": ({"errors"}, set()),
     # Triton only once a pool on a GPU, or a test, asks for a kernel.
     "mem_cache": ({"errors"}, {"numpy", "torch", "triton"}),
     # From the caches, core takes how arguments are read, bits are viewed and tokens hashed.
@@ -26,12 +26,25 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     # The judge shares nothing with what it judges: that independence is what it is for. It judges no files.
     "oracle": ({"errors", "text_file"}, set()),
     # msgspec reads and writes the lines of programs in other languages.
-    "adapters": ({"errors", "mem_cache", "core", "invariants", "oracle"}, {"numpy", "torch", "msgspec"}),
+    "adapters": (
+        {"errors", "text_file", "mem_cache", "core", "invariants", "oracle"},
+        {"numpy", "torch", "msgspec"},
+    ),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
     "instrument": ({"errors", "text_file", "oracle", "adapters"}, {"pynvml"}),
     "testing": ({"errors", "instrument", "oracle"}, {"torch"}),
     "conformance": (
-        {"errors", "mem_cache", "core", "invariants", "workloads", "oracle", "adapters", "instrument"},
+        {
+            "errors",
+            "text_file",
+            "mem_cache",
+            "core",
+            "invariants",
+            "workloads",
+            "oracle",
+            "adapters",
+            "instrument",
+        },
         {"numpy", "torch", "hypothesis", "psutil"},
     ),
     # Each package only where a page is made: whatever writes a run loads neither.
