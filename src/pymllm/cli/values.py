@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from decimal import Decimal
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.oracle.config_limits import check_config
 from pymllm.oracle.history import Config
 from pymllm.oracle.records import decode
+from pymllm.text_file import cut, read_json
 
 if TYPE_CHECKING:
     _IntParam = click.ParamType[int]
@@ -91,11 +92,10 @@ class AdapterConfig(_ConfigParam):
         if isinstance(value, dict):
             return value
         try:
-            config: Config = decode(Config, json.loads(str(value)), "it")
-        except json.JSONDecodeError as error:
-            self.fail(f"{value!r} is not JSON: {error.msg} at column {error.colno}.", param, ctx)
+            config: Config = decode(Config, read_json(str(value)), "it")
+            check_config(config)
         except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
+            self.fail(f"{cut(repr(value))}: {error}.", param, ctx)
         return config
 
 

@@ -1,7 +1,7 @@
 """How large what a configuration describes may be, so that nobody builds what fills the memory.
 
-A configuration comes from a file or a program that anybody may have written, and everything is built from it: the
-judge's model, and the implementation itself. Small ones find more: what is searched are collisions.
+A configuration comes from a file or a program that anybody may have written, and everything is built from it:
+the judge's model, and the implementation itself. Small ones find more: what is searched are collisions.
 """
 
 from __future__ import annotations
@@ -57,13 +57,17 @@ def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
             continue
         limit = SIZE_LIMITS.get(key)
         if limit is not None and value > limit:
-            raise ProgramError(f"the configuration's {key} is {_told(value)}; at most it is {limit:,}: {_WAY_OUT}")
+            raise ProgramError(
+                f"the configuration's {key} is {_told(value)}; at most it is {limit:,}: {_WAY_OUT}"
+            )
         if not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
             raise ProgramError(f"the configuration's {_cut(key)} is {_told(value)}; an integer has 64 bits")
     for what, keys, limit in _PRODUCTS.get(kind or "", ()):
         total = _total(config, keys)
         if total > limit:
-            raise ProgramError(f"the configuration has {_told(total)} {what}; at most it has {limit:,}: {_WAY_OUT}")
+            raise ProgramError(
+                f"the configuration has {_told(total)} {what}; at most it has {limit:,}: {_WAY_OUT}"
+            )
 
 
 def _told(value: int) -> str:
@@ -143,13 +147,9 @@ def _product(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
 
 def config_schema() -> dict[str, Any]:
     """Describe a configuration as a JSON schema: the limits that a key has by itself."""
-    integer = {"type": "integer", "minimum": -INTEGER_LIMIT, "maximum": INTEGER_LIMIT - 1}
-    others = [{"type": "string"}, {"type": "boolean"}, {"type": "null"}]
+    types = [{"type": name} for name in ("integer", "string", "boolean", "null")]
     return {
         "type": "object",
-        "properties": {
-            key: {"anyOf": [{"type": "integer", "maximum": limit}, *others]}
-            for key, limit in SIZE_LIMITS.items()
-        },
-        "additionalProperties": {"anyOf": [integer, *others]},
+        "properties": {key: {"maximum": limit} for key, limit in SIZE_LIMITS.items()},
+        "patternProperties": {"": {"anyOf": types, "minimum": -INTEGER_LIMIT, "maximum": INTEGER_LIMIT - 1}},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence

@@ -60,7 +60,7 @@ def make_judge(header: Header) -> Judge:
     Raises
     ------
     ProgramError
-        The header names no kind that there is, or its configuration lacks a size or has one that is too large.
+        The header names no kind that there is, or a size of its configuration is missing or too large.
     """
     if header.kind not in _JUDGES:
         raise ProgramError(f"kind is {header.kind!r}; it must be one of {', '.join(_JUDGES)}")

@@ -29,7 +29,7 @@ class Remainder(Set[int]):
         self.gone: set[int] = set() if gone is None else gone
 
     @classmethod
-    def _from_iterable(cls, numbers: Iterable[int]) -> Set[int]:
+    def _from_iterable(cls, numbers: Iterable[int]) -> Set[int]:  # type: ignore[override]
         """Make what comes of two sets."""
         return set(numbers)
 

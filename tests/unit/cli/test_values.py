@@ -86,7 +86,7 @@ def test_a_configuration_is_a_json_object() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("page_size=4", "'page_size=4' is not JSON: Expecting value at column 1"),
+        ("page_size=4", "'page_size=4': not JSON: Expecting value at column 1"),
         ("4", "it is 4; it must be an object"),
         ('{"page_size": [4]}', r"it.page_size is \[4\]; it must be an integer or a string or"),
     ],
