@@ -120,7 +120,7 @@ def read_lines(path: Path, *, errors: str = "strict", limit: int = RECORDS_LIMIT
         It cannot be read.
     """
     place = 0
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         number = 0
         while line := file.readline(LINE_LIMIT + 1):
             number += 1
@@ -138,7 +138,7 @@ def read_text_file(path: Path, *, errors: str = "strict", limit: int = FILE_LIMI
     """Read a file or a pipe as a whole; arguments and errors as of `read_lines`."""
     chunks: list[bytes] = []
     size = 0
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             size += len(chunk)
             if b"\0" in chunk:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class BlockModel:
 
     Attributes
     ----------
-    refs, stamps : Counter of int
+    refs, stamps : defaultdict of int to int
         By block.
     free : Remainder
         Blocks that nobody references and that are not registered.
@@ -53,8 +53,8 @@ class BlockModel:
 
     def reset(self) -> None:
         """Free every block and forget every hash."""
-        self.refs: Counter[int] = Counter()  # of what nobody asked for there is nothing
-        self.stamps: Counter[int] = Counter()
+        self.refs: defaultdict[int, int] = defaultdict(int)  # of what nobody asked for there is nothing
+        self.stamps: defaultdict[int, int] = defaultdict(int)
         self.free = Remainder(range(self.usable))
         self.hash_of: dict[int, int] = {}
         self.block_of: dict[int, int] = {}

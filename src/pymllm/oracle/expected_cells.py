@@ -139,13 +139,14 @@ class ExpectedCells(Generic[CellT]):
         InvariantViolation
             A cell holds something else; the law is the blamed one.
         """
+        known = self._may_hold
         for cell, content in found.items():
-            may_hold = self.holds(cell)
+            may_hold = known[cell] if cell in known else self.holds(cell)
             if may_hold and content not in may_hold and not _is_mixed(content, may_hold):
                 what = self._wording.format(*cell)
                 expected = " or ".join(str(_plain(one)) for one in may_hold)
                 evidence.refuse(self._law_of(cell, content), what, expected, str(_plain(content)))
-            self._may_hold[cell] = (content,)
+            known[cell] = (content,)
         evidence.count(*self._tested)
         self._forget_blame()
 

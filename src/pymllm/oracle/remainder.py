@@ -64,14 +64,9 @@ class Remainder(Set[int]):
         """Return those of some numbers that are left."""
         return {number for number in numbers if number in self}
 
-    def take(self, numbers: Sequence[int]) -> None:
-        """Let numbers go; those outside the range were never there."""
-        if not numbers:
-            return
+    def take(self, numbers: Iterable[int]) -> None:
+        """Let numbers of the range go."""
         self.gone.update(numbers)
-        whole = self.whole
-        if not (whole.start <= min(numbers) and max(numbers) < whole.stop):
-            self.gone.difference_update([number for number in numbers if number not in whole])
 
     def give(self, numbers: Iterable[int]) -> None:
         """Let numbers be there again."""

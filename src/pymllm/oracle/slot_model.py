@@ -2,7 +2,7 @@
 
 A model counts in pages and knows no slots, spans or errors. It is told what was handed out and taken
 back, and answers what is free, whose turn it is, and where halves are. It refuses nothing: whoever
-judges asks first (`PageModel.is_free`, `PageModel.next_pages`) and tells it afterwards.
+judges asks first (`PageModel.is_free`, `PageModel.lowest`) and tells it afterwards.
 """
 
 from __future__ import annotations
@@ -77,24 +77,21 @@ class PageModel:
         """Tell whether the old pages do not suffice for ``count``, so that the young ones join them."""
         return count > len(self.old)
 
-    def next_pages(self, count: int) -> set[int]:
-        """Return the pages from which the next ``count`` must come where merges are in order (A4)."""
-        return {*self.old, *self.young} if self.needs_merge(count) else {*self.old}
-
     def lowest(self, count: int) -> list[int]:
         """Return what the next ``count`` pages are where the lowest go first (A4)."""
+        gone, below = self.old.gone, self._below
+        while self._next in gone:
+            self._next += 1
         if self.needs_merge(count):
-            return sorted(self.next_pages(count))[:count]
+            old = {*below, *range(self._next, self.pages + 1)} - gone
+            return sorted(old | self.young)[:count]
         # Between two merges old pages only go, so that one sort of what came back serves them all; from the
         # next one on nothing came back. What was never handed out costs nothing, however much of it there is.
-        gone, below = self.old.gone, self._below
         if not self._is_sorted:
-            below = self._below = sorted({page for page in below if page not in gone}, reverse=True)
+            below = self._below = sorted({*below} - gone, reverse=True)
             self._is_sorted = True
         while below and below[-1] in gone:
             below.pop()
-        while self._next in gone:
-            self._next += 1
         ascending = chain(reversed(below), range(self._next, self.pages + 1))
         return list(islice((page for page in ascending if page not in gone), count))
 

@@ -97,7 +97,7 @@ def test_stamps_are_the_clock(model: BlockModel) -> None:
     model.take([4])
     assert [model.stamps[block] for block in range(6)] == [0, 5, 0, 0, 5, 0]
     model.reset()
-    assert (model.stamps, model.clock, model.free) == ({}, 0, {0, 1, 2, 3, 4, 5})
+    assert (dict(model.stamps), model.clock, model.free) == ({}, 0, {0, 1, 2, 3, 4, 5})
 
 
 def test_what_is_wrong_with_naming_a_block_is_said(model: BlockModel) -> None:
