@@ -15,7 +15,13 @@ import click
 
 from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
 from pymllm.cli.program import say
-from pymllm.cli.run_store import keep_run, refuse_missing_folder, refuse_unwritable_store, store_option
+from pymllm.cli.run_store import (
+    keep_run,
+    refuse_missing_folder,
+    refuse_own_input,
+    refuse_unwritable_store,
+    store_option,
+)
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -91,6 +97,7 @@ def faults_command(
         _refuse_beside_list({"--json": as_json, "--store": store, "--page": page, "--keep": keep})
     for name, path in (("--page", page), ("--keep", keep)):
         refuse_missing_folder(name, path)
+    refuse_own_input("--page", page, *([] if keep is None else [keep]))
     refuse_unwritable_store(store)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = _choose(ids, cabinets)

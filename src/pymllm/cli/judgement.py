@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from pymllm.cli.program import escaped
 from pymllm.cli.violation_text import explain
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.history import Config, History, load_history
@@ -120,17 +121,18 @@ def make_text(judgement: Judgement) -> str:
 
 
 def _verdict_line(judgement: Judgement) -> str:
+    adapter = escaped(judgement.adapter)  # a file may name it as it likes, a line of a verdict included
     if judgement.violation is not None:
         law = judgement.violation.law
-        return f"{law}  VIOLATED by {judgement.adapter}: {find_law(law).sentence}"
+        return f"{law}  VIOLATED by {adapter}: {find_law(law).sentence}"
     tests = sum(judgement.tests.values())
     laws = sum(count > 0 for count in judgement.tests.values())
     steps = f"{len(judgement.history):,} {'step' if len(judgement.history) == 1 else 'steps'}"
     if judgement.misfit is not None:
-        return f"unknown  {judgement.adapter} made other choices than the program builds on"
+        return f"unknown  {adapter} made other choices than the program builds on"
     if not tests:
-        return f"unknown  {steps} of {judgement.adapter} tested no law"
-    return f"holds  {steps} of {judgement.adapter}: {tests:,} tests of {laws} laws, none broken"
+        return f"unknown  {steps} of {adapter} tested no law"
+    return f"holds  {steps} of {adapter}: {tests:,} tests of {laws} laws, none broken"
 
 
 def _details(judgement: Judgement) -> list[str]:

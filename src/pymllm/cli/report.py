@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import refuse_missing_folder
+from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
@@ -55,20 +55,23 @@ def report_command(
     The page is one file that opens offline. Figures of different machines, or measured by an edited
     benchmark, are shown side by side and never compared. docs/report.md explains store, page and feeds.
     """
+    if output is None and form == "html" and trend is None:
+        output = Path("report.html")
     refuse_missing_folder("--output", output)
+    refuse_own_input("--output", output, *runs)
+    refuse_run_or_program("--output", output)
     from pymllm.report.loading import load_runs
 
     try:
         loaded = load_runs(runs)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
+    refuse_own_input("--output", output, *(it.source for it in loaded.skipped))
     _tell_of_gaps(loaded)
     if trend is not None:
         say(_trend(loaded, trend))
         return
     text = _make(loaded, form, better, title)
-    if output is None and form == "html":
-        output = Path("report.html")
     if output is None:
         say(text)
         return
@@ -114,6 +117,6 @@ def _trend(loaded: LoadedRuns, name: str) -> str:
     from pymllm.report.trend_text import make_text
 
     try:
-        return make_text(loaded.runs, name)
+        return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error

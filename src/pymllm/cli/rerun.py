@@ -10,10 +10,12 @@ from pathlib import Path
 import click
 
 from pymllm.adapters.base import Adapter
-from pymllm.cli.command_option import command_option, names_of
+from pymllm.cli.command_option import command_option
+from pymllm.cli.file_adapter import adapter_of_file, given_adapter
 from pymllm.cli.judgement import Judgement, OperationRow, make_document, make_text, read_program
 from pymllm.cli.options import json_option, timeout_option
 from pymllm.cli.program import say
+from pymllm.cli.run_store import refuse_own_input
 from pymllm.cli.values import CONFIG
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
@@ -52,7 +54,7 @@ class _Instruments:
 @click.option(
     "--adapter",
     metavar="NAME",
-    show_default="the one that the file names",
+    show_default="the one that the file names, if `pymllm adapters` has it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
 @command_option(multiple=False)
@@ -85,19 +87,16 @@ def rerun_command(
     """Run the operations of FILE again, judge every step, and compare with what was recorded.
 
     FILE holds a program as JSON lines, as `pymllm verify` writes it; outcomes may be missing. It names
-    slots and nodes by the step that gave them, so it runs on any adapter of its kind.
+    slots and nodes by the step that gave them, so it runs on any adapter of its kind. A module or a command
+    that FILE names is never run: name it with --adapter or --command.
 
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where nothing
     can be said: the adapter could not be asked, or made choices that the program does not fit.
     """
-    if adapter is not None and command is not None:
-        raise click.UsageError("--adapter and --command name one each; give one of them.")
-    if command is not None:
-        (adapter,) = names_of((), (command,))
-    if record is not None and record.resolve() == Path(file).resolve():
-        raise click.UsageError(f"--record {record}: this is the file that is run again; name another one.")
+    given = given_adapter(adapter, command)
+    refuse_own_input("--record", record, file)
     history = read_program(file)
-    name = find_adapter_or_refuse(adapter or history.header.adapter).name
+    name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this may load torch, which --help and a mistyped option can do without.
     from pymllm.conformance.rerun import rerun_history

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "keep_run",
     "refuse_missing_folder",
+    "refuse_own_input",
+    "refuse_run_or_program",
     "refuse_unwritable",
     "refuse_unwritable_store",
     "store_option",
@@ -52,6 +54,30 @@ def refuse_missing_folder(option: str, path: Path | None) -> None:
         raise click.UsageError(f"{option} {path}: there is no folder {path.parent}; make it first.")
 
 
+def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> None:
+    """Refuse a file to write, where one was asked for, that is one of those read, under whatever name.
+
+    What is no file, such as a pipe or a terminal, may be both.
+    """
+    for it in inputs:
+        if path is not None and _are_one_file(path, Path(it)):
+            raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
+
+
+def _are_one_file(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return path.is_file() and path.samefile(other)
+    return path.resolve() == other.resolve()
+
+
+def refuse_run_or_program(option: str, path: Path | None) -> None:
+    """Refuse a file to write, where one was asked for, in which there is what people keep."""
+    from pymllm.report.loading import is_run_or_program
+
+    if path is not None and is_run_or_program(path):
+        raise click.UsageError(f"{option} {path}: there is a run or a program in it; name another one.")
+
+
 def refuse_unwritable_store(store: Path | None) -> None:
     """Refuse a store that could not take a run, where one was asked for."""
     if store is not None:
@@ -62,8 +88,8 @@ def keep_run(
     store: Path | None,
     document: dict[str, Any],
     records: Iterable[Record] = (),
-    programs: Iterable[str] = (),
-    folders: Sequence[Path] = (),
+    programs: Collection[str] = (),
+    folders: Sequence[Path] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> None:
     """Write a run with a document, and say on standard error where it is.
@@ -76,10 +102,11 @@ def keep_run(
         What the command prints with ``--json``; its schema is the run's kind.
     records : iterable of Record
         More of it.
-    programs : iterable of str
+    programs : collection of str
         Files of programs that the document names, to be kept with it as far as they are there.
     folders : sequence of Path, optional
-        From which their names count, beside the working folder.
+        In which they must lie, and from which their names count; by default wherever their names say, which
+        is for a command that has just written them itself.
     versions : mapping, optional
         Of the packages involved, by default those that the document names.
 
@@ -93,13 +120,17 @@ def keep_run(
     from pymllm.report.records import Document, Program
     from pymllm.report.store import make_header, write_run
 
+    if folders is None:
+        folders = list({Path(name).parent for name in programs})
     kept = read_programs(programs, *folders)
+    for reason in kept.left_out:
+        complain(f"--store {store}: left out: {reason}")
     header = make_header(
         str(document["schema"]).removeprefix("pymllm."),
         command=_words(),
         versions=versions or document.get("versions") or {},
     )
-    found = [Document(document), *records, *(Program(name, lines) for name, lines in kept.items())]
+    found = [Document(document), *records, *(Program(name, lines) for name, lines in kept.lines.items())]
     try:
         path = write_run(store, header, found)
     except OSError as error:

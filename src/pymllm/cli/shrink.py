@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pymllm.cli.command_option import command_option
+from pymllm.cli.file_adapter import adapter_of_file, given_adapter
 from pymllm.cli.judgement import Judgement, make_text, read_program
 from pymllm.cli.options import json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.run_store import refuse_missing_folder
+from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input
 from pymllm.cli.values import Amount
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import UsageError
@@ -36,9 +38,10 @@ _SECONDS = 60.0
 @click.option(
     "--adapter",
     metavar="NAME",
-    show_default="the one that the file names",
+    show_default="the one that the file names, if `pymllm adapters` has it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
+@command_option(multiple=False)
 @click.option(
     "-o",
     "--output",
@@ -69,6 +72,7 @@ _SECONDS = 60.0
 def shrink_command(
     file: str,
     adapter: str | None,
+    command: str | None,
     output: Path | None,
     laws: tuple[str, ...],
     seconds: float,
@@ -87,10 +91,12 @@ def shrink_command(
     What an engine does wrong, its operations alone do not show. A file of such a failure has the acts of the
     machine that drove the engine, too, and they are played and left out instead.
     """
+    given = given_adapter(adapter, command)
     history = read_program(file)
-    name = find_adapter_or_refuse(adapter or history.header.adapter).name
+    target = output or _beside(Path(file))
+    refuse_own_input("--output", target, file)
+    name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
     wanted = tuple(find_law_or_refuse(law).id for law in laws)
-    target = output or Path(file).with_suffix(".short.jsonl")
     refuse_missing_folder("--output", target)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     load_or_refuse(name)
@@ -109,6 +115,14 @@ def shrink_command(
             return 0
         say(make_text(_judgement(file, name, result)))
         return _judgement(file, name, result).verdict.exit_status
+
+
+def _beside(file: Path) -> Path:
+    """Return where the small program goes by itself; never through a link that came with the file."""
+    target = file.with_suffix(".short.jsonl")
+    if target.is_symlink():
+        raise click.UsageError(f"{target}: is a link, and may lead anywhere; name a file with --output.")
+    return target
 
 
 def _find_scenario(history: History, file: str) -> Scenario | None:

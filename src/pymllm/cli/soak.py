@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.cli.command_option import command_option, names_of
+from pymllm.cli.file_adapter import is_of_registry
 from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import keep_run, refuse_missing_folder, refuse_unwritable_store, store_option
-from pymllm.cli.soak_plan import AUDIT, SoakOptions
+from pymllm.cli.run_store import (
+    keep_run,
+    refuse_missing_folder,
+    refuse_run_or_program,
+    refuse_unwritable_store,
+    store_option,
+)
+from pymllm.cli.soak_plan import AUDIT, LEDGER, SoakOptions
 from pymllm.cli.values import CONFIG, Amount
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
@@ -43,6 +52,7 @@ _page_option = click.option(
 
 @click.group("soak", invoke_without_command=True, short_help="Play long campaigns from seeds, for hours.")
 @adapters_option
+@command_option(multiple=True)
 @click.option(
     "--config",
     "configs",
@@ -104,7 +114,7 @@ _page_option = click.option(
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Go on with a campaign behind its last run.",
+    help="Go on with a campaign behind its last run; name a module or command of it with --adapter again.",
 )
 @json_option
 @store_option
@@ -119,6 +129,7 @@ def soak_command(
     store: Path | None,
     page: Path | None,
     progress: str,
+    commands: tuple[str, ...],
     **options: Any,
 ) -> int | None:
     """Play long campaigns from seeds: pools that fill, age and drain for hours, every operation judged.
@@ -133,9 +144,10 @@ def soak_command(
     """
     if context.invoked_subcommand is not None:
         return None
+    options["adapters"] = names_of(options["adapters"], commands)
     plan = SoakOptions(**options)
     plan.check()
-    refuse_missing_folder("--page", page)
+    _refuse_page(page)
     refuse_unwritable_store(store)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -143,9 +155,26 @@ def soak_command(
     _keep(report, strict, store, () if report.folder is None else (report.folder,))
     _tell(report, strict, as_json, page)
     if report.interruption is not None:
-        complain(f"go on with: pymllm soak --resume {report.folder}")
+        complain(f"go on with: {_resuming(report)}")
         raise report.interruption
     return report.verdict(strict=strict).exit_status
+
+
+def _refuse_page(page: Path | None) -> None:
+    """Refuse a page that could not be written, or would be written over what a campaign keeps."""
+    refuse_missing_folder("--page", page)
+    refuse_run_or_program("--page", page)
+    if page is not None and page.resolve().name == LEDGER:
+        raise click.UsageError(f"--page {page}: a campaign calls its ledger so; name another one.")
+
+
+def _resuming(report: SoakReport) -> str:
+    """Return the command with which a campaign goes on: what runs from outside is named again."""
+    names = dict.fromkeys(place.adapter for header in report.headers for place in header.places)
+    words = ["pymllm", "soak", "--resume", str(report.folder)]
+    for name in names:
+        words += [] if is_of_registry(name) else ["--adapter", name]
+    return shlex.join(words)
 
 
 @soak_command.command("merge", short_help="Put the ledgers of several campaigns together.")
@@ -172,7 +201,7 @@ def merge_command(
 
     A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
     """
-    refuse_missing_folder("--page", page)
+    _refuse_page(page)
     refuse_unwritable_store(store)
     from pymllm.conformance.soak.merging import merge_campaigns
 
@@ -189,13 +218,12 @@ def merge_command(
 
 def _play(options: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_display import soak_display
-    from pymllm.cli.verify_plan import find_adapter_or_refuse
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
     try:
         resumed = None if options.resume is None else load_campaign(options.resume)
-        for place in () if resumed is None else resumed[0].places:
-            find_adapter_or_refuse(place.adapter)  # a class of this folder is found again
+        if resumed is not None:
+            options.check_resumed(place.adapter for place in resumed[0].places)
         plan, folder = options.settle(resumed[0].operations if resumed is not None else None)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)

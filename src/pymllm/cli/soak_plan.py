@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.registry import OWN
+from pymllm.cli.file_adapter import adapter_of_file
 from pymllm.cli.options import count_processes
 from pymllm.cli.verify_plan import find_adapter_or_refuse
 from pymllm.oracle.history import Config
@@ -18,12 +20,13 @@ from pymllm.oracle.history import Config
 if TYPE_CHECKING:
     from pymllm.conformance.soak.campaign import SoakPlan
 
-__all__ = ["AUDIT", "AuditRate", "SoakOptions"]
+__all__ = ["AUDIT", "LEDGER", "AuditRate", "SoakOptions"]
 
 _SEED_STOP = 2**32
 _MINUTES = 10.0
 _LONGEST = 50_000
-_LEDGER = "ledger.jsonl"
+LEDGER = "ledger.jsonl"
+"""As `pymllm.conformance.soak.ledger.FILE`, which is not loaded for a mistyped option."""
 
 if TYPE_CHECKING:
     _IntParam = click.ParamType[int]
@@ -59,7 +62,8 @@ class SoakOptions:
     Parameters
     ----------
     adapters : tuple of str
-        Registry names or ``module:Class``; empty for our own classes.
+        Registry names or ``module:Class``; empty for our own classes. Of a campaign that goes on, those that
+        may run although the ledger names them.
     configs : tuple of dict
         Only these configurations.
     machine : str or None
@@ -110,7 +114,6 @@ class SoakOptions:
         if self.resume is None:
             return
         given = {
-            "--adapter": self.adapters,
             "--config": self.configs,
             "--machine": self.machine,
             "--seed": self.seed,
@@ -123,8 +126,31 @@ class SoakOptions:
         for option, value in given.items():
             if value not in (None, ()):
                 raise click.UsageError(f"{option}: a campaign that goes on has its own; leave it away.")
-        if not (self.resume / _LEDGER).is_file():
-            raise click.UsageError(f"--resume {self.resume}: there is no {_LEDGER} in it.")
+        if not (self.resume / LEDGER).is_file():
+            raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
+
+    def check_resumed(self, adapters: Iterable[str]) -> None:
+        """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself.
+
+        Parameters
+        ----------
+        adapters : iterable of str
+            Those of the campaign that is to go on.
+
+        Raises
+        ------
+        click.UsageError
+            One of them is code that the options do not name, or they name one that is none of them.
+        """
+        known = dict.fromkeys(adapters)
+        for name in self.adapters:
+            if name not in known:
+                played = ", ".join(known) or "no adapter"
+                raise click.UsageError(
+                    f"--adapter {name}: the campaign in {self.resume} plays {played}, and goes on with that."
+                )
+        for name in known:
+            adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
 
     def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
         """Fill in the defaults; without a seed, one is drawn.
@@ -163,7 +189,7 @@ class SoakOptions:
             self.run,
         )
         folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
-        if self.resume is None and (folder / _LEDGER).exists():
+        if self.resume is None and (folder / LEDGER).exists():
             raise click.UsageError(
                 f"--output {folder}: a campaign is there already; --resume it, or choose another folder."
             )

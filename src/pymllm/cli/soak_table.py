@@ -50,7 +50,7 @@ def make_text(report: SoakReport, *, strict: bool = False, width: int | None = N
         console.print()
         console.print(_drift_table(report.drifts))
         for line in _notes(report, strict):
-            console.print(Text(line), soft_wrap=True)
+            console.print(Text(escaped(line)), soft_wrap=True)  # a ledger may be anybody's
         console.print(Text(f"\n{sum_up(report, strict=strict)}"), soft_wrap=True)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
@@ -103,10 +103,12 @@ def amount_of_bytes(count: float) -> str:
 def _heading(report: SoakReport) -> str:
     lines = []
     for header in report.headers:
-        versions = "  ".join(f"{name} {version}" for name, version in header.versions.items())
+        versions = escaped("  ".join(f"{name} {version}" for name, version in header.versions.items()))
         amount = "" if header.operations is None else f", {header.operations:,} operations"
         audit = _rate(header.audit)
-        lines.append(f"{versions}\nsource {header.version}, seed {header.seed}{amount}, audit {audit}")
+        lines.append(
+            f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
+        )
     if report.seconds:
         processes = "1 process" if report.jobs == 1 else f"{report.jobs} processes"
         lines.append(f"{time_of(report.seconds)} in {processes}, ledger in {report.folder}")
@@ -125,7 +127,7 @@ def _adapter_table(report: SoakReport) -> Table:
         table.add_column(column, justify="right", header_style="")
     for it in report.totals.adapters.values():
         table.add_row(
-            it.name,
+            escaped(it.name),
             f"{len(it.played)}/{it.places}",
             f"{it.runs:,}",
             f"{it.operations:,}",
@@ -160,14 +162,14 @@ def _growth(value: float | None, unit: str) -> str:
 
 def _notes(report: SoakReport, strict: bool) -> Iterator[str]:
     for smoke in report.refused:
-        yield f"\n{smoke.name}  could not be examined\n    because    {escaped(smoke.message)}"
+        yield from ("", f"{smoke.name}  could not be examined", f"    because    {smoke.message}")
     for conflict in report.conflicts:
-        yield f"\nX3  VIOLATED: the same run did something else\n    {escaped(str(conflict))}"
+        yield from ("", "X3  VIOLATED: the same run did something else", f"    {conflict}")
     for adapter in report.totals.adapters.values():
         yield from _failures(report, adapter)
     for name, missing in report.missing.items():
         mark = "NEVER REACHED" if strict else "not reached"
-        yield f"\n{name}: {len(missing)} situations {mark}: {'; '.join(missing)}"
+        yield from ("", f"{name}: {len(missing)} situations {mark}: {'; '.join(missing)}")
 
 
 def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
@@ -175,10 +177,18 @@ def _failures(report: SoakReport, adapter: AdapterTotals) -> Iterator[str]:
         record = failure.first
         runs = "1 run" if failure.runs == 1 else f"{failure.runs:,} runs"
         if law:
-            yield f"\n{law}  VIOLATED by {adapter.name} in {runs}: {find_law(law).sentence}"
+            yield from ("", f"{law}  VIOLATED by {adapter.name} in {runs}: {_sentence(law)}")
         else:
-            yield f"\n{adapter.name}  could not be asked to the end, in {runs}"
+            yield from ("", f"{adapter.name}  could not be asked to the end, in {runs}")
         yield from _explain(report, adapter, law, record)
+
+
+def _sentence(law: str) -> str:
+    """Say what a law demands; a ledger may be of another version, or anybody's."""
+    try:
+        return find_law(law).sentence
+    except ValueError:
+        return "a law that this version does not know"
 
 
 def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRecord) -> Iterator[str]:
@@ -188,12 +198,12 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
         yield from explain(finding.violation, finding.history)
         yield from mistake_lines(finding.mistakes)
     else:
-        yield f"    looked at  {escaped(record.failure.message)}"
+        yield f"    looked at  {record.failure.message}"
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
     rate = _rate(_header_of(report, record).audit)
-    rest = f"--operations {record.limit} --machine {record.machine} --audit {rate}"
+    rest = f"--operations {record.limit} --machine {quote(record.machine)} --audit {rate}"
     yield f"    the run    {command} {rest}"
     for word, file in (("again", record.short), ("as played", record.file)):
         if file is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ class _Line:
     seconds: float
 
 
+_BEGINNING = b'{"key": '
+_LOOKED_AT = 65_536
+
+
 class KeptResults:
     """A file of JSON lines, one for each fault that was looked for.
 
@@ -41,13 +46,14 @@ class KeptResults:
     Raises
     ------
     UsageError
-        The file cannot be read or written.
+        The file cannot be read or written, or has something else in it, which stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._version = build_version()
         self._lines: dict[str, _Line] = {}
+        _refuse_another(path)
         try:
             last = ""
             for _, last in read_lines(path) if path.exists() else ():
@@ -88,3 +94,16 @@ def _read(text: str) -> _Line | None:
         return None
     found: _Line = line
     return found
+
+
+def _refuse_another(path: Path) -> None:
+    """Refuse a file that is somebody's: a name that was mistyped would have lines put behind it."""
+    if not path.is_file():
+        if path.exists() and not path.is_dir():  # of which the system tells
+            raise UsageError(f"results cannot be kept in {path}: it is no regular file")
+        return
+    whole: list[bytes] = []
+    with suppress(OSError), path.open("rb") as file:
+        whole = file.read(_LOOKED_AT).split(b"\n")[:-1]  # whoever wrote the last line may have died
+    if whole and not any(line.startswith(_BEGINNING) for line in whole):
+        raise UsageError(f"{path}: no line of it is a result of faults; name another file to keep them in")

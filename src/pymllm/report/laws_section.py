@@ -170,4 +170,4 @@ def _again(it: Searched, violation: ViolationRow) -> Iterator[str]:
     if violation.file is not None and violation.judge_shows_it:
         yield f"pymllm judge {quote(violation.file)}"
     if not violation.rerun_shows_it:
-        yield f"pymllm verify --adapter {name} --law {violation.law} --seed {it.document.seed}"
+        yield f"pymllm verify --adapter {name} --law {quote(violation.law)} --seed {it.document.seed}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,16 +24,17 @@ from pymllm.report.benchmark_file import (
 from pymllm.report.documents import AnyDocument, read_document
 from pymllm.report.ledger_file import read_ledger_file
 from pymllm.report.measured_documents import GpuBenchmarksDocument
-from pymllm.report.program_files import files_of, read_programs
+from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.records import Curve, Document, Figure, Histogram, Machine, Program, Record, RunHeader
-from pymllm.report.store import read_run
+from pymllm.report.store import SUFFIX, read_run
 from pymllm.text_file import NotJSONError, read_json, read_text_file
 
-__all__ = ["LoadedRuns", "Run", "Skipped", "load_runs"]
+__all__ = ["LoadedRuns", "Run", "Skipped", "is_run_or_program", "load_runs"]
 
 _SUFFIXES = (".json", ".jsonl")
 _SNIFFED = 65_536
 _RUN = re.compile(rb'"format"\s*:\s*"pymllm-(run|soak)"|"schema"\s*:\s*"pymllm\.|"machine_info"')
+_PROGRAM = re.compile(rb'"format"\s*:\s*"pymllm-history"')
 _Made = TypeVar("_Made")
 
 
@@ -97,7 +100,7 @@ class LoadedRuns:
     runs : tuple of Run
         In order of time, each once.
     skipped : tuple of Skipped
-        Files in folders that look like runs and are none.
+        Files in folders that look like runs, or are called so, and could not be read.
     copies : int
         Files that were copies of others.
     """
@@ -114,7 +117,8 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
     ----------
     paths : iterable of Path
         A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or
-        what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for.
+        what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for; no link
+        that leads out of it is followed.
 
     Raises
     ------
@@ -130,6 +134,9 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
         found = False
         for file in _files_of(path):
             found = True  # also where it turns out to be unreadable, which is told
+            if isinstance(file, Skipped):
+                skipped.append(file)
+                continue
             try:
                 run = _read_file(file)
             except (TraceError, OSError) as error:
@@ -147,22 +154,76 @@ def load_runs(paths: Iterable[Path]) -> LoadedRuns:
     return LoadedRuns(tuple(ordered), tuple(skipped), copies)
 
 
-def _files_of(path: Path) -> Iterator[Path]:
+# -- what lies in a folder -----------------------------------------------------------------------------------
+
+
+def _files_of(path: Path) -> Iterator[Path | Skipped]:
+    """Yield the files that are runs, and what is none although it is called one or lies out of reach.
+
+    A link may lead anywhere, to a device or to a file that is nobody's business on a page: what leads out of
+    the folder is not opened, and told.
+    """
     if not path.is_dir():
         yield path
         return
-    for file in sorted(path.rglob("*")):
-        if file.suffix in _SUFFIXES and file.is_file() and _looks_like_a_run(file):
-            yield file
+    root = os.path.realpath(path)
+    unlisted: list[OSError] = []
+    entries = [
+        Path(folder, name)
+        for folder, folders, files in os.walk(path, onerror=unlisted.append)
+        for name in (*folders, *files)
+    ]
+    for error in unlisted:
+        if error.filename == str(path):
+            raise error
+        yield Skipped(str(error.filename), f"its files cannot be listed: {error.strerror}")
+    for entry in sorted(entries):
+        found = _judge_entry(entry, root)
+        if found is not None:
+            yield found
 
 
-def _looks_like_a_run(file: Path) -> bool:
+def _judge_entry(entry: Path, root: str) -> Path | Skipped | None:
+    """Return a file that looks like a run, or what is to be told of it; ``None`` for everything else."""
+    is_called_run = entry.name.endswith(SUFFIX)
+    may_be_run = entry.suffix in _SUFFIXES
+    if not may_be_run and not entry.is_symlink():
+        return None
+    try:
+        real = os.path.realpath(entry, strict=True)
+        mode = os.stat(real).st_mode
+    except OSError as error:
+        is_told = is_called_run or (may_be_run and isinstance(error, PermissionError))
+        return Skipped(str(entry), str(error.strerror)) if is_told else None
+    if not Path(real).is_relative_to(root):
+        is_told = may_be_run or stat.S_ISDIR(mode)
+        why = "a link that leads out of this folder; name what it leads to, where that is meant"
+        return Skipped(str(entry), why) if is_told else None
+    if not stat.S_ISREG(mode):
+        return Skipped(str(entry), "is no regular file") if is_called_run else None
+    return entry if is_called_run or (may_be_run and _looks_like_a_run(real)) else None
+
+
+def is_run_or_program(path: Path) -> bool:
+    """Tell whether a file is one that a report is made of, or a program: nothing to write over."""
+    try:
+        with open_regular(os.path.realpath(path)) as opened:
+            begin = opened.read(_SNIFFED).lstrip()
+    except OSError:
+        return False
+    return begin.startswith(b"{") and (_RUN.search(begin) or _PROGRAM.search(begin)) is not None
+
+
+def _looks_like_a_run(file: str) -> bool:
     """Tell by the beginning of a file of a folder: anything may lie in one."""
     try:
-        with open(file, "rb") as opened:
+        with open_regular(file) as opened:
             return _RUN.search(opened.read(_SNIFFED)) is not None
     except OSError:
         return True  # so that it is read, and found to be unreadable with the reason
+
+
+# -- what a file is ------------------------------------------------------------------------------------------
 
 
 def _read_file(path: Path) -> Run:
@@ -235,6 +296,7 @@ def _of_benchmarks(path: Path, text: str, plain: Mapping[str, Any]) -> Run:
 
 def _of_ledger(path: Path, text: str) -> Run:
     ledger = read_ledger_file(path)
+    programs = read_programs(files_of(ledger.document), path.parent)
     return Run(
         str(path),
         _digest(text),
@@ -245,7 +307,8 @@ def _of_ledger(path: Path, text: str) -> Run:
         time_is_of_file=True,
         documents=(ledger.document,),
         curves=ledger.curves,
-        programs=read_programs(files_of(ledger.document), path.parent),
+        programs=programs.lines,
+        unread=programs.left_out,
     )
 
 
@@ -262,7 +325,7 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
     kind = str(plains[0]["schema"]).removeprefix("pymllm.")
     versions = plains[0].get("versions")
     versions = versions if isinstance(versions, dict) else {}
-    files = {name for document in documents for name in files_of(document)}
+    programs = read_programs((name for it in documents for name in files_of(it)), path.parent)
     time = _time_of_file(path)
     run = Run(
         str(path),
@@ -273,7 +336,8 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
         versions=versions,
         time_is_of_file=True,
         documents=documents,
-        programs=read_programs(files, path.parent),
+        programs=programs.lines,
+        unread=programs.left_out,
     )
     return _or_trace_error(path, lambda: _told_by(documents[0], run))
 

@@ -99,10 +99,19 @@ def find_commit(folder: Path | None = None) -> tuple[str | None, bool]:
     return commit, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
 
 
+_NOTHING_RUNS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+"""A folder that came from elsewhere may have settings of its own, by which git starts programs."""
+
+
 def _git(folder: Path | None, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+            ["git", *_NOTHING_RUNS, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,17 +1,48 @@
-"""The programs of a run's violations, found in the files that its documents name."""
+"""The programs of a run's violations, found in the files that its documents name.
+
+A document may be anybody's, and whatever it names would be shown on a page: so only regular files are opened
+that lie in the folder of the run, wherever links lead, and only so much of them is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pymllm.oracle.history import FORMAT
 from pymllm.report.documents import AnyDocument
 from pymllm.report.search_documents import SoakDocument, VerifyDocument
 
-__all__ = ["files_of", "read_programs"]
+__all__ = ["FoundPrograms", "files_of", "open_regular", "read_programs"]
 
 _MOST_BYTES = 4 << 20  # what is as long as a run of a soak is no program to look at; its short form is
+_MOST_BYTES_OF_ALL = 16 << 20  # a page that opens in a browser, and names that are spellings of one file
+_CAREFULLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrograms:
+    """What was read of the programs that documents name.
+
+    Parameters
+    ----------
+    lines : dict
+        Lines of each by its name.
+    left_out : tuple of str
+        What was not, and why: one sentence for each reason.
+    """
+
+    lines: dict[str, tuple[str, ...]]
+    left_out: tuple[str, ...] = ()
+
+
+class _LeftOutError(Exception):
+    """Why a program is not read."""
 
 
 def files_of(document: AnyDocument) -> list[str]:
@@ -25,38 +56,108 @@ def files_of(document: AnyDocument) -> list[str]:
     return [name for name in named if name is not None]
 
 
-def read_programs(names: Iterable[str], *folders: Path) -> dict[str, tuple[str, ...]]:
-    """Read programs, as far as they are still there.
+def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
+    """Read programs, as far as they are in the folders of their run.
 
     Parameters
     ----------
     names : iterable of str
         Of their files, as documents have them.
     *folders : Path
-        Of the document: a name is looked for from the working folder, from these, and in these.
-
-    Returns
-    -------
-    dict
-        Lines by name, without those that are nowhere or no programs.
+        Of the document: a name is looked for from these, in these, and from the working folder. What does not
+        lie in one of them, or leads out of it by a link, is never opened.
     """
-    programs = {}
-    for name in names:
-        beside = (folder / Path(name).name for folder in folders)
-        for path in (*(folder / name for folder in folders), Path(name), *beside):
-            lines = _read(path)
-            if lines is not None:
-                programs[name] = lines
-                break
-    return programs
+    roots = [os.path.realpath(folder) for folder in folders]
+    named = [*roots, *map(os.path.abspath, folders)]
+    programs: dict[str, tuple[str, ...]] = {}
+    reasons: dict[str, list[str]] = {}
+    left = _MOST_BYTES_OF_ALL
+    for name in dict.fromkeys(names):
+        try:
+            content = _read(_find(name, roots, named), left)
+            programs[name] = _lines_of(content)
+            left -= len(content)
+        except _LeftOutError as reason:
+            reasons.setdefault(str(reason), []).append(name)
+    told = (_tell(reason, left_out) for reason, left_out in reasons.items())
+    return FoundPrograms(programs, tuple(told))
 
 
-def _read(path: Path) -> tuple[str, ...] | None:
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file that is one: a device may have no end, and who opens a pipe waits for its writer.
+
+    Parameters
+    ----------
+    path : str or Path
+        Without a link at its end.
+
+    Raises
+    ------
+    OSError
+        It is none, or cannot be opened.
+    """
+    if stat.S_ISREG(os.stat(path).st_mode):  # to open a device may be to do something
+        file = open(os.open(path, _CAREFULLY), "rb")  # noqa: SIM115  # the caller closes it
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # still
+            return file
+        file.close()
+    raise OSError(errno.EINVAL, "is no regular file", str(path))
+
+
+def _tell(reason: str, names: list[str]) -> str:
+    first = names[0] if len(names[0]) <= 200 else f"{names[0][:200]}..."
+    return f"program {first}{f' and {len(names) - 1:,} more' if names[1:] else ''}: {reason}"
+
+
+def _find(name: str, roots: list[str], named: list[str]) -> str:
+    """Return the path of a program without a link in it; nothing outside of the roots is looked at.
+
+    ``named`` has the roots under the names by which they are known, too.
+    """
+    reason = "is not in the folder of the run"
+    for path in _places(name, roots):
+        # The name first, by its words alone: to follow it may be to ask another machine.
+        if not _is_inside(os.path.normpath(path), named):
+            continue
+        try:
+            real = os.path.realpath(path, strict=True)
+        except (OSError, ValueError):  # a name may hold what no name of a file may
+            continue
+        if _is_inside(real, roots):
+            return real
+        reason = "leads out of the folder of the run"
+    raise _LeftOutError(reason)
+
+
+def _places(name: str, roots: list[str]) -> Iterator[str]:
+    yield from (os.path.join(root, name) for root in roots)
+    yield os.path.abspath(name)
+    yield from (os.path.join(root, os.path.basename(name)) for root in roots)
+
+
+def _is_inside(path: str, roots: list[str]) -> bool:
+    return any(Path(path).is_relative_to(root) for root in roots)
+
+
+def _read(path: str, left: int) -> bytes:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
+        with open_regular(path) as file:
+            content = file.read(min(_MOST_BYTES, left) + 1)
+    except OSError as error:
+        raise _LeftOutError(error.strerror or str(error)) from None
+    if len(content) > _MOST_BYTES:
+        raise _LeftOutError(f"has more than {_MOST_BYTES >> 20} MiB; make it smaller with pymllm shrink")
+    if len(content) > left:
+        raise _LeftOutError(f"with those before it has more than {_MOST_BYTES_OF_ALL >> 20} MiB")
+    return content
+
+
+def _lines_of(content: bytes) -> tuple[str, ...]:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _LeftOutError("is no program") from None
     lines = tuple(text.rstrip("\n").split("\n"))
-    return lines if f'"{FORMAT}"' in lines[0] else None
+    if f'"{FORMAT}"' not in lines[0]:
+        raise _LeftOutError("is no program")
+    return lines

@@ -115,3 +115,11 @@ def test_a_list_has_no_result_to_print_or_keep(option: list[str]) -> None:
     result = faults("--list", *option)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{option[0]}: --list looks for no fault" in result.stderr
+
+
+def test_a_page_is_not_written_over_what_is_kept(tmp_path: Path) -> None:
+    """Whether it is there already or not."""
+    for make in (lambda: None, (tmp_path / "a").touch):
+        make()
+        result = faults("B116", "--keep", str(tmp_path / "a"), "--page", str(tmp_path / "a"))
+        assert (result.exit_code, "which is read; name another one" in result.stderr) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -41,6 +42,14 @@ ALL = (HOLDS, BREAKS, MISFIT, NOTHING, MANY)
 def test_a_verdict_is_drawn(judgement: Judgement, verdict: Verdict) -> None:
     """Nothing holds that was not tested."""
     assert judgement.verdict is verdict
+
+
+@pytest.mark.parametrize("judgement", ALL)
+def test_the_name_in_a_file_forges_no_verdict(judgement: Judgement) -> None:
+    """Whoever wrote the file chose it; the first line is the verdict, and the only one."""
+    text = make_text(replace(judgement, adapter="x\nholds  9 steps\x1b[2J")).split("\n")
+    assert [line for line in text if "\x1b" in line or line.startswith("holds  9")] == []
+    assert "x\\nholds  9 steps\\x1b[2J" in text[0]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def test_a_trend_is_printed(store: Path) -> None:
     result = run(store, "--trend", "mat")
     assert result.exit_code == 0
     assert result.output.startswith("match (smaller is better)\n")
+    write_run(store, HEADER, [Figure("clear\x1b[2J", 1.0, "s")])
+    assert run(store, "--trend", "clear").output.startswith("clear\\x1b[2J\n")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,26 @@ def test_bad_input_is_one_line_and_status_2(
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_no_run_is_written_over(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that is read, nor a program or another run, under whatever name."""
+    monkeypatch.chdir(tmp_path)
+    (file,) = store.iterdir()
+    (store / "cut.run.jsonl").write_text("{", encoding="utf-8")
+    (tmp_path / "p.jsonl").write_text("\n".join(samples.PROGRAM), encoding="utf-8")
+    (tmp_path / "report.html").symlink_to(file)
+    (tmp_path / "feed.json").write_text("[]", encoding="utf-8")
+    outputs = [store / "cut.run.jsonl", file, store / ".." / "store" / file.name, Path("p.jsonl")]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = [path.read_bytes() for path in files]
+    for arguments in ([], *(["-o", str(it), "--format", "badge"] for it in outputs)):
+        result = run(store, *arguments)
+        assert (result.exit_code, "name another one" in result.stderr) == (2, True), arguments
+    assert "name another one" in run("feed.json", "-o", "feed.json").stderr
+    assert [path.read_bytes() for path in files] == before
+    assert run(store, "--trend", "mat").exit_code == 0
+    assert run(store, "--format", "badge", "-o", "feed.json").exit_code == 0
 
 
 @pytest.mark.parametrize("form", ["html", "badge", "junit", "github-action-benchmark"])

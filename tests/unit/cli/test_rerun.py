@@ -78,9 +78,12 @@ def test_a_recording_that_cannot_be_written_is_told_in_a_line(file: str, tmp_pat
     result = rerun(file, "--record", str(tmp_path / "missing" / "a.jsonl"))
     assert result.exit_code == 2
     assert "No such file or directory" in result.stderr
-    result = rerun(file, "--record", file)
-    assert (result.exit_code, Path(file).read_bytes()) == (2, before)
-    assert "name another one" in result.stderr
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "twin").hardlink_to(file)
+    for name in ("a.jsonl", "./../" + tmp_path.name + "/a.jsonl", "link", "twin"):
+        result = rerun(file, "--record", str(tmp_path / name))
+        assert (result.exit_code, Path(file).read_bytes()) == (2, before)
+        assert "name another one" in result.stderr
 
 
 def test_a_program_that_does_not_fit_ends_with_3(file: str) -> None:
@@ -136,14 +139,35 @@ def test_a_file_of_an_adapter_that_is_gone_names_it(file: str, tmp_path: Path) -
     assert rerun(str(tmp_path / "none.jsonl")).exit_code == 2
 
 
+def test_a_file_never_says_what_code_runs(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the working folder and a command are named by the user or not at all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evilmod.py").write_text("open('imported', 'w').close()\n", encoding="utf-8")
+    text = Path(file).read_text(encoding="utf-8")
+    for name, way in (
+        ("command:touch ran", "add --command 'touch ran'."),
+        ("evilmod:X", "add --adapter evilmod:X."),
+        (f"evilmod:{'X' * 5_000}", "add --adapter or --command."),
+    ):
+        Path(file).write_text(text.replace('"adapter": "rows"', f'"adapter": "{name}"'), encoding="utf-8")
+        result = rerun(file)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert f"a.jsonl: names the adapter '{name[:200]}" in result.stderr
+        assert "from a file only the names of `pymllm adapters` count, anything else needs" in result.stderr
+        assert way in result.stderr
+        assert len(result.stderr) < 1_000
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "evilmod.py"]
+    assert "holds" in rerun(file, "--adapter", "rows").stdout
+
+
 def test_a_program_that_ends_is_one_line_and_its_last_words_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_program: Callable[..., str]
 ) -> None:
-    """Status 3; the file of a program says which one it is of."""
+    """Status 3; a folder of them beside the working folder's other runs."""
     monkeypatch.chdir(tmp_path)
-    name = f"command:{tiny_program('op', 'kill')}"
-    write_history(History(Header(name, "hashes"), [Step(1, HashBytes("00"))]), tmp_path / "a.jsonl")
-    result = rerun("a.jsonl")
+    write_history(History(Header("hashes", "hashes"), [Step(1, HashBytes("00"))]), tmp_path / "a.jsonl")
+    result = rerun("a.jsonl", "--command", tiny_program("op", "kill"))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (3, "", 1)
     assert "was ended by SIGKILL instead of an answer; it was asked for step 1, hash_bytes" in result.stderr
     (path,) = Path("runs").iterdir()

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
-from pymllm.cli.run_store import keep_run, refuse_unwritable, refuse_unwritable_store
+from pymllm.cli.run_store import keep_run, refuse_own_input, refuse_unwritable, refuse_unwritable_store
 from pymllm.report.loading import Run, load_runs
 from pymllm.report.measured_documents import DoctorDocument, ReplayDocument
 from pymllm.report.search_documents import FaultsDocument, SoakDocument, VerifyDocument
@@ -104,6 +104,21 @@ def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
     with pytest.raises(click.UsageError, match="--other"):
         refuse_unwritable("--other", blocked / "x")
     refuse_unwritable_store(None)
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
+    """Under none of its names, whether it is there or not; what is no file may be both."""
+    (tmp_path / "a").touch()
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "twin").hardlink_to(tmp_path / "a")
+    for name in ("a", "link", "twin", "../" + tmp_path.name + "/a"):
+        with pytest.raises(click.UsageError, match=r"-o .*: this is .*/a, which is read; name another"):
+            refuse_own_input("-o", tmp_path / name, tmp_path / "b", tmp_path / "a")
+    with pytest.raises(click.UsageError, match="which is read"):
+        refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "b")
+    refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "c")
+    refuse_own_input("-o", Path("/dev/null"), "/dev/null")
+    refuse_own_input("-o", None, tmp_path / "a")
 
 
 def test_a_store_that_fills_up_meanwhile_costs_no_result(

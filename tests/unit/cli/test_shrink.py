@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from pymllm.conformance.program import run_program
 from pymllm.conformance.scenario import with_scenario
 from pymllm.conformance.shrinker import Shrinker
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import History, PlayedActs, load_history, write_history
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.oracle.history import Header, History, PlayedActs, Step, load_history, write_history
+from pymllm.oracle.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]
@@ -60,7 +61,7 @@ def test_the_small_program_is_printed_and_written(file: str, tiny: str) -> None:
     assert len(history) == 4
     assert history.header.note.startswith("P2")
     assert "pymllm" in history.header.versions
-    assert CliRunner().invoke(main, ["rerun", written]).exit_code == 1
+    assert CliRunner().invoke(main, lines[-1].split()[2:]).exit_code == 1
 
 
 def test_it_can_be_had_as_a_document(file: str, tiny: str, tmp_path: Path) -> None:
@@ -142,6 +143,57 @@ def test_what_cannot_be_written_is_printed_all_the_same(file: str, tiny: str) ->
     assert "cannot be written: File name too long" in result.stderr
     assert "    operations 7 -> 4" in result.stdout
     assert "written" not in result.stdout
+
+
+def test_the_program_that_is_shrunk_is_never_written_over(file: str, tiny: str, tmp_path: Path) -> None:
+    """Under none of its names; what a minute's search begins with is gone otherwise."""
+    before = Path(file).read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(file)
+    (tmp_path / "twin.jsonl").hardlink_to(file)
+    for output in (["-o", str(tmp_path / it)] for it in ("long.jsonl", "link.jsonl", "twin.jsonl")):
+        result = shrink(file, "--adapter", f"{tiny}:KeepsEntries", *output)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert f"this is {file}, which is read; name another one." in result.stderr
+        assert Path(file).read_bytes() == before
+    result = shrink(str(tmp_path / "link.jsonl"), "--adapter", f"{tiny}:KeepsEntries", "-o", file)
+    assert (result.exit_code, Path(file).read_bytes()) == (2, before)
+
+
+def test_nothing_is_written_through_a_link_that_came_with_the_file(
+    file: str, tiny: str, tmp_path: Path
+) -> None:
+    """It may lead to any file of the user; where the user names it, it is meant."""
+    (tmp_path / "mine").write_text("mine", encoding="utf-8")
+    link = tmp_path / "long.short.jsonl"
+    for target in ("mine", "nothing", "long.jsonl"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        result = shrink(file, "--adapter", f"{tiny}:KeepsEntries")
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert f"{link}: is a link, and may lead anywhere; name a file with --output." in result.stderr
+    assert (tmp_path / "mine").read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "nothing").exists()
+    assert shrink(file, "--adapter", f"{tiny}:KeepsEntries", "-o", str(tmp_path / "short")).exit_code == 1
+
+
+def test_a_file_never_says_what_code_runs(
+    file: str, tmp_path: Path, tiny_program: Callable[..., str]
+) -> None:
+    """The same file is shrunk on the program once the user names it."""
+    write_history(
+        History(Header(f"command:touch {tmp_path}/ran", "hashes"), [Step(1, HashBytes("00"))]), Path(file)
+    )
+    result = shrink(file)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert f"long.jsonl: names the adapter 'command:touch {tmp_path}/ran'; from a file only" in result.stderr
+    assert f"add --command 'touch {tmp_path}/ran'." in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["long.jsonl"]
+    named = shrink(file, "--command", tiny_program())
+    assert (named.exit_code, named.stderr) == (1, "")
+    again = f"pymllm rerun {tmp_path}/long.short.jsonl --adapter 'command:{tiny_program()}'"
+    assert named.stdout.splitlines()[-1] == f"    again      {again}"
+    both = shrink(file, "--command", "x", "--adapter", "rows")
+    assert (both.exit_code, "give one of them" in both.stderr) == (2, True)
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,73 @@ def test_files_that_cannot_be_read_or_written_are_bad_input(tmp_path: Path) -> N
     assert "there is a ledger already" in soak("merge", empty, "--output", empty).stderr
 
 
+def test_a_page_is_not_written_over_a_campaign(tmp_path: Path) -> None:
+    """Neither over a ledger that is there or will be, nor over a program."""
+    assert soak(*SHORT, "--output", tmp_path / "c").exit_code == 0
+    ledger = tmp_path / "c" / FILE
+    (tmp_path / "link").symlink_to(ledger)
+    (tmp_path / "twin").hardlink_to(ledger)
+    (tmp_path / "new").mkdir()
+    before = ledger.read_bytes()
+    for page in (ledger, tmp_path / "link", tmp_path / "twin", tmp_path / "new" / FILE):
+        for arguments in (["merge", tmp_path / "c"], ["--resume", tmp_path / "c"], SHORT):
+            result = soak(*arguments, "--page", page)
+            assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+            assert "name another one" in result.stderr
+    assert ledger.read_bytes() == before
+
+
+def test_a_campaign_that_goes_on_writes_nothing_through_links(tmp_path: Path) -> None:
+    """Its folder may be anybody's, and the names of its programs can be foreseen."""
+    folder, mine = tmp_path / "c", tmp_path / "mine"
+    failing = (*SHORT, "--adapter", "faulty-dirty-rows", "--operations", 1500)
+    assert soak(*failing, "--output", folder).exit_code == 1
+    header, *_ = (folder / FILE).read_text("utf-8").splitlines()
+    (folder / FILE).write_text(f"{header}\n", encoding="utf-8")
+    mine.write_text("mine", encoding="utf-8")
+    programs = sorted((folder / "programs").iterdir())
+    for path in programs:
+        path.unlink()
+        path.symlink_to(mine)
+    assert soak("--resume", folder, "--jobs", 1).exit_code == 1
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert all(path.is_symlink() for path in programs)
+    (folder / FILE).rename(tmp_path / FILE)
+    (folder / FILE).symlink_to(tmp_path / FILE)
+    before = (tmp_path / FILE).read_bytes()
+    result = soak("--resume", folder, "--jobs", 1)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "ledger.jsonl is a link that leads out of it" in result.stderr
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"kind": "nokind"}, "a kind is 'nokind'; it must be one of slots, rows"),
+        ({"kind": "slots"}, "a machine is 'RowMachine'; it must be one of SlotMachine"),
+        ({"machine": "os"}, "a machine is 'os'; it must be one of RowMachine"),
+        ({"size": "huge"}, "a size is 'huge'; it must be one of tiny"),
+    ],
+)
+def test_a_ledger_with_a_place_that_there_is_not_does_not_go_on(
+    tmp_path: Path, changes: dict[str, str], why: str
+) -> None:
+    """In one line."""
+    assert soak(*SHORT, "--output", tmp_path).exit_code == 0
+    header, *runs = (tmp_path / FILE).read_text("utf-8").splitlines()
+    plain = json.loads(header)
+    plain["places"] = [place | changes for place in plain["places"]]
+    (tmp_path / FILE).write_text("\n".join([json.dumps(plain), *runs]) + "\n", encoding="utf-8")
+    result = soak("--resume", tmp_path, "--jobs", 1)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert why in result.stderr
+    plain["longest"] = 0
+    plain["places"] = []
+    (tmp_path / FILE).write_text(json.dumps(plain) + "\n", encoding="utf-8")
+    assert "longest is 0; a run has 1 operation or more" in soak("--resume", tmp_path).stderr
+
+
 def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """X3: its other runs were other programs."""
     assert soak(*SHORT, "--output", tmp_path).exit_code == 0
@@ -183,9 +252,59 @@ def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
     ledger.write_text("".join(lines[:-1]), encoding="utf-8")
     sys.path.remove(str(tmp_path))
     monkeypatch.delitem(sys.modules, "rows_here")
-    resumed = soak("--resume", "c", "--jobs", "1")
+    refused = soak("--resume", "c", "--jobs", "1")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert (
+        "c/ledger.jsonl: names the adapter 'rows_here:MyRows'; from a file only the names" in refused.stderr
+    )
+    assert "rows_here" not in sys.modules
+    resumed = soak("--resume", "c", "--jobs", "1", "--adapter", "rows_here:MyRows")
     assert (result.exit_code, resumed.exit_code) == (0, 0), resumed.output
     assert len(ledger.read_text("utf-8").splitlines()) == len(lines)
+
+
+def test_a_ledger_that_names_a_command_starts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_program: Callable[..., str]
+) -> None:
+    """Its digest is of files that its author chose, too; the user names the command, or none runs."""
+    monkeypatch.chdir(tmp_path)
+    assert soak(*SHORT, "--output", "c").exit_code == 0
+    ledger = Path("c") / FILE
+    header = json.loads(ledger.read_text("utf-8").splitlines()[0])
+    header["places"] = [{**place, "adapter": "command:touch ran"} for place in header["places"]]
+    ledger.write_text(json.dumps(header) + "\n", encoding="utf-8")
+    refused = soak("--resume", "c", "--jobs", 1)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "add --command 'touch ran'." in refused.stderr
+    assert not Path("ran").exists()
+    named = soak("--command", tiny_program("hello", "kill"), "--operations", 60, "--seed", 3, "--jobs", 1)
+    assert (named.exit_code, f"command:{tiny_program('hello', 'kill')}  could not be" in named.stdout) == (
+        3,
+        True,
+    )
+
+
+def test_an_interrupted_campaign_of_a_stranger_names_its_adapter_again(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that is printed can be typed."""
+    plays = iter([True, False])
+    play = campaign.play_run
+
+    def interrupted(task: object) -> object:
+        if not next(plays):
+            raise KeyboardInterrupt
+        return play(task)  # type: ignore[arg-type]  # a task
+
+    monkeypatch.setattr(campaign, "play_run", interrupted)
+    folder = tmp_path / "my runs"
+    result = soak(*SHORT, "--adapter", f"{tiny}:KeepsEntries", "--output", folder)
+    assert result.exit_code == 130
+    said = next(line for line in result.stderr.splitlines() if "go on with" in line)
+    assert said == f"pymllm: go on with: pymllm soak --resume '{folder}' --adapter {tiny}:KeepsEntries"
+    monkeypatch.setattr(campaign, "play_run", play)
+    resumed = soak(*shlex.split(said.partition("pymllm soak ")[2]), "--jobs", 1)
+    assert resumed.exit_code == 1, resumed.stderr
 
 
 def test_an_interrupt_tells_what_there_is_and_how_to_go_on(

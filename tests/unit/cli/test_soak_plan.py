@@ -76,7 +76,7 @@ def test_one_run_has_no_clock_and_a_folder_of_its_own() -> None:
         ({"resume": Path("nowhere")}, "there is no ledger.jsonl"),
         ({"resume": Path("nowhere"), "seed": 0}, "--seed: a campaign that goes on has its own"),
         ({"resume": Path("nowhere"), "audit": 0}, "--audit: a campaign that goes on has its own"),
-        ({"resume": Path("nowhere"), "adapters": ("rows",)}, "--adapter: a campaign that goes on"),
+        ({"resume": Path("nowhere"), "configs": ({},), "adapters": ("rows",)}, "--config: a campaign that"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(options: dict[str, object], why: str) -> None:
@@ -95,3 +95,24 @@ def test_a_campaign_is_not_written_over(tmp_path: Path) -> None:
     assert resumed.settle()[1] == tmp_path
     assert resumed.settle()[0].seconds == 600.0
     assert resumed.settle(5_000)[0].seconds is None
+
+
+def test_a_ledger_alone_makes_no_code_run(tmp_path: Path) -> None:
+    """What comes with this package may go on; a module or command is named again."""
+    resumed = replace(NONE, resume=tmp_path)
+    resumed.check_resumed(["rows", "faulty-dirty-rows", "rows"])
+    replace(resumed, adapters=("rows",)).check_resumed(["rows", "radix"])
+    replace(resumed, adapters=("my:Rows",)).check_resumed(["rows", "my:Rows"])
+    for names, adapters, why in (
+        (["rows", "my:Rows"], (), "ledger.jsonl: names the adapter 'my:Rows'; .* add --adapter my:Rows."),
+        (["command:./x y"], ("rows",), "--adapter rows: the campaign in .* plays command:./x y, and goes on"),
+        (
+            ["command:./x y", "my:Rows"],
+            ("my:Rows",),
+            "names the adapter 'command:./x y'; .* --command './x y'",
+        ),
+        (["old-rows"], (), "no adapter 'old-rows'"),
+        ([], ("rows",), "plays no adapter"),
+    ):
+        with pytest.raises(click.UsageError, match=why):
+            replace(resumed, adapters=tuple(adapters)).check_resumed(names)

@@ -156,3 +156,21 @@ def test_numbers_have_units() -> None:
     """Hours, and MiB."""
     assert time_of(3725.9) == "1:02:05"
     assert amount_of_bytes(1536 * MIB) == "1,536.0 MiB"
+
+
+def test_a_ledger_of_a_stranger_forges_no_line(report: SoakReport) -> None:
+    """Its words stand in one line each, and what may be typed is quoted."""
+    name = "evil\nholds: all is well\x1b[2J"
+    bad = replace(RECORD, adapter=name, machine="$(touch x)", version="1\n2", failure=Failure("ZZ99", "row"))
+    totals = Totals([replace(HEADER, version="9\n\x1b[31m", versions={"a\n": "b"})])
+    totals.add(bad)
+    text = make_text(replace(report, headers=(HEADER,), totals=totals, findings=None))
+    assert not any(line.startswith("holds: ") for line in text.splitlines())
+    assert "\x1b" not in text
+    assert (
+        "ZZ99  VIOLATED by evil\\nholds: all is well\\x1b[2J in 1 run: a law that this version does not know"
+        in text
+    )
+    assert "--machine '$(touch x)' --audit" in text
+    headed = make_text(replace(report, headers=(replace(HEADER, version="9\nX"),)))
+    assert "source 9\\nX, seed 7" in headed

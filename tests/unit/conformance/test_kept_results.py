@@ -64,6 +64,19 @@ def test_a_line_that_was_not_finished_is_passed_over(path: Path, broken: str) ->
     assert path.read_text(encoding="utf-8").splitlines()[0] == broken
 
 
+@pytest.mark.parametrize("text", ["# My notes\n", '{"id": "x"}\n\n', "[]\n", "\n"])
+def test_somebody_elses_file_gets_no_lines(path: Path, text: str) -> None:
+    """A mistyped name must not cost a file; one that died in its first line goes on."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="no line of it is a result of faults; name another"):
+        KeptResults(path)
+    assert path.read_text(encoding="utf-8") == text
+    path.write_text('{"key": "ha\n' + text, encoding="utf-8")
+    assert KeptResults(path).find(TASK) is None
+    with pytest.raises(UsageError, match="no regular file"):
+        KeptResults(Path("/dev/zero"))
+
+
 def test_a_file_that_cannot_be_had_is_refused(path: Path) -> None:
     """X1: before anything is looked for."""
     path.mkdir()

@@ -63,6 +63,20 @@ def test_a_violation_says_what_shows_it_again_and_no_more() -> None:
     assert at == "step 4 of 5 (no configuration); perhaps not the smallest: the search was cut short"
 
 
+def test_a_command_on_a_page_is_quoted() -> None:
+    """A document may be anybody's; what runs from outside is named again."""
+    name, law = "command:./x y", "P2; touch x"
+    row = samples.violation(law, file="a b.jsonl", rerun_shows_it=True, judge_shows_it=False)
+    searched = samples.violation("$(x)", file=None, rerun_shows_it=False, judge_shows_it=False)
+    laws = [samples.law(law, "violated"), samples.law("$(x)", "violated")]
+    adapter = samples.adapter(name, "rows", laws, violations=[row, searched])
+    found = cards(make_laws_section([samples.run(samples.verify(adapter))]))
+    assert [fact.value for card in found for fact in card.facts if fact.is_code] == [
+        "pymllm rerun 'a b.jsonl' --adapter 'command:./x y'",
+        "pymllm verify --adapter 'command:./x y' --law '$(x)' --seed 3",
+    ]
+
+
 def test_the_newest_search_of_an_implementation_counts() -> None:
     """In order of time, whatever the command was called."""
     old = samples.run(samples.verify(samples.adapter("rows", "rows", [samples.law("P2", "violated")])))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from pymllm.errors import TraceError
-from pymllm.report.loading import load_runs
+from pymllm.report.loading import is_run_or_program, load_runs
 from pymllm.report.measured_documents import GpuMemoryDocument
 from pymllm.report.records import Document, Figure, Histogram, Program
 from pymllm.report.search_documents import SoakDocument, VerifyDocument
@@ -116,12 +117,17 @@ def test_a_document_alone_has_the_time_of_its_file_and_no_machine(tmp_path: Path
 
 
 def test_the_programs_of_a_document_come_with_it(tmp_path: Path) -> None:
-    """As far as they are there."""
+    """As far as they are there; what is not shown is told."""
     samples.write(tmp_path / "verify.json", samples.verify())
+    write_ledger(tmp_path / "ledger.jsonl", replace(RECORD, file="programs/long", short="/dev/zero"))
+    verify, soak = sorted(load_runs([tmp_path]).runs, key=lambda run: run.kind, reverse=True)
+    why = "is not in the folder of the run"
+    assert verify.unread == (f"program runs/faulty-x-P2-0.jsonl: {why}",)
+    assert soak.unread == (f"program /dev/zero: {why}",)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "faulty-x-P2-0.jsonl").write_text("\n".join(samples.PROGRAM), encoding="utf-8")
-    (run,) = load_runs([tmp_path]).runs
-    assert run.programs == {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
+    (run,) = load_runs([tmp_path / "verify.json"]).runs
+    assert (run.programs, run.unread) == ({"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}, ())
 
 
 def test_copies_count_once_and_runs_are_in_order_of_time(tmp_path: Path) -> None:
@@ -200,8 +206,103 @@ def test_a_file_that_cannot_be_opened_counts_as_one_that_looks_like_a_run(
     def fail(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(loading, "open", fail, raising=False)
+    monkeypatch.setattr(loading, "open_regular", fail)
     assert len(load_runs([tmp_path]).runs) == 1
+
+
+def test_nothing_that_is_called_a_run_vanishes(tmp_path: Path) -> None:
+    """Whatever became of it: a store with a gap is not a smaller store."""
+    store = tmp_path / "store"
+    whole = write_run(store, HEADER, EACH[:1]).read_bytes()
+    for name, content in (
+        ("binary", b"\x7fELF\0\xff"),
+        ("cut", whole[:30]),
+        ("empty", b""),
+        ("text", b"hello\n"),
+    ):
+        (store / f"{name}.run.jsonl").write_bytes(content)
+    (store / "folder.run.jsonl").mkdir()
+    (store / "folder.run.jsonl" / "inner.run.jsonl").write_bytes(whole + b"\n")
+    (store / "link.run.jsonl").symlink_to("gone")
+    (store / "loop.run.jsonl").symlink_to("loop.run.jsonl")
+    os.mkfifo(store / "pipe.run.jsonl")
+    (store / "zero.run.jsonl").symlink_to("/dev/zero")
+    (store / "other.json").symlink_to("gone")  # which nobody called a run
+    os.mkfifo(store / "pipe.json")
+    loaded = load_runs([store])
+    assert (len(loaded.runs), loaded.copies) == (1, 1)
+    told = {Path(it.source).name.removesuffix(".run.jsonl"): it.reason for it in loaded.skipped}
+    assert sorted(told) == sorted(
+        ["binary", "cut", "empty", "text", "folder", "link", "loop", "pipe", "zero"]
+    )
+    assert told["folder"] == told["pipe"] == "is no regular file"
+    assert (told["link"], told["loop"]) == ("No such file or directory", "Too many levels of symbolic links")
+    assert told["zero"].startswith("a link that leads out of this folder")
+
+
+def test_a_link_that_leads_out_of_a_folder_is_told_and_not_followed(tmp_path: Path) -> None:
+    """A page has what is in the folders that were named, and nobody else's files."""
+    store, other = tmp_path / "store", tmp_path / "other"
+    write_run(store / "deep", HEADER, EACH[:1])
+    secret = samples.write(other / "verify.json", samples.verify())
+    (store / "file.json").symlink_to(secret)
+    (store / "folder").symlink_to(other)
+    (store / "inner").symlink_to("deep")
+    (store / "notes.txt").symlink_to(secret)
+    (tmp_path / "link").symlink_to(store)
+    for folder in (store, tmp_path / "link"):
+        loaded = load_runs([folder])
+        assert [run.kind for run in loaded.runs] == ["benchmark"]
+        assert [Path(it.source).name for it in loaded.skipped] == ["file.json", "folder"]
+        assert "name what it leads to, where that is meant" in loaded.skipped[0].reason
+    assert len(load_runs([store, secret]).runs) == 2
+    assert len(load_runs([store, store / "file.json"]).runs) == 2
+
+
+def test_what_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may look at everything, so the answers of the system are given here."""
+    samples.write(tmp_path / "store" / "good.json", samples.verify())
+    locked = tmp_path / "store" / "locked"
+    hidden = samples.write(tmp_path / "store" / "hidden.json", samples.verify())
+    locked.mkdir()
+    scandir, look = os.scandir, os.stat
+
+    def refuse(path: str | Path, *closed: Path) -> None:
+        if str(path) in map(str, closed):
+            raise PermissionError(13, "Permission denied", str(path))
+
+    def scan(path: str) -> object:
+        refuse(path, locked)
+        return scandir(path)
+
+    def stat(path: str | Path, **options: bool) -> os.stat_result:
+        refuse(path, hidden)
+        return look(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scan)
+        patch.setattr(os, "stat", stat)
+        loaded = load_runs([tmp_path / "store"])
+        assert [(Path(it.source).name, it.reason) for it in loaded.skipped] == [
+            ("locked", "its files cannot be listed: Permission denied"),
+            ("hidden.json", "Permission denied"),
+        ]
+        assert len(loaded.runs) == 1
+        with pytest.raises(PermissionError):
+            load_runs([locked])
+
+
+def test_what_a_report_is_made_of_is_known_from_its_beginning(tmp_path: Path) -> None:
+    """Pages and feeds that quote one are none."""
+    assert is_run_or_program(write_run(tmp_path, HEADER, EACH[:1]))
+    assert is_run_or_program(samples.write(tmp_path / "verify.json", samples.verify()))
+    (tmp_path / "x.jsonl").write_text("\n".join(samples.PROGRAM), encoding="utf-8")
+    (tmp_path / "link").symlink_to("x.jsonl")
+    assert is_run_or_program(tmp_path / "x.jsonl")
+    assert is_run_or_program(tmp_path / "link")
+    (tmp_path / "page.html").write_text(f"<p>{samples.PROGRAM[0]}</p>", encoding="utf-8")
+    for name in ("page.html", "gone", ".", "/dev/null"):
+        assert not is_run_or_program(tmp_path / name)
 
 
 def test_an_empty_folder_is_an_error_whatever_another_has(tmp_path: Path) -> None:

@@ -126,6 +126,21 @@ def test_the_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert find_commit() == (commit, True)
 
 
+def test_settings_of_a_folder_start_no_program(tmp_path: Path) -> None:
+    """It may have come as an archive; the commit of the working folder is asked for all the same."""
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    hook = tmp_path / ".git" / "hooks" / "run"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n", encoding="utf-8")
+    hook.chmod(0o755)
+    git(tmp_path, "config", "core.fsmonitor", str(hook))
+    assert find_commit(tmp_path)[0] is not None
+    assert not (tmp_path / "ran").exists()
+
+
 def test_without_git_there_is_no_commit_but_one_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pymllm.adapters.registry import AdapterEntry
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
+from pymllm.conformance.machines import MACHINES
 from pymllm.conformance.runner import versions
 from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
@@ -22,6 +23,7 @@ from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
 from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord, build_version
 from pymllm.conformance.soak.schedule import find_places_of, plan_runs
+from pymllm.conformance.soak.sizes import SIZES
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
@@ -153,10 +155,12 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
     ------
     UsageError
         It was written by another version: what it would go on with are other programs. Or several campaigns
-        are in it, or lines of one run that disagree.
+        are in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
     TraceError, OSError
         As of `read_ledger`.
     """
+    if not _stays_inside(folder / FILE, folder):
+        raise UsageError(f"{folder}: {FILE} is a link that leads out of it, and would be written to")
     headers, runs, conflicts = merge_ledgers([folder / FILE])
     if len(headers) > 1:
         raise UsageError(
@@ -168,7 +172,27 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
         raise UsageError(
             f"{folder} has lines of one run that disagree; pymllm soak merge {folder} tells them"
         )
+    _refuse_strange_places(folder, headers[0])
     return headers[0], sorted(runs, key=lambda run: run.number)
+
+
+def _stays_inside(path: Path, folder: Path) -> bool:
+    """Tell whether what is written to a file of a campaign stays there: a folder may have come with links."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
+    if header.longest < 1:
+        raise UsageError(f"{folder}: longest is {header.longest}; a run has 1 operation or more")
+    for place in header.places:
+        machines = [entry.name for entry in MACHINES.get(place.kind, ())]
+        for what, value, known in (
+            ("kind", place.kind, MACHINES),
+            ("machine", place.machine, machines),
+            ("size", place.size, SIZES),
+        ):
+            if value not in known:
+                raise UsageError(f"{folder}: a {what} is {value!r}; it must be one of {', '.join(known)}")
 
 
 def _refuse_other_sources(folder: Path, header: CampaignHeader) -> None:
@@ -339,6 +363,8 @@ class _Campaign:
     def _write(self, name: str, history: History, note: str) -> str | None:
         path = self._folder / PROGRAMS / name
         header = replace(history.header, versions=self._header.versions, note=note)
+        if not _stays_inside(path, self._folder):
+            return None
         try:
             path.parent.mkdir(exist_ok=True)
             write_history(History(header, history.steps), path)
