@@ -32,8 +32,8 @@ def judge_command(file: str, as_json: bool) -> int:
     program tests nothing.
     """
     history = _without_unfinished(file, read_program(file))
-    _name_unknown_sizes(file, history)
     judgement = _judge(file, history)
+    _name_unknown_sizes(file, history)
     say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
     return judgement.verdict.exit_status
 

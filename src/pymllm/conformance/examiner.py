@@ -11,10 +11,9 @@ from pymllm.conformance.answers import find_wrong_answer
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import History, Step
 from pymllm.oracle.judge import Judge, make_judge
-from pymllm.oracle.laws import laws_of
+from pymllm.oracle.laws import find_audit_fault
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import Outcome
-from pymllm.text_file import cut
 
 __all__ = ["Examiner"]
 
@@ -115,12 +114,9 @@ class Examiner:
 
     def _demand_laws(self, *named: str) -> None:
         """Refuse an audit that names what is no law of the kind, whose fault is the adapter's."""
-        known = [law.id for law in laws_of(self.history.header.kind)]
-        unknown = next((law for law in named if law not in known), None)
-        if unknown is not None:
-            kind, shown = self.history.header.kind, cut(repr(unknown))
-            text = f"its audit names {shown}, which is no law of kind {kind}; its laws are {', '.join(known)}"
-            raise AdapterError(self.adapter.name, text) from None
+        fault = find_audit_fault(self.history.header.kind, named)
+        if fault is not None:
+            raise AdapterError(self.adapter.name, f"its audit {fault}") from None
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
         """Run the program again on a new adapter: the outcomes must be the same (X3).

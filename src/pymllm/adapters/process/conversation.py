@@ -33,7 +33,7 @@ from pymllm.adapters.process.messages import (
 from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import ConversationError, ProgramError
 from pymllm.oracle.history import Config
-from pymllm.oracle.laws import laws_of
+from pymllm.oracle.laws import find_audit_fault
 from pymllm.oracle.outcomes import Outcome
 from pymllm.text_file import TOO_DEEP, cut
 
@@ -128,12 +128,10 @@ class Conversation:
 
     def _check_laws(self, audited: Audited) -> None:
         """Refuse an audit of what is no law of this kind: nobody could say what it found."""
-        kind, named = self.program.kind, (*audited.laws, *((audited.broken.law,) if audited.broken else ()))
-        known = [law.id for law in laws_of(kind)]
-        unknown = next((law for law in named if law not in known), None)
-        if unknown is not None:
-            told = f"audited {cut(repr(unknown))}, which is no law of kind {kind}; its laws are"
-            raise ChannelError("garbled", f"{told} {', '.join(known)}")
+        named = (*audited.laws, *((audited.broken.law,) if audited.broken else ()))
+        fault = find_audit_fault(self.program.kind, named)
+        if fault is not None:
+            raise ChannelError("garbled", f"its audit {fault}")
 
     def ask(self, batch: Sequence[Asked]) -> None:
         """Say operations; only with the last one is the program told that answers are awaited.
