@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from pymllm.cli.command_option import command_option, names_of
-from pymllm.cli.near_names import cut
 from pymllm.cli.program import say
 from pymllm.cli.run_store import keep_run, refuse_unwritable_store
 from pymllm.cli.verify import refuse_unwritable_folder, verify_command
 from pymllm.cli.verify_plan import VerifyOptions
+from pymllm.text_file import cut
 
 __all__ = ["compare_command"]
 

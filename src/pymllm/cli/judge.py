@@ -12,6 +12,8 @@ from pymllm.cli.program import complain, say
 from pymllm.errors import ProgramError
 from pymllm.oracle.history import History
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.outcomes import SIZE_NAMES
+from pymllm.text_file import cut
 
 __all__ = ["judge_command"]
 
@@ -29,7 +31,9 @@ def judge_command(file: str, as_json: bool) -> int:
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where the
     program tests nothing.
     """
-    judgement = _judge(file, _without_unfinished(file, read_program(file)))
+    history = _without_unfinished(file, read_program(file))
+    judgement = _judge(file, history)
+    _name_unknown_sizes(file, history)
     say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
     return judgement.verdict.exit_status
 
@@ -40,6 +44,15 @@ def _without_unfinished(file: str, history: History) -> History:
         return history
     complain(f"{file}: the run ended in step {history.steps[-1].number}; what was before it is judged")
     return History(history.header, history.steps[:-1])
+
+
+def _name_unknown_sizes(file: str, history: History) -> None:
+    """Say which sizes the file tells that no law is about: a mistyped one would be judged by nobody."""
+    told = {name for step in history.steps if step.outcome is not None for name in step.outcome.sizes}
+    unknown = sorted(told - SIZE_NAMES)
+    if unknown:
+        shown = ", ".join(cut(repr(name)) for name in unknown[:10])
+        complain(f"{file}: sizes that nobody knows were not judged: {shown}")
 
 
 def _judge(file: str, history: History) -> Judgement:

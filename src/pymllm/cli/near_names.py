@@ -5,14 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["cut", "did_you_mean"]
+__all__ = ["did_you_mean"]
 
-_LONGEST = 60  # of what was typed that is shown again
-
-
-def cut(text: str) -> str:
-    """Return the beginning of what was typed, which may be a file that somebody pasted."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"
+_LONGEST = 60
 
 
 def did_you_mean(asked: str, names: Iterable[str], most: int = 1) -> str:

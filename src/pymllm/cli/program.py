@@ -41,6 +41,7 @@ _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130,
 WORDS = "pymllm.words"
 """Under this name a command's context has what was typed, word by word."""
 
+_LONGEST = 4_000  # characters of what a file or a program of somebody's may have a part in
 _FIRST_FREE = 3  # after standard input, output and error
 
 
@@ -185,7 +186,9 @@ def say(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on standard error, as far as there is one."""
+    """Print one line on standard error, as far as there is one; of a very long one how it begins and ends."""
+    if len(message) > _LONGEST:  # as where a file names a million slots
+        message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 4 :]}"
     _tell(f"pymllm: {escaped(message)}")
 
 

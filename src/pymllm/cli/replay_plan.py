@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import click
 
-from pymllm.cli.near_names import cut, did_you_mean
+from pymllm.cli.near_names import did_you_mean
+from pymllm.text_file import cut
 
 __all__ = ["NAMED_WORKLOADS", "ReplayPlan", "pick_name"]
 

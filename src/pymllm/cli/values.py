@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from decimal import Decimal, localcontext
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.near_names import cut
+from pymllm.oracle.config_limits import check_config
 from pymllm.oracle.history import Config
 from pymllm.oracle.records import decode
+from pymllm.text_file import cut, read_json
 
 if TYPE_CHECKING:
     _IntParam = click.ParamType[int]
@@ -135,24 +135,11 @@ class AdapterConfig(_ConfigParam):
             return value
         text = str(value)
         try:
-            config: Config = decode(Config, json.loads(text, parse_int=_read_integer), "it")
-        except json.JSONDecodeError as error:
-            self.fail(f"{cut(text)!r} is not JSON: {error.msg} at column {error.colno}.", param, ctx)
-        except RecursionError:
-            self.fail(
-                f"{cut(text)!r} is nested too deep; a configuration is one object of plain values.",
-                param,
-                ctx,
-            )
+            config: Config = decode(Config, read_json(text), "it")
+            check_config(config)
         except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
+            self.fail(f"{cut(repr(value))}: {error}.", param, ctx)
         return config
-
-
-def _read_integer(digits: str) -> int:
-    if len(digits) > _DIGITS_MAX:
-        raise ValueError(f"it has an integer of {len(digits):,} digits; {_DIGITS_MAX} is the most")
-    return int(digits)
 
 
 SEED = Whole(0, 2**63 - 1)

@@ -11,10 +11,11 @@ import click
 from pymllm.adapters.base import AdapterClass
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter
-from pymllm.cli.near_names import cut, did_you_mean
+from pymllm.cli.near_names import did_you_mean
 from pymllm.cli.options import DEFAULT_TIMEOUT, count_processes
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.oracle.laws import LAWS, Law, find_law
+from pymllm.text_file import cut
 from pymllm.torch_extra import why_no_torch
 
 __all__ = [

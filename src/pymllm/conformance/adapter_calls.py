@@ -20,6 +20,7 @@ from pymllm.conformance.deadline import TookTooLong
 from pymllm.conformance.time_limit import AdapterCall, HungError
 from pymllm.conformance.worker_process import is_worker
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.oracle.config_limits import check_config
 from pymllm.oracle.history import Config, History, Step
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import Outcome
@@ -47,8 +48,12 @@ def build_adapter(name: str, config: Config | None = None) -> Adapter:
     ------
     AdapterError
         It cannot be loaded or built.
+    ProgramError
+        The configuration describes something too large.
     """
-    load_class(find_adapter(name))  # apart: it may take longer than anything after it
+    made = load_class(find_adapter(name))  # apart: it may take longer than anything after it
+    if config is not None:
+        check_config(config, made.KIND)
     call = AdapterCall(name, lambda: make_adapter(name, config), lambda: f"building it with {config}")
     return answer_of(call)
 

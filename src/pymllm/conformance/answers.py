@@ -10,8 +10,9 @@ from typing import Any
 
 from pymllm.conformance.smoke_program import LEGAL_RESULTS
 from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import RESULTS, Effect, Failed, NoRoom, Outcome, Unsupported
+from pymllm.oracle.outcomes import RESULTS, SIZE_NAMES, Effect, Failed, NoRoom, Outcome, Unsupported
 from pymllm.oracle.records import fits, name_of
+from pymllm.text_file import cut
 
 __all__ = ["find_wrong_answer"]
 
@@ -54,6 +55,11 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
         return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
     if type(sizes) is not dict or not _are_counts(sizes):
         return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
+    if not SIZE_NAMES.issuperset(sizes):
+        unknown = next(name for name in sizes if name not in SIZE_NAMES)
+        return (
+            f"sizes have {cut(repr(unknown))}, which nobody knows; a size is {', '.join(sorted(SIZE_NAMES))}"
+        )
     return None
 
 

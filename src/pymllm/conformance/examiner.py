@@ -11,6 +11,7 @@ from pymllm.conformance.answers import find_wrong_answer
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.oracle.history import History, Step
 from pymllm.oracle.judge import Judge, make_judge
+from pymllm.oracle.laws import find_audit_fault
 from pymllm.oracle.operations import Operation
 from pymllm.oracle.outcomes import Outcome
 
@@ -59,6 +60,7 @@ class Examiner:
         self.audited: Counter[str] = Counter()
         self.audits_steps = audit
         self.is_found_inside = False
+        self._known_laws: tuple[str, ...] = ()
 
     @property
     def is_cut_short(self) -> bool:
@@ -100,10 +102,21 @@ class Examiner:
     def look_inside(self) -> None:
         """Walk the implementation from inside, where the adapter can; raises what its audit raises."""
         try:
-            self.audited.update(audit_adapter(self.adapter, self.history))
-        except InvariantViolation:
+            audited = audit_adapter(self.adapter, self.history)
+        except InvariantViolation as violation:
+            self._demand_laws(violation.law)
             self.is_found_inside = True
             raise
+        if audited != self._known_laws:  # nearly always the same ones
+            self._demand_laws(*audited)
+            self._known_laws = audited
+        self.audited.update(audited)
+
+    def _demand_laws(self, *named: str) -> None:
+        """Refuse an audit that names what is no law of the kind, whose fault is the adapter's."""
+        fault = find_audit_fault(self.history.header.kind, named)
+        if fault is not None:
+            raise AdapterError(self.adapter.name, f"its audit {fault}") from None
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
         """Run the program again on a new adapter: the outcomes must be the same (X3).

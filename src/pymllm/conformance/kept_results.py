@@ -12,8 +12,9 @@ from typing import Any
 from pymllm.conformance.detection import Detection, FaultResult, HuntTask
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.conformance.soak.records import build_version
-from pymllm.errors import UsageError
+from pymllm.errors import TraceError, UsageError
 from pymllm.oracle.records import decode, encode
+from pymllm.text_file import read_json, read_lines
 
 __all__ = ["KeptResults"]
 
@@ -54,15 +55,17 @@ class KeptResults:
         self._lines: dict[str, _Line] = {}
         _refuse_another(path)
         try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            last = ""
+            for _, last in read_lines(path) if path.exists() else ():
+                line = _read(last)
+                if line is not None:
+                    self._lines[line.key] = line
             with path.open("a", encoding="utf-8") as file:
-                file.write("\n" if text and not text.endswith("\n") else "")
-        except (OSError, UnicodeDecodeError) as error:
+                file.write("\n" if last and not last.endswith("\n") else "")
+        except TraceError as error:
+            raise UsageError(f"results cannot be kept in {error}") from None
+        except OSError as error:
             raise UsageError(f"results cannot be kept in {path}: {error}") from error
-        for each in text.splitlines():
-            line = _read(each)
-            if line is not None:
-                self._lines[line.key] = line
 
     def find(self, task: HuntTask) -> FaultResult | None:
         """Return what became of a fault, if that is known."""
@@ -86,7 +89,7 @@ class KeptResults:
 def _read(text: str) -> _Line | None:
     """Read a line; ``None`` for one that whoever wrote it did not finish."""
     try:
-        line: Any = decode(_Line, json.loads(text))
+        line: Any = decode(_Line, read_json(text))
     except ValueError:
         return None
     found: _Line = line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import ClassVar
 
 from pymllm.conformance.acting import act
@@ -248,7 +249,7 @@ class SlotMachine(PoolMachine):
         """Return a slot that must be refused beside ``good`` ones, if there is one of this kind now."""
         size, full = self.page_size, self.judge.full
         candidates: Sequence[int] = (
-            [page * size for page in sorted(full.old | full.young)[-1:]],
+            [page * size for page in sorted([*islice(reversed(full.old), 1), *full.young])[-1:]],
             [page * size + size - 1 for page in sorted(full.pending)[:1]],
             [size - 1],
             [(full.pages + 1) * size],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from pymllm.oracle.remainder import Remainder
 
 __all__ = ["BlockModel", "Registration"]
 
@@ -33,9 +35,9 @@ class BlockModel:
 
     Attributes
     ----------
-    refs, stamps : list of int
+    refs, stamps : defaultdict of int to int
         By block.
-    free : set of int
+    free : Remainder
         Blocks that nobody references and that are not registered.
     hash_of, block_of : dict of int to int
         Hash by registered block, and back.
@@ -51,9 +53,9 @@ class BlockModel:
 
     def reset(self) -> None:
         """Free every block and forget every hash."""
-        self.refs = [0] * self.usable
-        self.stamps = [0] * self.usable
-        self.free = {*range(self.usable)}
+        self.refs: defaultdict[int, int] = defaultdict(int)  # of what nobody asked for there is nothing
+        self.stamps: defaultdict[int, int] = defaultdict(int)
+        self.free = Remainder(range(self.usable))
         self.hash_of: dict[int, int] = {}
         self.block_of: dict[int, int] = {}
         self.parent_of: dict[int, int | None] = {}
@@ -64,7 +66,7 @@ class BlockModel:
     @property
     def held(self) -> list[int]:
         """Referenced blocks, ascending."""
-        return [block for block, count in enumerate(self.refs) if count]
+        return sorted(block for block, count in self.refs.items() if count)
 
     @property
     def cached(self) -> list[int]:
@@ -74,7 +76,7 @@ class BlockModel:
     @property
     def occupied(self) -> list[int]:
         """Referenced and cached blocks, ascending."""
-        return [block for block in range(self.usable) if block not in self.free]
+        return sorted(self.free.gone)
 
     def children(self, block: int) -> list[int]:
         """Return the registered blocks right below a block, ascending."""
@@ -121,10 +123,10 @@ class BlockModel:
 
     # -- changes -------------------------------------------------------------------------------------------
 
-    def take(self, blocks: Iterable[int]) -> None:
+    def take(self, blocks: Sequence[int]) -> None:
         """Hand free blocks out, stamped."""
+        self.free.take(blocks)
         for block in blocks:
-            self.free.remove(block)
             self.refs[block], self.stamps[block] = 1, self.clock
 
     def retain(self, blocks: Iterable[int]) -> None:
@@ -151,8 +153,7 @@ class BlockModel:
             hash_value = self.hash_of.pop(block, None)
             if hash_value is not None:
                 del self.block_of[hash_value], self.parent_of[block]
-            if not self.refs[block]:
-                self.free.add(block)
+        self.free.give([block for block in blocks if not self.refs[block]])
         return blocks
 
     def register(

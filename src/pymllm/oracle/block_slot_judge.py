@@ -14,6 +14,7 @@ from pymllm.oracle.kv_block_judge import KVBlockJudge
 from pymllm.oracle.operations import AllocSlots, DropStates, EvictSlots, FindSlots, NameStates
 from pymllm.oracle.outcomes import FoundSlots, Outcome, Slots
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, has_told_a_change
+from pymllm.oracle.remainder import Remainder
 
 __all__ = ["BlockSlotJudge"]
 
@@ -154,9 +155,9 @@ class BlockSlotJudge(KVBlockJudge):
             self.evidence.refuse("C5", f"evictions for {what}", "none of the batch", f"blocks {own}")
         if taken:
             self.evidence.refuse("C6", f"evictions for {what}", f"blocks {list(victims)}", f"blocks {taken}")
-        allowed = {*turn} | slots.free
-        is_right = len({*new}) == len(new) and {*turn} <= {*new} <= allowed
-        self.evidence.demand("C2", is_right, what, f"new ones of {sorted(allowed)}", lambda: new)
+        allowed = Remainder(range(slots.total), slots.free.gone.difference(turn))
+        is_right = len({*new}) == len(new) and {*turn} <= {*new} and allowed.issuperset(new)
+        self.evidence.demand("C2", is_right, what, f"new ones of {allowed}", lambda: new)
         if victims and len(victims) < len(slots.slot_of):
             self.evidence.count("C5", "C6")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from pymllm.oracle.block_model import BlockModel
+from pymllm.oracle.remainder import Remainder
 
 __all__ = ["BlockSlotModel"]
 
@@ -41,9 +42,9 @@ class BlockSlotModel:
         self.in_hand: set[int] = set()
 
     @property
-    def free(self) -> set[int]:
+    def free(self) -> Remainder:
         """Slots that nobody has."""
-        return {*range(self.total)}.difference(self.slot_of.values(), self.in_hand)
+        return Remainder(range(self.total), {*self.slot_of.values(), *self.in_hand})
 
     @property
     def usable(self) -> list[int]:

@@ -7,7 +7,7 @@ from math import prod
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.expected_cells import Content, ExpectedCells
+from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
 from pymllm.oracle.history import Config
 from pymllm.oracle.outcomes import States
 
@@ -53,8 +53,8 @@ class BlockStates:
         return range(self.layers)
 
     def _blank(self, wording: str, rows: int) -> _Cells:
-        cells = {(part, row): (0,) * width for part, width in self.widths.items() for row in range(rows)}
-        return ExpectedCells(wording, "C7", cells)
+        blank = {part: (0,) * width for part, width in self.widths.items()}
+        return ExpectedCells(wording, "C7", BlankCells(blank, rows))
 
     def suspect(self, law: str) -> None:
         """Follow an operation that must not change any state."""

@@ -32,21 +32,29 @@ def find_wrong_view(blocks: BlockModel, slots: BlockSlotModel | None, books: Blo
         The law, which view, expected and observed. The stamps of free blocks and all that is told of the
         dummy are open, but for its slot.
     """
-    total, is_kept = blocks.usable, [block not in blocks.free for block in range(blocks.usable)]
+    total = blocks.usable
+    sizes, told = [total + 1] * 3, [*map(len, (books.refs, books.hashes, books.stamps))]
+    if told != sizes:  # what comes next costs as much as was told, and no more
+        return "C1", "sizes of the views", sizes, told
+    is_kept = [block not in blocks.free for block in range(total)]
     hashes = [blocks.hash_of.get(block, _NONE) for block in range(total)]
     views: list[Difference] = [
-        ("C1", "sizes of the views", [total + 1] * 3, [*map(len, (books.refs, books.hashes, books.stamps))]),
-        ("C1", "block_ref_counts", blocks.refs, [*books.refs[:total]]),
+        ("C1", "block_ref_counts", [blocks.refs[block] for block in range(total)], [*books.refs[:total]]),
         ("C3", "block_hashes", hashes, [*books.hashes[:total]]),
         ("C3", "kv_hash_to_block_id", _pairs(blocks.block_of), books.block_of_hash),
-        ("C1", "block_timestamps", _kept(blocks.stamps, is_kept), _kept(books.stamps, is_kept)),
+        (
+            "C1",
+            "block_timestamps",
+            [blocks.stamps[block] for block, kept in enumerate(is_kept) if kept],
+            [stamp for stamp, kept in zip(books.stamps, is_kept, strict=False) if kept],
+        ),
     ]
     if slots is not None:
         block_of = {slot: block for block, slot in slots.slot_of.items()}
         views += [
             ("C2", "block_to_slot", _listed(slots.slot_of, total + 1), books.slot_of_block),
             ("C2", "slot_to_block", _listed(block_of, slots.total), books.block_of_slot),
-            ("C2", "free_slots", sorted(slots.free), sorted(books.free_slots)),
+            ("C2", "free_slots", [*slots.free], sorted(books.free_slots)),
             (
                 "C4",
                 "hash_to_block_id",
@@ -63,7 +71,3 @@ def _pairs(numbers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
 
 def _listed(numbers: Mapping[int, int], count: int) -> tuple[int, ...]:
     return tuple(numbers.get(key, _NONE) for key in range(count))
-
-
-def _kept(stamps: list[int] | tuple[int, ...], is_kept: list[bool]) -> list[int]:
-    return [stamp for stamp, kept in zip(stamps, is_kept, strict=False) if kept]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.buffer_operations import SHAPES
-from pymllm.oracle.expected_cells import Content, ExpectedCells
+from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import Malformed, MoveKV, ReadKV, WriteKV
 from pymllm.oracle.outcomes import Buffers, Done, Outcome
@@ -39,9 +39,7 @@ class BufferJudge(PoolJudge):
             "key": self.number("k_heads") * self.number("k_dim"),
             "value": self.number("v_heads") * self.number("v_dim"),
         }
-        blank = {
-            (part, slot): (0,) * width for part, width in self.widths.items() for slot in range(self.rows)
-        }
+        blank = BlankCells({part: (0,) * width for part, width in self.widths.items()}, self.rows)
         self._buffers = [
             ExpectedCells(f"layer {layer}, {{}} of slot {{}}", "P3", blank) for layer in range(self.layers)
         ]
@@ -104,7 +102,9 @@ class BufferJudge(PoolJudge):
         layer, count = operation.layer, operation.count
         sources = range(operation.source, operation.source + count)
         targets = range(operation.target, operation.target + count)
-        if layer not in range(self.layers) or {*sources, *targets} - {*range(self.rows)}:
+        last = max(operation.source, operation.target) + count
+        is_outside = count < 0 or min(operation.source, operation.target) < 0 or last > self.rows
+        if layer not in range(self.layers) or is_outside:
             raise ProgramError(f"{operation} leaves the buffers; there are {self.layers} x {self.rows} rows")
         self.answer(Done, "P3", f"move of slots {sources} to {targets}", outcome)
         self._leave_all_else()

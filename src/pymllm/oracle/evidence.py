@@ -9,8 +9,12 @@ from typing import NoReturn
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.outcomes import Failed, Outcome
 from pymllm.oracle.situations import NAMES
+from pymllm.text_file import cut
 
 __all__ = ["Evidence"]
+
+_MOST = 400
+"""Characters of each part of a violation: what is too long to be read is cut."""
 
 
 class _Reached(Counter[str]):
@@ -84,9 +88,8 @@ class Evidence:
 
     def refuse(self, law: str, what: str, expected: object, observed: object) -> NoReturn:
         """Say that a law is broken."""
-        raise InvariantViolation(law, what, expected=_shown(expected), observed=_shown(observed))
+        raise InvariantViolation(law, cut(what, _MOST), expected=_shown(expected), observed=_shown(observed))
 
 
 def _shown(value: object) -> str:
-    shown = value if isinstance(value, str) else repr(value)
-    return shown if len(shown) <= 400 else f"{shown[:397]}..."
+    return cut(value if isinstance(value, str) else repr(value), _MOST)

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence
 
-__all__ = ["Content", "ExpectedCells"]
+__all__ = ["BlankCells", "Content", "ExpectedCells"]
 
 CellT = TypeVar("CellT", bound=tuple[Any, ...])
 
 Content = tuple[int, ...]
 """What stands in one cell."""
+
+
+class BlankCells(Mapping[tuple[Any, int], Content]):
+    """Cells of two parts and what each holds at first, of which none is kept.
+
+    Parameters
+    ----------
+    contents : mapping
+        What every cell of a first part holds.
+    count : int
+        The second parts are 0 to this, exclusive.
+    """
+
+    def __init__(self, contents: Mapping[Any, Content], count: int) -> None:
+        self._contents, self._numbers = contents, range(count)
+
+    def __getitem__(self, cell: tuple[Any, int]) -> Content:
+        first, number = cell
+        if number not in self._numbers:
+            raise KeyError(cell)
+        return self._contents[first]
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        return ((first, number) for first in self._contents for number in self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._contents) * len(self._numbers)
 
 
 class ExpectedCells(Generic[CellT]):
@@ -33,6 +60,8 @@ class ExpectedCells(Generic[CellT]):
 
     Notes
     -----
+    Cost: what was written, released or read; a memory that nobody touches costs nothing, however large it is.
+
     The blame: a cell that was written since the last reading blames that write's law. Any other blames the
     law of a write whose content has strayed there, or else of the last operation, which changed too much.
     """
@@ -40,8 +69,9 @@ class ExpectedCells(Generic[CellT]):
     def __init__(self, wording: str, law: str, blank: Mapping[CellT, Content]) -> None:
         self._wording = wording
         self._law = law
-        self._blank = {cell: (content,) for cell, content in blank.items()}
-        self._may_hold: dict[CellT, tuple[Content, ...]] = dict(self._blank)
+        self._blank = blank
+        self._is_blank = True  # what nobody touched; else it may hold anything
+        self._may_hold: dict[CellT, tuple[Content, ...]] = {}
         self._tested: dict[str, None] = {}
         self._forget_blame()
 
@@ -58,11 +88,14 @@ class ExpectedCells(Generic[CellT]):
 
     def holds(self, cell: CellT) -> tuple[Content, ...]:
         """Return what a cell may hold; nothing stands for anything."""
-        return self._may_hold[cell]
+        held = self._may_hold.get(cell)
+        if held is None:
+            return (self._blank[cell],) if self._is_blank else ()
+        return held
 
     def put(self, law: str, cell: CellT, *contents: Content) -> None:
         """Follow a write of a cell: it holds one of ``contents`` then, or anything where there are none."""
-        if contents != self._may_hold[cell]:
+        if contents != self.holds(cell):
             self._tested[law] = None
         self._may_hold[cell] = contents
         self._blame[cell] = self._suspect = law
@@ -72,11 +105,18 @@ class ExpectedCells(Generic[CellT]):
         """Follow the end of a cell's ownership: whoever gets it next finds anything there."""
         self._may_hold[cell] = ()
 
+    def release_all(self) -> None:
+        """Follow the end of all ownership."""
+        self._may_hold.clear()
+        self._is_blank = False
+
     def wipe(self, law: str) -> None:
         """Follow a return of the whole memory to what it was at first."""
-        for cell, blank in self._blank.items():
-            if self._may_hold[cell] != blank:
+        for cell, held in self._may_hold.items():
+            blank = (self._blank[cell],)
+            if held != blank:
                 self.put(law, cell, *blank)
+        self._is_blank = True
         self._suspect = law
 
     def suspect(self, law: str) -> None:
@@ -99,13 +139,14 @@ class ExpectedCells(Generic[CellT]):
         InvariantViolation
             A cell holds something else; the law is the blamed one.
         """
+        known = self._may_hold
         for cell, content in found.items():
-            may_hold = self._may_hold[cell]
+            may_hold = known[cell] if cell in known else self.holds(cell)
             if may_hold and content not in may_hold and not _is_mixed(content, may_hold):
                 what = self._wording.format(*cell)
                 expected = " or ".join(str(_plain(one)) for one in may_hold)
                 evidence.refuse(self._law_of(cell, content), what, expected, str(_plain(content)))
-            self._may_hold[cell] = (content,)
+            known[cell] = (content,)
         evidence.count(*self._tested)
         self._forget_blame()
 

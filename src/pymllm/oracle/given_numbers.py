@@ -27,8 +27,8 @@ def resolve_spans(spans: Iterable[Span], given: Mapping[int, Sequence[int]]) -> 
     """
     found: list[int] = []
     for span in spans:
-        if span.stop - span.start > SPAN_LIMIT:
-            raise ProgramError(f"{span} stands for more than {SPAN_LIMIT:,} numbers")
+        if span.stop - span.start > SPAN_LIMIT - len(found):
+            raise ProgramError(f"{span} makes more than {SPAN_LIMIT:,} numbers of one list; name fewer")
         if span.step == 0:
             found += range(span.start, span.stop)
             continue

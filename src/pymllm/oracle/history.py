@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from pymllm.errors import TraceError
+from pymllm.oracle.config_limits import check_config, config_schema
 from pymllm.oracle.operations import KINDS, OPERATIONS, Operation, operation_from_plain, operation_to_plain
 from pymllm.oracle.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
 from pymllm.oracle.records import decode, encode, schema_of, tagged_schema_of
 from pymllm.oracle.slot_init import built_through_slots
-from pymllm.text_file import write_text_file
+from pymllm.text_file import NumberedLine, cut, read_json, read_lines, write_text_file
 
 __all__ = [
     "FORMAT",
@@ -180,47 +181,42 @@ def load_history(path: Path) -> History:
     OSError
         The file cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise TraceError(str(path), None, f"not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return read_history(text.splitlines(), str(path))
+    return _read_numbered(read_lines(path), str(path))
 
 
 def read_history(lines: Iterable[str], source: str) -> History:
     """Read a history from lines of JSON; ``source`` names them in a `TraceError`."""
+    return _read_numbered(enumerate(lines, 1), source)
+
+
+def _read_numbered(lines: Iterable[NumberedLine], source: str) -> History:
     history: History | None = None
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         if not line.strip():
             continue
         try:
-            plain = json.loads(line)
+            plain = read_json(line)
             if history is None:
                 history = History(_read_header(plain))
             else:
                 history.steps.append(_read_step(plain, history))
-        except (ValueError, RecursionError) as error:
-            raise TraceError(source, number, _say(error)) from None
+        except ValueError as error:
+            raise TraceError(source, number, str(error)) from None
     if history is None:
         raise TraceError(source, None, "empty; a history begins with its header")
     return history
-
-
-def _say(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
-    return str(error) or type(error).__name__
 
 
 def _read_header(plain: Any) -> Header:
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise ValueError(f'a history begins with a header {{"format": "{FORMAT}", ...}}')
     if plain.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {plain.get('schema')!r}; this version reads {SCHEMA}")
+        raise ValueError(f"schema is {cut(repr(plain.get('schema')))}; this version reads {SCHEMA}")
     fields = {key: value for key, value in plain.items() if key not in ("format", "schema")}
     header: Header = decode(Header, fields, "header")
     if header.kind not in KINDS:
-        raise ValueError(f"kind is {header.kind!r}; it must be one of {', '.join(KINDS)}")
+        raise ValueError(f"kind is {cut(repr(header.kind))}; it must be one of {', '.join(KINDS)}")
+    check_config(header.config, header.kind)
     return header
 
 
@@ -229,7 +225,7 @@ def _read_step(plain: Any, history: History) -> Step:
         raise ValueError("a step is an object with step, op and, once it was run, outcome")
     last = history.steps[-1].number if history.steps else 0
     if type(plain["step"]) is not int or plain["step"] <= last:
-        raise ValueError(f"step is {plain['step']!r}; it must be an integer above {last}")
+        raise ValueError(f"step is {cut(repr(plain['step']))}; it must be an integer above {last}")
     outcome = outcome_from_plain(plain["outcome"]) if "outcome" in plain else None
     return Step(plain["step"], operation_from_plain(plain["op"]), outcome)
 
@@ -239,6 +235,7 @@ def history_schema() -> dict[str, Any]:
     header = schema_of(Header)
     header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
     header["properties"]["kind"] = {"enum": list(KINDS)}
+    header["properties"]["config"] = config_schema()
     header["required"] = ["format", "schema", *header["required"]]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.oracle.config_limits import check_config
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.history import Header, Step
 from pymllm.oracle.operations import Operation
@@ -59,10 +60,11 @@ def make_judge(header: Header) -> Judge:
     Raises
     ------
     ProgramError
-        The header names no kind that there is.
+        The header names no kind that there is, or a size of its configuration is missing or too large.
     """
     if header.kind not in _JUDGES:
         raise ProgramError(f"kind is {header.kind!r}; it must be one of {', '.join(_JUDGES)}")
+    check_config(header.config, header.kind)
     module, _, name = _JUDGES[header.kind].partition(":")
     judge: Judge = getattr(importlib.import_module(module), name)(header)
     return judge

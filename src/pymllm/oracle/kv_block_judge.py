@@ -112,7 +112,7 @@ class KVBlockJudge(PoolJudge):
             return "X2"
         taken = self.answer(Slots, "C1", what, outcome).slots
         is_right = len(taken) == count == len(blocks.free.intersection(taken))
-        self.evidence.demand("C1", is_right, what, f"{count} of {sorted(blocks.free)}", lambda: taken)
+        self.evidence.demand("C1", is_right, what, f"{count} of {blocks.free}", lambda: taken)
         self.evidence.meet("nothing is asked for", not count)
         self.evidence.meet("the pool is exhausted", count and count == len(blocks.free))
         blocks.take(taken)

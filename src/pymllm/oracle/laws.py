@@ -6,12 +6,13 @@ Ids never change their meaning. The sentences are short on purpose; the contract
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pymllm.oracle.operations import KINDS
+from pymllm.text_file import cut
 
-__all__ = ["INVARIANTS", "LAWS", "Law", "Way", "find_law", "laws_of"]
+__all__ = ["INVARIANTS", "LAWS", "Law", "Way", "find_audit_fault", "find_law", "laws_of"]
 
 
 class Way(enum.Enum):
@@ -371,3 +372,16 @@ def find_law(id: str) -> Law:
 def laws_of(kind: str) -> tuple[Law, ...]:
     """Return the laws about a kind of implementation, in the contract's order."""
     return tuple(law for law in LAWS if kind in law.kinds)
+
+
+_BELOW = {"requests": ("blocks",)}
+"""What an implementation of a kind stands on, and may look at, too."""
+
+
+def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
+    """Say which law a walk from inside names that is none of the kind; nobody could say what it found."""
+    known = dict.fromkeys(law.id for each in (kind, *_BELOW.get(kind, ())) for law in laws_of(each))
+    unknown = next((law for law in named if law not in known), None)
+    if unknown is None:
+        return None
+    return f"names {cut(repr(unknown))}, which is no law of kind {kind}; its laws are {', '.join(known)}"

@@ -12,6 +12,7 @@ from pymllm.oracle.slot_init import built_through_slots
 __all__ = [
     "INJECTED",
     "RESULTS",
+    "SIZE_NAMES",
     "BlockBooks",
     "Buffers",
     "ContextView",
@@ -44,6 +45,17 @@ __all__ = [
 
 INJECTED = "InjectedFault"
 """The error of a call that a `Fault` let fail."""
+
+SIZE_NAMES = frozenset(
+    {
+        *("available_size", "full_available_size", "swa_available_size"),
+        *("total_size", "evictable_size", "protected_size", "swa_evictable_size", "swa_protected_size"),
+        *("mamba_evictable_size", "mamba_protected_size", "available_track_slots", "max_track_slots", "size"),
+        *("pool_avail", "evictable_blocks", "free_count", "request_count"),
+        *("paused_request_count", "decode_req_count", "prefill_req_count"),
+    }
+)
+"""Every size and counter that a judge knows; another one would be judged by nobody."""
 
 # -- what the caller saw -------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 
+from pymllm.errors import ProgramError
 from pymllm.oracle.prefix_pages import Path
 
 __all__ = ["hash_pages"]
@@ -16,6 +17,13 @@ def hash_pages(path: Path, page_size: int) -> tuple[str, ...]:
 
     Remembered, since every look asks for those of every node that has any.
     """
+    try:
+        return _hashes(path, page_size)
+    except OverflowError:
+        raise ProgramError("a token to be hashed is outside 0 .. 2**32 - 1") from None
+
+
+def _hashes(path: Path, page_size: int) -> tuple[str, ...]:
     hashes = []
     prior = _seed(path.space.extra_key)
     for start in range(0, len(path.tokens) - page_size + 1, page_size):

@@ -56,7 +56,12 @@ class PoolPart:
         if len(given.swa_slots) != len(given.slots):
             told = f"{len(given.swa_slots)} SWA slots for {len(given.slots)} slots"
             raise ProgramError(f"{told}: without them a pool with SWA halves cannot be followed")
-        return [slot // books.page_size for slot in given.swa_slots[:: books.page_size]]
+        pages = [slot // books.page_size for slot in given.swa_slots[:: books.page_size]]
+        if any(not pool.swa.has(page) for page in pages):
+            books.evidence.refuse(
+                "A2", "SWA halves of an alloc", f"pages 1..{pool.swa.pages}", f"pages {pages}"
+            )
+        return pages
 
     def judge_free(self, step: int, operation: Free, outcome: Outcome) -> str:
         """Judge a `Free` of what is the caller's."""

@@ -17,6 +17,8 @@ import typing
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
+from pymllm.text_file import cut
+
 __all__ = [
     "decode",
     "decode_tagged",
@@ -120,7 +122,9 @@ def decode(kind: Any, plain: Any, where: str = "") -> Any:
     if origin is dict:
         _require(isinstance(plain, Mapping), where, "an object", plain)
         _, value_kind = typing.get_args(kind)
-        return {str(key): decode(value_kind, value, f"{where}.{key}") for key, value in plain.items()}
+        return {
+            str(key): decode(value_kind, value, f"{where}.{cut(str(key))}") for key, value in plain.items()
+        }
     _require(_is_plain(plain, kind), where, _word_for(kind), plain)
     return plain
 
@@ -131,7 +135,8 @@ def decode_tagged(kinds: Sequence[type], plain: Any, tag: str, where: str = "") 
     by_name = {name_of(kind): kind for kind in kinds}
     named = plain.get(tag)
     if not isinstance(named, str) or named not in by_name:
-        raise ValueError(f"{where or 'record'}: {tag} is {named!r}; it must be one of {', '.join(by_name)}")
+        shown = cut(repr(named))
+        raise ValueError(f"{where or 'record'}: {tag} is {shown}; it must be one of {', '.join(by_name)}")
     fields = {key: value for key, value in plain.items() if key != tag}
     return _decode_record(by_name[named], fields, f"{where}.{named}" if where else named)
 
@@ -141,7 +146,8 @@ def _decode_record(kind: Any, plain: Any, where: str) -> Any:
     hints = _hints_of(kind)
     unknown = sorted(set(plain) - set(hints))
     if unknown:
-        raise ValueError(f"{where or name_of(kind)}: unknown field {unknown[0]!r}; it has {', '.join(hints)}")
+        shown = cut(repr(unknown[0]))
+        raise ValueError(f"{where or name_of(kind)}: unknown field {shown}; it has {', '.join(hints)}")
     values = {key: decode(hints[key], value, f"{where}.{key}") for key, value in plain.items()}
     missing = [name for name in _required_of(kind) if name not in values]
     if missing:
@@ -183,8 +189,7 @@ def _require(truth: bool, where: str, expected: str, plain: Any) -> None:
 
 
 def _mismatch(where: str, expected: str, plain: Any) -> str:
-    shown = repr(plain)
-    return f"{where or 'value'} is {shown if len(shown) <= 60 else shown[:57] + '...'}; it must be {expected}"
+    return f"{where or 'value'} is {cut(repr(plain))}; it must be {expected}"
 
 
 def _word_for(kind: Any) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.expected_cells import ExpectedCells
+from pymllm.oracle.expected_cells import BlankCells, ExpectedCells
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, Table
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
+from pymllm.oracle.remainder import Remainder
 
 __all__ = [
     "RowJudge",
@@ -32,7 +33,7 @@ class RowJudge(PoolJudge):
     ----------
     held : set of int
         Rows that are handed out.
-    free : set of int
+    free : Remainder
         The others, row 0 aside.
     context : int
         Positions of a row.
@@ -48,7 +49,7 @@ class RowJudge(PoolJudge):
         self._table = ExpectedCells(
             "row {}, position {}",
             "P2",
-            {(row, at): (0,) for row in range(self.max_reqs + 1) for at in range(self.context)},
+            BlankCells(dict.fromkeys(range(self.max_reqs + 1), (0,)), self.context),
         )
         self._was_dirty: set[int] = set()
         self._zeroes = "zeroed_rows" in header.capabilities
@@ -56,7 +57,7 @@ class RowJudge(PoolJudge):
 
     def _forget_rows(self) -> None:
         self.held: set[int] = set()
-        self.free = set(range(1, self.max_reqs + 1))
+        self.free = Remainder(range(1, self.max_reqs + 1), self.held)
         self._was_dirty.clear()
 
     def sizes(self) -> dict[str, int]:
@@ -88,11 +89,10 @@ class RowJudge(PoolJudge):
             "P1",
             len(rows) == count == len(self.free.intersection(rows)),
             "rows handed out",
-            f"{count} different ones of {sorted(self.free)}",
+            f"{count} different ones of {self.free}",
             lambda: rows,
         )
         self.given.record(step, rows)
-        self.free.difference_update(rows)
         self.held.update(rows)
         self.evidence.meet("a used row is handed out again", self._was_dirty.intersection(rows))
         self._was_dirty.difference_update(rows)
@@ -105,7 +105,6 @@ class RowJudge(PoolJudge):
             return self._judge_bad_free(row, outcome)
         self.answer(Done, self._free_law, f"free of row {row}", outcome)
         self.held.remove(row)
-        self.free.add(row)
         if any(self._table.holds((row, at)) != ((0,),) for at in range(self.context)):
             self._was_dirty.add(row)
         self._table.suspect(self._free_law)
@@ -133,8 +132,7 @@ class RowJudge(PoolJudge):
             self._table.wipe("X7")
         else:
             self._table.suspect("X7")
-            for cell in self._table.cells:
-                self._table.release(cell)
+            self._table.release_all()
         self._forget_rows()
         return "X7"
 

@@ -72,11 +72,11 @@ class SlotJudge(PoolJudge):
         # Asked after every operation: counted here, without three properties and a `min`, and each test of a
         # law below counted without a call, judging takes 0.9 of the time.
         size, pool, window = self.page_size, self.full, self.window
-        full = (len(pool.old) + len(pool.young)) * size
+        full = (pool.pages - len(pool.old.gone) + len(pool.young)) * size
         if window is None:
             return {"available_size": full}
         pool = window.swa
-        swa = (len(pool.old) + len(pool.young)) * size
+        swa = (pool.pages - len(pool.old.gone) + len(pool.young)) * size
         least = full if full < swa else swa
         # Their minimum last: where one of the two is wrong, that says more.
         return {"full_available_size": full, "swa_available_size": swa, "available_size": least}
@@ -140,7 +140,7 @@ class SlotJudge(PoolJudge):
                 self.evidence.refuse(law, f"{what} of alloc({operation.tokens})", lowest, pages)
         elif model.young and not model.needs_merge(count):
             if not model.old.issuperset(pages):
-                turn = f"pages of {sorted(model.old)}"
+                turn = f"pages of {model.old}"
                 self.evidence.refuse(law, f"{what} of alloc({operation.tokens})", turn, pages)
         else:
             return  # any free page would have been right

@@ -10,7 +10,7 @@ from pymllm.oracle.slot_init import built_through_slots
 __all__ = ["SPAN_LIMIT", "Span"]
 
 SPAN_LIMIT: Final = 1_000_000
-"""Most numbers that one `Span` may stand for; a program that needs more is written by a broken hand."""
+"""Most numbers that the spans of one list may stand for; who needs more has a broken hand."""
 
 
 @built_through_slots

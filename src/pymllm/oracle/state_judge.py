@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.expected_cells import Content, ExpectedCells
+from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
 from pymllm.oracle.history import Header
 from pymllm.oracle.operations import (
     AllocTrack,
@@ -16,6 +16,7 @@ from pymllm.oracle.operations import (
 )
 from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, States
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
+from pymllm.oracle.remainder import Remainder
 
 __all__ = [
     "StateJudge",
@@ -35,8 +36,10 @@ class StateJudge(PoolJudge):
         Layers, and rows of each: row 0, the working rows, the track slots.
     working : range
         Rows of requests.
-    free, held : set of int
-        Track slots.
+    held : set of int
+        Track slots that somebody has.
+    free : Remainder
+        The others.
     """
 
     KIND = "states"
@@ -57,7 +60,7 @@ class StateJudge(PoolJudge):
             "conv": self.number("conv_dim") * (self.number("kernel") - 1),
         }
         self._dtypes = {"recurrent": "float32", "conv": str(self.config.get("dtype"))}
-        blank = {(part, row): (0,) * width for part, width in self.widths.items() for row in range(self.rows)}
+        blank = BlankCells({part: (0,) * width for part, width in self.widths.items()}, self.rows)
         self._states = [
             ExpectedCells(f"layer {layer}, {{}} state of row {{}}", "P5", blank)
             for layer in range(self.layers)
@@ -65,8 +68,8 @@ class StateJudge(PoolJudge):
         self._forget_track_slots()
 
     def _forget_track_slots(self) -> None:
-        self.free = {*self._track}
         self.held: set[int] = set()
+        self.free = Remainder(self._track, self.held)
 
     def sizes(self) -> dict[str, int]:
         """Return ``max_track_slots`` and ``available_track_slots``."""
@@ -95,11 +98,10 @@ class StateJudge(PoolJudge):
             "P5",
             len(slots) == len(self.free.intersection(slots)) == 1,
             "a track slot handed out",
-            f"one of {sorted(self.free)}",
+            f"one of {self.free}",
             lambda: slots,
         )
         self.given.record(step, slots)
-        self.free.difference_update(slots)
         self.held.update(slots)
         self._let_go(slots[0])
         return "P5"
@@ -110,7 +112,6 @@ class StateJudge(PoolJudge):
             return self._judge_bad_free(slot, outcome)
         self.answer(Done, "P5", f"free of track slot {slot}", outcome)
         self.held.remove(slot)
-        self.free.add(slot)
         self._let_go(slot)
         return "P5"
 
@@ -221,7 +222,7 @@ class StateJudge(PoolJudge):
         return "P5"
 
     def _errors_outside(self, *rows: int) -> tuple[str, ...]:
-        return ("IndexError", "OwnershipError") if {*rows} - {*range(self.rows)} else ()
+        return ("IndexError", "OwnershipError") if any(row not in range(self.rows) for row in rows) else ()
 
     def _judge_read_states(self, step: int, operation: ReadStates, outcome: Outcome) -> str:
         if operation.layer not in range(self.layers):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import stat
@@ -28,6 +27,7 @@ from pymllm.report.measured_documents import GpuBenchmarksDocument
 from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.records import Curve, Document, Figure, Histogram, Machine, Program, Record, RunHeader
 from pymllm.report.store import SUFFIX, read_run
+from pymllm.text_file import NotJSONError, read_json, read_text_file
 
 __all__ = ["LoadedRuns", "Run", "Skipped", "is_run_or_program", "load_runs"]
 
@@ -227,7 +227,7 @@ def _looks_like_a_run(file: str) -> bool:
 
 
 def _read_file(path: Path) -> Run:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text_file(path, errors="replace")
     first = _json_or_none(text.split("\n", 1)[0])
     form = first.get("format") if isinstance(first, dict) else None
     if form == "pymllm-run":
@@ -251,25 +251,18 @@ def _read_file(path: Path) -> Run:
 
 def _json_or_none(line: str) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return read_json(line)
+    except ValueError:
         return None
 
 
 def _parsed(path: Path, number: int | None, text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except json.JSONDecodeError as error:
-        place = number or error.lineno
-        raise TraceError(
-            str(path), place, f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
-        ) from None
-    except (ValueError, RecursionError) as error:
+        return read_json(text)
+    except NotJSONError as error:
+        raise TraceError(str(path), number or error.line, str(error)) from None
+    except ValueError as error:
         raise TraceError(str(path), number, str(error)) from None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number that JSON has")
 
 
 # -- one function for each form of file ----------------------------------------------------------------------

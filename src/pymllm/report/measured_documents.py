@@ -172,6 +172,10 @@ class CurveOfDevice:
     times: tuple[float, ...]
     used: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if len(self.times) != len(self.used):
+            raise ValueError(f"a curve has {len(self.times)} times for {len(self.used)} values")
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedDevice:

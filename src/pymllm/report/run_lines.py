@@ -29,6 +29,7 @@ from pymllm.report.records import (
     Record,
     RunHeader,
 )
+from pymllm.text_file import cut, read_json
 
 __all__ = ["dump_record", "dump_run_header", "read_record", "read_run_header", "run_schema"]
 
@@ -47,14 +48,6 @@ def dump_record(record: Record) -> str:
     return json.dumps(encode_tagged(record, "record"), allow_nan=False)
 
 
-def _loads(line: str) -> Any:
-    return json.loads(line, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number that JSON has")
-
-
 def read_run_header(line: str) -> RunHeader:
     """Read the first line of a run.
 
@@ -63,11 +56,11 @@ def read_run_header(line: str) -> RunHeader:
     ValueError
         It is none, or of another version of the format; says why.
     """
-    plain = _loads(line)
+    plain = read_json(line)
     if not isinstance(plain, dict):
         raise ValueError("a run begins with an object, its header")
     if (plain.get("format"), plain.get("schema")) != (FORMAT, SCHEMA):
-        found = f"format {plain.get('format')!r}, schema {plain.get('schema')!r}"
+        found = f"format {cut(repr(plain.get('format')))}, schema {cut(repr(plain.get('schema')))}"
         raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
     machine = plain.pop("machine", None)
     header: RunHeader = decode(RunHeader, {"machine": None, **_known(RunHeader, plain)}, "header")
@@ -76,7 +69,7 @@ def read_run_header(line: str) -> RunHeader:
 
 def _read_machine(plain: Any) -> Machine:
     if not isinstance(plain, dict):
-        raise ValueError(f"header.machine must be an object, got {plain!r}")
+        raise ValueError(f"header.machine must be an object, got {cut(repr(plain))}")
     gpus = plain.get("gpus", [])
     if isinstance(gpus, list):
         plain = {**plain, "gpus": [_known(Gpu, gpu) if isinstance(gpu, dict) else gpu for gpu in gpus]}
@@ -97,7 +90,7 @@ def read_record(line: str) -> Record | None:
     ValueError
         It is no record; says why.
     """
-    plain = _loads(line)
+    plain = read_json(line)
     if not isinstance(plain, dict) or not isinstance(plain.get("record"), str):
         raise ValueError("a line behind the header is an object that names its kind in 'record'")
     kind = _KINDS.get(plain["record"])

@@ -15,7 +15,7 @@ from pymllm.errors import TraceError
 from pymllm.report.machine import find_commit, look_at_this_machine
 from pymllm.report.records import Record, RunHeader
 from pymllm.report.run_lines import dump_record, dump_run_header, read_record, read_run_header
-from pymllm.text_file import write_text_file
+from pymllm.text_file import read_text_file, write_text_file
 
 __all__ = ["SUFFIX", "StoredRun", "make_header", "read_run", "write_run"]
 
@@ -127,7 +127,8 @@ def read_run(path: Path) -> StoredRun:
     OSError
         The file cannot be read.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    text = read_text_file(path, errors="replace")
+    lines = text.rstrip("\n").split("\n")
     if lines == [""]:
         raise TraceError(str(path), None, "empty; a run begins with its header")
     header = _read(read_run_header, path, 1, lines[0])
@@ -139,7 +140,7 @@ def read_run(path: Path) -> StoredRun:
 def _read(read: Callable[[str], _Line], path: Path, number: int, line: str) -> _Line:
     try:
         return read(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TraceError(str(path), number, str(error)) from None
 
 

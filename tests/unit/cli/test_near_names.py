@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.cli.near_names import cut, did_you_mean
+from pymllm.cli.near_names import did_you_mean
 
 
 def test_the_nearest_names_are_asked_for() -> None:
@@ -13,9 +13,3 @@ def test_the_nearest_names_are_asked_for() -> None:
     )
     assert did_you_mean("zzz", ["rows"]) == ""
     assert did_you_mean("rows" * 1000, ["rows"]) == ""
-
-
-def test_a_long_word_is_cut() -> None:
-    """With its length."""
-    assert cut("rows") == "rows"
-    assert cut("9" * 5000) == f"{'9' * 60}... (5,000 characters)"

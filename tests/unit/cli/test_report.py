@@ -137,7 +137,7 @@ def test_what_the_system_refuses_is_one_line(
         result = run(store, "--format", "badge", "-o", tmp_path / "badge.json")
     assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
     (file,) = store.iterdir()
-    monkeypatch.setattr(Path, "read_text", fail)
+    monkeypatch.setattr(Path, "open", fail)
     result = run(file)
     assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
 

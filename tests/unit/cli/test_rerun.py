@@ -115,7 +115,7 @@ def test_an_adapter_that_gives_up_ends_with_3(file: str, tiny: str) -> None:
         (["--adapter", "raddix"], 2, "no adapter 'raddix'"),
         (["--adapter", "hashes"], 2, "a.jsonl: is a program for rows; hashes is of kind hashes."),
         (["--adapter", "no_such_module_here:Cache"], 2, "cannot import no_such_module_here"),
-        (["--config", "{"], 2, "'{' is not JSON"),
+        (["--config", "{"], 2, "'{': not JSON"),
         (["--config", "[]"], 2, "it must be an object"),
         (["--config", '{"max_reqs": 1.5}'], 2, "it.max_reqs is 1.5; it must be an integer or a string"),
         (["--config", "{}"], 3, "cannot be built with {}"),

@@ -34,7 +34,7 @@ def test_token_counts_are_read_as_written(text: str, tokens: int) -> None:
     ("text", "words"),
     [
         ("", "'' is no number of tokens in 1..2147483647; write 200000, 200k"),
-        ("9" * 5000, "(5,000 characters)' is no number of tokens in 1..2147483647"),
+        ("9" * 5000, "999...' is no number of tokens in 1..2147483647"),
         ("-1", "'-1' is no number"),
         ("12q", "'12q' is no number"),
         ("1__0", "'1__0' is no number"),
@@ -75,7 +75,7 @@ def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
     assert Amount(0, 10).convert("2.5", None, None) == 2.5
     with pytest.raises(click.BadParameter) as caught:
         Amount(0, 10).convert(text, None, None)
-    assert text[:60] in caught.value.message
+    assert text[:57] in caught.value.message
     assert len(caught.value.message) < 150
 
 
@@ -91,7 +91,7 @@ def test_a_whole_number_is_within_its_bounds(text: str) -> None:
     ]
     with pytest.raises(click.BadParameter) as caught:
         Whole(0, 10).convert(text, None, None)
-    shown = text if len(text) < 60 else f"{text[:60]}... (5,000 characters)"
+    shown = text if len(text) < 60 else f"{text[:57]}..."
     is_number = text.lstrip("-").isdecimal() and text.isascii()
     assert caught.value.message == (
         f"{shown} is not in the range 0<=x<=10." if is_number else f"{shown!r} is no whole number in 0..10."
@@ -108,13 +108,10 @@ def test_a_configuration_is_a_json_object() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("page_size=4", "'page_size=4' is not JSON: Expecting value at column 1"),
+        ("page_size=4", "'page_size=4': not JSON: Expecting value at column 1"),
         ("4", "it is 4; it must be an object"),
-        (
-            "[" * 50_000,
-            r"'\[{60}... \(50,000 characters\)' is nested too deep; a configuration is one object",
-        ),
-        (f'{{"a": {"9" * 5000}}}', "it has an integer of 5,000 digits; 100 is the most"),
+        ("[" * 50_000, r"'\[{56,57}\.\.\.: more than 64 lists and objects stand inside each other"),
+        (f'{{"a": {"9" * 5000}}}', "does not fit into 128 bits"),
         ('{"page_size": [4]}', r"it.page_size is \[4\]; it must be an integer or a string or"),
     ],
 )

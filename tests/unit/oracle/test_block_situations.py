@@ -122,7 +122,8 @@ def test_slots_say_whose_they_were(model: BlockModel) -> None:
     hand = met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 1))
     assert hand == {"slots are taken by a caller", "the older of several slots goes"}
     assert met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 0)) == set()
-    model.stamps = [1, 1, 0, 0, 0, 0]
+    model.stamps.clear()
+    model.stamps.update({0: 1, 1: 1})
     again = met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 1))
     assert again == {
         "slots are taken by a caller",

@@ -50,5 +50,5 @@ def test_the_origin_is_the_step_that_gave_a_number_last(given: GivenNumbers) -> 
 
 def test_a_span_without_end_is_refused() -> None:
     """X1: a spoiled file takes no memory."""
-    with pytest.raises(ProgramError, match="stands for more than 1,000,000 numbers"):
+    with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):
         GivenNumbers().resolve([Span(0, 0, 10**12)])

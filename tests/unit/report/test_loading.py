@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -180,14 +181,14 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest
     """Root may read everything, so the answer of the system is given here."""
     samples.write(tmp_path / "good.json", samples.verify())
     bad = samples.write(tmp_path / "bad.json", samples.verify())
-    read = Path.read_text
+    opened = Path.open
 
-    def fail(self: Path, **options: str) -> str:
+    def fail(self: Path, mode: str = "r") -> IO[Any]:
         if self == bad:
             raise PermissionError(13, "Permission denied", str(self))
-        return read(self, **options)
+        return opened(self, mode)
 
-    monkeypatch.setattr(Path, "read_text", fail)
+    monkeypatch.setattr(Path, "open", fail)
     loaded = load_runs([tmp_path])
     assert [it.reason for it in loaded.skipped] == ["Permission denied"]
     with pytest.raises(PermissionError):

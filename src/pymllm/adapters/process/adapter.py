@@ -18,10 +18,12 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.oracle.operations import OPERATIONS_OF, Insert, Lock, Match, Operation
 from pymllm.oracle.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
 from pymllm.oracle.records import name_of
+from pymllm.text_file import cut
 
 __all__ = ["ProcessAdapter", "load_command"]
 
 _SEED = 0
+_SAID = 400  # characters of a program's own words in a violation
 _NODE_GIVERS = (Match, Insert, Lock)
 _BATCH = 64
 """Operations said at once; two batches are on their way, so that both sides have something to do."""
@@ -177,9 +179,10 @@ class ProcessAdapter(BaseAdapter):
         audited = self.conversation.audit()
         if audited.broken is not None:
             found = audited.broken
-            raise InvariantViolation(
-                found.law, found.message, expected=found.expected, observed=found.observed
-            )
+            expected = None if found.expected is None else cut(found.expected, _SAID)
+            observed = None if found.observed is None else cut(found.observed, _SAID)
+            message = cut(found.message, _SAID)
+            raise InvariantViolation(found.law, message, expected=expected, observed=observed)
         return audited.laws
 
     def close(self) -> None:

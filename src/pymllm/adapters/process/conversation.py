@@ -33,11 +33,16 @@ from pymllm.adapters.process.messages import (
 from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import ConversationError, ProgramError
 from pymllm.oracle.history import Config
+from pymllm.oracle.laws import find_audit_fault
 from pymllm.oracle.outcomes import Outcome
+from pymllm.text_file import TOO_DEEP, cut
 
 __all__ = ["Asked", "Conversation"]
 
 Kind = TypeVar("Kind")
+
+_SAID = 400
+"""Most characters of a program's own words in a message."""
 
 
 class Asked(NamedTuple):
@@ -117,7 +122,16 @@ class Conversation:
         """Have it look inside."""
         with self._watched("audit"):
             self._say([make_line(write_request(Audit()))])
-            return self._listen(Audited)
+            audited = self._listen(Audited)
+            self._check_laws(audited)
+            return audited
+
+    def _check_laws(self, audited: Audited) -> None:
+        """Refuse an audit of what is no law of this kind: nobody could say what it found."""
+        named = (*audited.laws, *((audited.broken.law,) if audited.broken else ()))
+        fault = find_audit_fault(self.program.kind, named)
+        if fault is not None:
+            raise ChannelError("garbled", f"its audit {fault}")
 
     def ask(self, batch: Sequence[Asked]) -> None:
         """Say operations; only with the last one is the program told that answers are awaited.
@@ -172,10 +186,12 @@ class Conversation:
         line = self._channel.receive(seconds_per_answer())
         try:
             answer: Answer = read_answer(read_line(line))
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ChannelError("garbled", f"wrote a line that is no message: {error}") from None
+        except RecursionError:
+            raise ChannelError("garbled", f"wrote a line that is no message: {TOO_DEEP}") from None
         if isinstance(answer, Error):
-            raise ChannelError("gave-up", f"cannot go on: {answer.message}")
+            raise ChannelError("gave-up", f"cannot go on: {cut(answer.message, _SAID)}")
         if not isinstance(answer, kind):
             raise ChannelError("garbled", f"answered {word_for(type(answer))!r}; {word_for(kind)!r} was due")
         return answer

@@ -7,7 +7,13 @@ from typing import Any
 
 import msgspec
 
+from pymllm.text_file import TOO_DEEP, demand_strict, has_long_number
+
 __all__ = ["make_line", "read_line"]
+
+_DEPTH = 8
+"""More than any message has of objects and lists inside each other."""
+_CONTAINERS = (dict, list)
 
 
 def make_line(message: dict[str, Any]) -> bytes:
@@ -27,7 +33,34 @@ def make_line(message: dict[str, Any]) -> bytes:
 def read_line(line: bytes) -> Any:
     """Return what a line of JSON holds; `ValueError` says why it is none."""
     try:
-        return msgspec.json.decode(line)
+        plain = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         shown = repr(bytes(line[:60]))[1:]
         raise ValueError(f"{shown} is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if line.count(b":") != _count_fields(plain) or has_long_number(line):
+        demand_strict(line.decode(), plain)
+    return plain
+
+
+def _count_fields(plain: Any) -> int:
+    """Count the fields of a message and of what messages have inside; of anything deeper none.
+
+    Fewer than there are colons, and the line is looked at more closely: a name stands there twice, or a colon
+    in a string, or something is too deep. To ask that takes less than a look at every value.
+    """
+    count = 0
+    level = [plain]
+    for _ in range(_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if type(item) is dict:
+                count += len(item)
+                below += [value for value in item.values() if type(value) in _CONTAINERS]
+            elif type(item) is list and item and type(item[0]) in _CONTAINERS:
+                below += item
+        if not below:
+            return count
+        level = below
+    return -1

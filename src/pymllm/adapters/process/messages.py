@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from pymllm.adapters.process.field_notes import with_notes
 from pymllm.adapters.process.wire import operations_schema, read_outcome
+from pymllm.oracle.config_limits import check_config, config_schema
 from pymllm.oracle.history import Config
 from pymllm.oracle.operations import KINDS
-from pymllm.oracle.outcomes import RESULTS, Effect, Outcome, outcome_schema
+from pymllm.oracle.outcomes import RESULTS, SIZE_NAMES, Effect, Outcome, outcome_schema
 from pymllm.oracle.records import decode, decode_tagged, encode_tagged, name_of, tagged_schema_of
+from pymllm.text_file import cut
 
 __all__ = [
     "LINE_LIMIT",
@@ -45,6 +47,8 @@ PROTOCOL: Final = 1
 
 LINE_LIMIT: Final = 2**20
 """Most bytes of a line, its end included, in both directions."""
+
+_MOST_CONFIGURATIONS: Final = 256
 
 # -- said to the program -------------------------------------------------------------------------------------
 
@@ -202,7 +206,7 @@ def write_request(request: Request) -> dict[str, Any]:
 def read_answer(plain: Any) -> Answer:
     """Return what a program said as a record; `ValueError` says what is wrong with it."""
     if not isinstance(plain, dict):
-        raise ValueError(f"{_shown(plain)} is no object")
+        raise ValueError(f"{cut(repr(plain))} is no object")
     said = plain.get("say")
     if said == "outcome":
         return _read_told(plain)
@@ -220,7 +224,7 @@ def word_for(kind: type) -> str:
 def _known(plain: dict[str, Any]) -> dict[str, Any]:
     words = ["hello", "outcome", *map(name_of, _ANSWERS)]
     if plain.get("say") not in words:
-        raise ValueError(f"say is {_shown(plain.get('say'))}; it must be one of {', '.join(words)}")
+        raise ValueError(f"say is {cut(repr(plain.get('say')))}; it must be one of {', '.join(words)}")
     return plain
 
 
@@ -234,15 +238,13 @@ def _read_program(plain: dict[str, Any]) -> Program:
     fields = {key: value for key, value in plain.items() if key != "say"}
     program: Program = decode(Program, fields, "hello")
     if program.kind not in KINDS:
-        raise ValueError(f"kind is {program.kind!r}; it must be one of {', '.join(KINDS)}")
-    if not program.configurations:
-        raise ValueError("configurations is empty; it must have one at least")
+        raise ValueError(f"kind is {cut(repr(program.kind))}; it must be one of {', '.join(KINDS)}")
+    if not 1 <= len(program.configurations) <= _MOST_CONFIGURATIONS:
+        count = len(program.configurations)
+        raise ValueError(f"configurations has {count:,}; it must have 1 to {_MOST_CONFIGURATIONS}")
+    for config in program.configurations:
+        check_config(config, program.kind)
     return program
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 # -- the schema ----------------------------------------------------------------------------------------------
@@ -269,7 +271,9 @@ def protocol_schema() -> dict[str, Any]:
     hello["properties"].update(
         say={"const": "hello"}, protocol={"const": PROTOCOL}, kind={"enum": list(KINDS)}
     )
-    hello["properties"]["configurations"]["minItems"] = 1
+    hello["properties"]["configurations"].update(
+        items=config_schema(), minItems=1, maxItems=_MOST_CONFIGURATIONS
+    )
     answers["from-program-outcome"] = {
         "type": "object",
         "description": "What an operation did.",
@@ -304,4 +308,5 @@ def _outcome_schema() -> dict[str, Any]:
         with_notes(found, kind) for found, kind in zip(results["oneOf"], RESULTS, strict=True)
     ]
     effects["items"] = with_notes(effects["items"], Effect)
+    schema["properties"]["sizes"]["propertyNames"] = {"enum": sorted(SIZE_NAMES)}
     return schema

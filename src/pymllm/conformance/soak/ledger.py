@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from pymllm.conformance.soak.records import CampaignHeader, RunRecord, read_line, write_line
 from pymllm.errors import TraceError, UsageError
+from pymllm.text_file import read_lines
 
 __all__ = ["FILE", "Conflict", "Ledger", "merge_ledgers", "read_ledger"]
 
@@ -113,20 +114,19 @@ def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
         The file cannot be read.
     """
     is_empty = True
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                break
-            if not line.strip():
-                continue
-            try:
-                record = read_line(line)
-            except (ValueError, RecursionError) as error:
-                raise TraceError(str(path), number, str(error)) from None
-            if is_empty and isinstance(record, RunRecord):
-                raise TraceError(str(path), number, "a ledger begins with the header of its campaign")
-            is_empty = False
-            yield record
+    for number, line in read_lines(path, errors="replace"):
+        if not line.endswith("\n"):
+            break
+        if not line.strip():
+            continue
+        try:
+            record = read_line(line)
+        except ValueError as error:
+            raise TraceError(str(path), number, str(error)) from None
+        if is_empty and isinstance(record, RunRecord):
+            raise TraceError(str(path), number, "a ledger begins with the header of its campaign")
+        is_empty = False
+        yield record
     if is_empty:
         raise TraceError(str(path), None, "empty; a ledger begins with the header of its campaign")
 

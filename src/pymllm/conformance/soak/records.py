@@ -17,6 +17,7 @@ from typing import Any
 from pymllm import __version__
 from pymllm.oracle.history import Config
 from pymllm.oracle.records import decode, encode, schema_of
+from pymllm.text_file import cut, read_json
 
 __all__ = [
     "FORMAT",
@@ -263,14 +264,14 @@ def read_line(line: str) -> CampaignHeader | RunRecord:
     ValueError
         It is none; says why.
     """
-    plain = json.loads(line)
+    plain = read_json(line)
     if not isinstance(plain, dict):
         raise ValueError("a line of a ledger is an object")
     if "format" not in plain:
         record: RunRecord = decode(RunRecord, plain, "run")
         return record
     if (plain["format"], plain.get("schema")) != (FORMAT, SCHEMA):
-        found = f"format {plain['format']!r}, schema {plain.get('schema')!r}"
+        found = f"format {cut(repr(plain['format']))}, schema {cut(repr(plain.get('schema')))}"
         raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
     fields = {key: value for key, value in plain.items() if key not in ("format", "schema")}
     header: CampaignHeader = decode(CampaignHeader, fields, "header")

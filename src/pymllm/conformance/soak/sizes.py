@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pymllm.conformance.machines import MachineEntry
+from pymllm.errors import ProgramError
+from pymllm.oracle.config_limits import check_config
 from pymllm.oracle.history import Config
 
 __all__ = ["SIZES", "grow", "is_fit_for", "reach_of"]
@@ -73,7 +75,16 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
     factors = {} if is_unbounded else _GROWTH.get(kind, {}).get(size, {})
     grown = {key: _times(config[key], factor) for key, factor in factors.items() if key in config}
     larger = {**config, **grown}
-    return larger if larger != config else None
+    return larger if larger != config and _is_allowed(kind, larger) else None
+
+
+def _is_allowed(kind: str, config: Config) -> bool:
+    """Tell whether what somebody declares may still be grown."""
+    try:
+        check_config(config, kind)
+    except ProgramError:
+        return False
+    return True
 
 
 def is_fit_for(machine: MachineEntry, size: str) -> bool:

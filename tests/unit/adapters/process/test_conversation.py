@@ -63,7 +63,7 @@ def talk(command: str, said: list[Conversation], seconds: float) -> None:
         ("hello", "no-object", "garbled", "is no object"),
         ("hello", "unknown", "garbled", "say is 'what'"),
         ("hello", "no-kind", "garbled", "kind is 'teapot'"),
-        ("hello", "nothing-to-do", "garbled", "configurations is empty"),
+        ("hello", "nothing-to-do", "garbled", "configurations has 0; it must have 1 to 256"),
         ("hello", "other", "garbled", "answered 'advanced'; 'hello' was due"),
         ("hello", "protocol-9", "foreign", "speaks protocol 9; 1 is spoken here"),
         ("start", "error", "gave-up", "cannot go on: no more; it was asked for start with {}"),

@@ -114,7 +114,7 @@ def test_what_a_program_says_is_read(plain: dict[str, Any], answer: object) -> N
         ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "done"}}, "more": 1}, "an outcome has"),
         ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "number"}}}, "field 'value' is missing"),
         ({**HELLO, "kind": "teapot"}, "kind is 'teapot'; it must be one of slots"),
-        ({**HELLO, "configurations": []}, "it must have one at least"),
+        ({**HELLO, "configurations": []}, "it must have 1 to 256"),
         ({**HELLO, "configurations": [{"page_size": 1.5}]}, "hello.configurations"),
         ({**HELLO, "driver": "me"}, "hello: unknown field 'driver'"),
     ],

@@ -112,7 +112,7 @@ def test_a_file_with_half_a_line_only_begins_anew(tmp_path: Path) -> None:
         ("", "empty"),
         ("{", "empty"),
         ("\n\n", "empty"),
-        ("nothing\n", ":1: Expecting value"),
+        ("nothing\n", ":1: not JSON: Expecting value at column 1"),
         ('{"number": "one"}\n', "must be an integer"),
     ],
 )

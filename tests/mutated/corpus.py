@@ -1,0 +1,263 @@
+"""Good files of every kind, and the commands that read them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymllm.adapters.registry import OWN, make_adapter
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.smoke_program import make_sample
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.history import Config, Header, History, Step, dump_history, write_history
+from pymllm.oracle.operations import (
+    Alloc,
+    Evict,
+    Free,
+    Insert,
+    Key,
+    Lock,
+    Match,
+    Operation,
+    Reset,
+    Span,
+    Unlock,
+)
+from pymllm.report.store import write_run
+from tests.mutated.verbs import run
+from tests.unit.oracle.verdict_book import read_corpus
+from tests.unit.report import samples
+from tests.unit.report.test_run_lines import EACH
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+_EACH = 5
+"""One in so many programs of the book of verdicts, which are long."""
+_WRONG = ("faulty-short-matches", "faulty-row-zero", "faulty-stale-slots", "faulty-durable-hashes")
+_TELLER = """\
+import sys
+with open(sys.argv[1], "rb") as answers:
+    for _ in sys.stdin.buffer:
+        sys.stdout.buffer.write(answers.readline())
+        sys.stdout.buffer.flush()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kind of file and a command.
+
+    Parameters
+    ----------
+    verb : str
+        For the counts.
+    files : sequence of bytes
+        Good ones.
+    name : str
+        What the file is called, in a folder of its own.
+    words : sequence of str
+        The command; a ``@`` in a word stands for the text of the file.
+    allowed : sequence of int
+        Statuses besides 2.
+    weight : int
+        How often, beside the others.
+    """
+
+    verb: str
+    files: Sequence[bytes]
+    name: str
+    words: Sequence[str]
+    allowed: Sequence[int]
+    weight: int
+
+
+def make_cases(folder: Path) -> list[Case]:
+    """Make the files, in a folder for what commands must write themselves."""
+    played = [_lines(dump_history(history)) for history in _play_samples()]
+    histories = [*played, *(_lines(dump_history(history)) for history in [*read_corpus().values()][::_EACH])]
+    (folder / "good.jsonl").write_bytes(played[-1])
+    (folder / "teller.py").write_text(_TELLER, encoding="utf-8")
+    good, teller = str(folder / "good.jsonl"), f"{sys.executable} -S -E {folder / 'teller.py'} said.jsonl"
+    ledgers, traces = [_ledger(folder)], [_trace()]
+    documents = _documents()
+    talk = _write_talk(folder / "talk.jsonl")
+    rerun, checked = _conversation(folder, f"rerun {talk}"), _conversation(folder, "verify --check-protocol")
+    stores, kept = _stores(folder), [_kept()]
+    configs = [b'{"page_size": 1, "window": null, "pool": "token", "slots": 24, "swa_slots": 0}']
+    judged, nothing = (0, 1, 3), (0,)
+    return [
+        Case("judge", histories, "it.jsonl", ("judge", "it.jsonl"), judged, 22),
+        Case("judge --json", histories, "it.jsonl", ("judge", "it.jsonl", "--json"), judged, 6),
+        Case("rerun", played, "it.jsonl", ("rerun", "it.jsonl"), judged, 18),
+        Case("rerun --json", played, "it.jsonl", ("rerun", "it.jsonl", "--json", "--timing"), judged, 4),
+        Case("rerun --record", played, "it.jsonl", ("rerun", "it.jsonl", "--record", "new.jsonl"), judged, 2),
+        Case("rerun --config", configs, "config", ("rerun", good, "--config", "@"), judged, 4),
+        Case("shrink", played, "it.jsonl", ("shrink", "it.jsonl", "--seconds", "0.2"), judged, 6),
+        Case(
+            "rerun --command",
+            [rerun],
+            "said.jsonl",
+            ("rerun", str(talk), "--command", teller, "--timeout", "3"),
+            judged,
+            8,
+        ),
+        Case(
+            "verify --check-protocol",
+            [checked],
+            "said.jsonl",
+            ("verify", "--command", teller, "--check-protocol", "--timeout", "3"),
+            (0, 3),
+            3,
+        ),
+        Case(
+            "soak --resume",
+            ledgers,
+            "it/ledger.jsonl",
+            ("soak", "--resume", "it", "--minutes", "0", "--jobs", "1"),
+            judged,
+            5,
+        ),
+        Case("soak merge", ledgers, "it/ledger.jsonl", ("soak", "merge", "it"), judged, 4),
+        Case(
+            "report of a ledger",
+            ledgers,
+            "it/ledger.jsonl",
+            ("report", "it", "--format", "badge"),
+            nothing,
+            3,
+        ),
+        Case(
+            "report of a document", documents, "it.json", ("report", "it.json", "-o", "page.html"), nothing, 4
+        ),
+        Case(
+            "report --format junit",
+            documents,
+            "it.json",
+            ("report", "it.json", "--format", "junit"),
+            nothing,
+            4,
+        ),
+        Case(
+            "report --format github-action-benchmark",
+            [*documents, *stores],
+            "it.json",
+            ("report", "it.json", "--format", "github-action-benchmark"),
+            nothing,
+            3,
+        ),
+        Case(
+            "report --trend",
+            stores,
+            "it.json",
+            ("report", "it.json", "--trend", "p99"),
+            nothing,
+            3,
+        ),
+        Case("report of a store", stores, "it/x.run.jsonl", ("report", "it", "-o", "page.html"), nothing, 3),
+        Case(
+            "report of a file of a store",
+            stores,
+            "x.run.jsonl",
+            ("report", "x.run.jsonl", "--format", "badge"),
+            nothing,
+            4,
+        ),
+        Case(
+            "report of a history",
+            histories,
+            "it.jsonl",
+            ("report", "it.jsonl", "--format", "badge"),
+            nothing,
+            1,
+        ),
+        Case("faults --keep", kept, "it.jsonl", ("faults", "B01", "--keep", "it.jsonl"), (130,), 3),
+        Case(
+            "replay",
+            traces,
+            "it.jsonl",
+            ("replay", "it.jsonl", "--capacity", "4k", "--page-size", "16"),
+            (0,),
+            5,
+        ),
+    ]
+
+
+def _play_samples() -> Iterator[History]:
+    """Yield what our own classes, and a few that are wrong, do in the simplest programs; radix last."""
+    for name in (*(entry.name for entry in OWN), *_WRONG, "radix"):
+        adapter = make_adapter(name)
+        examiner = Examiner(adapter, seed=1)
+        for number, step in make_sample(adapter.kind, adapter.config, adapter.capabilities).items():
+            try:
+                examiner.do(step.operation, number)
+            except InvariantViolation:
+                break
+        yield examiner.history
+
+
+def _lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _ledger(folder: Path) -> bytes:
+    words = "soak --adapter rows --operations 300 --longest 200 --seed 7 --jobs 1 --output soaked"
+    ended = run(words.split(), folder)
+    assert ended.status == 0, ended.errors
+    return (folder / "soaked" / "ledger.jsonl").read_bytes()
+
+
+def _verdicts() -> object:
+    """Make the document of a search with what it can have."""
+    rows = samples.adapter("radix", "prefix", [samples.law("R1", "holds"), samples.law("R6", "violated")])
+    return samples.verify({**rows, "violations": [samples.violation("R6")]})
+
+
+def _documents() -> list[bytes]:
+    return [json.dumps(make(), indent=1).encode() for make in _MAKERS]
+
+
+_MAKERS = (
+    *(samples.verify, samples.faults, samples.soak, samples.replay, samples.doctor, samples.gpu_memory),
+    *(samples.situations, samples.peers, samples.gpu_benchmarks, samples.benchmark_file, _verdicts),
+)
+
+
+def _stores(folder: Path) -> list[bytes]:
+    return [write_run(folder / "store", samples.HEADER, EACH).read_bytes()]
+
+
+def _kept() -> bytes:
+    detection = {"seed": 0, "law": "R1", "message": "page 3", "machine": "PrefixMachine", "adapter": "radix"}
+    line = {"key": "ab" * 32, "id": "B01", "detections": [detection], "problems": ["none"], "seconds": 1.5}
+    return (json.dumps(line) + "\n").encode() * 3
+
+
+def _trace() -> bytes:
+    made = [
+        {"timestamp": 100 * n, "input_length": 700 + n, "output_length": 5, "hash_ids": [0, n]}
+        for n in range(12)
+    ]
+    return "".join(json.dumps(line) + "\n" for line in made).encode()
+
+
+def _write_talk(path: Path) -> Path:
+    """Write a program for a prefix cache."""
+    key = Key((7, 8, 9, 10), "a")
+    operations: list[Operation] = [Alloc(4), Insert(key, (Span(1, 0, 4),)), Match(key), Lock(3), Evict(4)]
+    operations += [Unlock(4), Match(Key((7, 8, 1, 1))), Evict(2), Alloc(2), Free((Span(9, 0, 2),)), Reset()]
+    config: Config = {"page_size": 2, "window": None, "pool": "token", "slots": 8, "swa_slots": 0}
+    steps = [Step(number, operation) for number, operation in enumerate(operations, 1)]
+    write_history(History(Header("radix", "prefix", config), steps), path)
+    return path
+
+
+def _conversation(folder: Path, words: str) -> bytes:
+    """Return what the example of a program says where a command asks it."""
+    program = shlex.join([sys.executable, "-S", str(EXAMPLES / "protocol" / "page_cache.py")])
+    said = folder / "said.jsonl"
+    ended = run([*words.split(), "--command", shlex.join(["sh", "-c", f"{program} | tee {said}"])], folder)
+    assert ended.status == 0, ended.errors
+    return said.read_bytes()
