@@ -1,0 +1,145 @@
+"""Small functions of every form, for the sweep of failing points to be tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["PLACES", "Late", "Store", "append_one", "play"]
+
+ROW = np.arange(6)
+TENSOR = torch.arange(6)
+
+
+def write(index: Any, value: Any) -> None:
+    """Write into an array."""
+    ROW.copy()[index] = value
+
+
+PLACES: list[tuple[Callable[[], Any], list[str]]] = [
+    (lambda: np.empty(3), ["empty()"]),
+    (lambda: torch.zeros(3), ["zeros()"]),
+    (lambda: np.add.at(ROW.copy(), [1], 0), ["ndarray.copy()", "ufunc.at()"]),
+    (lambda: ROW.tolist(), ["ndarray.tolist()"]),
+    (lambda: TENSOR.clone(), ["Tensor.clone()"]),
+    (lambda: TENSOR[0].item(), ["[...]", "Tensor.item()"]),
+    (lambda: ROW + 1, ["add"]),
+    (lambda: 1 == TENSOR, ["eq"]),  # noqa: SIM300
+    (lambda: -ROW, ["neg"]),
+    (lambda: ~TENSOR, ["invert"]),
+    (lambda: ROW[[1, 2]], ["[...]"]),
+    (lambda: [it for it in TENSOR], ["iteration"]),  # noqa: C416
+    (lambda: list(ROW), ["list()"]),
+    (lambda: bytes(bytearray(3)), ["bytearray()", "bytes()"]),
+    (lambda: b"abc"[1:], ["[...]"]),
+    (lambda: b"".join([b"a", b"b"]), ["bytes.join()"]),
+    (lambda: write([1, 2], 0), ["ndarray.copy()", "[...] ="]),
+    (lambda: write(ROW > 2, 0), ["gt", "ndarray.copy()", "[...] ="]),
+    (lambda: write(slice(2), [1, 2]), ["ndarray.copy()", "[...] ="]),
+    (lambda: write(ROW, np.zeros(6, np.int8)), ["zeros()", "ndarray.copy()", "[...] ="]),
+    (lambda: TENSOR[1:3], ["[...]"]),
+    (lambda: (3 in ROW, 9 not in ROW), ["within", "without"]),
+    (lambda: Store().doubled, ["arange()", "mul"]),
+    # Without memory that grows with the call, or without arrays.
+    (lambda: (ROW[2], ROW.item(1), b"abc"[1], b"a" == b"b", len(ROW), TENSOR.numel()), []),
+    (lambda: [[1, 2][0], {1: 2}[1], 3 + 4, list(range(3))], []),
+    (lambda: write(2, 7), ["ndarray.copy()"]),
+    (lambda: write(slice(None), 7), ["ndarray.copy()"]),
+    (lambda: write(slice(2), ROW[:2]), ["ndarray.copy()"]),
+    (lambda: write(slice(2), np.zeros(2, np.int8)), ["zeros()", "ndarray.copy()"]),
+    (lambda: write(ROW, 7), ["ndarray.copy()"]),
+]
+"""What is done, and the points that it has, in order."""
+
+
+def turn(*parts: Any, last: Any) -> list[Any]:
+    """Take arguments in every way."""
+    return [*parts, last]
+
+
+def append_one(pool: list[int]) -> None:
+    """Call a method of something that is no array."""
+    pool.append(1)
+
+
+class Store:
+    """Slots of which one is handed out at a time."""
+
+    def __init__(self) -> None:
+        self.free, self.taken = np.arange(4), 0
+
+    def take_carelessly(self) -> int:
+        """Count a slot before it is there: what this file's reader is to find."""
+        self.taken += 1
+        return int(self.free[[0]].tolist()[0])
+
+    def take(self) -> int:
+        """Count it when it is there."""
+        first = int(self.free[[0]].tolist()[0])
+        self.taken += 1
+        return first
+
+    def take_quietly(self) -> int:
+        """Say nothing of a failure."""
+        try:
+            return self.take()
+        except MemoryError:
+            return -1
+
+    @property
+    def doubled(self) -> Any:
+        """Work behind a property."""
+        return self.free * 2
+
+    @staticmethod
+    def ask(friend: Callable[[], int]) -> int:
+        """Call somebody else."""
+        return friend()
+
+
+class Late(Store):
+    """Asks the class above."""
+
+    def take(self) -> int:
+        """Add to its answer."""
+        return super().take() + 10
+
+
+def play() -> list[Any]:
+    """Use every form of the language that is handed on."""
+    table = np.arange(12).reshape(3, 4)
+    one, two = np.zeros(3, np.int64), {}
+    one[1] = two["a"] = 5
+    table[1, 1:3] += 10
+    table[:, 0] -= 1
+    count = 3
+    count += 4
+    count -= 2
+    row = np.arange(3)
+    row += 1
+    row *= 2
+    late = Late()
+    late.taken <<= 3
+    forms: list[Any] = [two.copy(), late.take(), late.taken, late.doubled.tolist()]
+    del two["a"]
+    return [
+        *forms,
+        two,
+        table.tolist(),
+        one.tolist(),
+        count,
+        row.tolist(),
+        turn(*[1, 2], last=3, **{}),
+        0 <= count < 9,
+        [int(x) * y for x in row for y in [1, 2] if x],
+        {k: int(v) for k, v in zip("ab", row[:2], strict=True)},
+        -count,
+        not count,
+        f"{row[0]:03d}",
+        (lambda x=row: x[::-1].tolist())(),
+        4 in row,
+        5 not in [4],
+    ]
