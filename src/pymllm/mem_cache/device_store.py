@@ -135,7 +135,7 @@ class DeviceSlotStore(SlotStore):
         if count > self._main_sure:
             self.merge()
         pages = self._main[self._main_from : self._main_from + count]
-        self._label(pages, _HELD)
+        self._label(pages, _HELD, _FREE)
         self._main_from += count
         self._main_sure -= count
         self._free_sure -= count
@@ -143,7 +143,7 @@ class DeviceSlotStore(SlotStore):
 
     def put_back(self, pages: torch.Tensor) -> None:
         """Move back before pages that `take` has just returned: they are still in the list."""
-        self._label(pages, _FREE)
+        self._label(pages, _FREE, _HELD)
         count = pages.numel()
         self._main_from -= count
         self._main_sure += count
@@ -235,6 +235,7 @@ class DeviceSlotStore(SlotStore):
             try:
                 self.forget(table, pages)
             except BaseException:
+                table[pages] = found
                 undo(found)
                 raise
         except BaseException:
@@ -275,7 +276,7 @@ class DeviceSlotStore(SlotStore):
 
     def claim_with(
         self, indices: torch.Tensor, table: torch.Tensor, whole: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Return the distinct pages that ``indices`` names, and what ``table`` has for them.
 
         Notes
@@ -287,20 +288,23 @@ class DeviceSlotStore(SlotStore):
         pages, is_first = self._in_order(self._pages_of(self._read(indices)))
         found = table[pages]
         firsts, left = self._places(is_first, is_first & (found != 0))
-        return pages[firsts], found[left]
+        return pages[firsts], found[left], (pages, found)
 
     def give(self, pages: torch.Tensor) -> None:
         """Append pages to those released, or to those pending inside a group."""
         count = pages.numel()
         if not count:
             return
+        parts, label = (self._pending, _PENDING) if self.group_open else (self._released, _FREE)
+        parts.append(pages)
+        try:
+            self._label(pages, label, _HELD)
+        except BaseException:
+            parts.pop()
+            raise
         if self.group_open:
-            self._label(pages, _PENDING)
-            self._pending.append(pages)
             self._pending_sure += count
         else:
-            self._label(pages, _FREE)
-            self._released.append(pages)
             self._free_sure += count
 
     def take_again(self, pages: torch.Tensor) -> None:
@@ -308,7 +312,7 @@ class DeviceSlotStore(SlotStore):
         count = pages.numel()
         if not count:
             return
-        self._label(pages, _HELD)
+        self._label(pages, _HELD, _HELD)
         if self.group_open:
             self._pending.pop()
             self._pending_sure -= count
@@ -368,10 +372,10 @@ class DeviceSlotStore(SlotStore):
             pending = [*pending, distinct]
         try:
             for pages in pending:
-                self._label(pages, _FREE)
+                self._label(pages, _FREE, _PENDING)
         except BaseException:
             for pages in pending:
-                self._label(pages, _PENDING)
+                self._label(pages, _PENDING, _PENDING)
             raise
         self._released += pending
         self._free_sure += sure
@@ -391,7 +395,7 @@ class DeviceSlotStore(SlotStore):
         for late in pending:
             late.where = Whereabouts.PENDING
         for pages in self._pending:
-            self._label(pages, _PENDING)
+            self._label(pages, _PENDING, _PENDING)
         self.group_open = True
 
     def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:
@@ -445,10 +449,14 @@ class DeviceSlotStore(SlotStore):
         inside = (pages >= 1) & (pages <= self.pages)
         return (inside & held[pages * inside]).reshape(indices.shape)
 
-    def _label(self, pages: torch.Tensor, label: int) -> None:
-        """Write down what became of pages, where somebody will ask."""
+    def _label(self, pages: torch.Tensor, label: int, before: int) -> None:
+        """Write down what became of pages, where somebody will ask, or leave it as it was before."""
         if self.check_ownership:
-            self._state.index_fill_(0, pages, label)
+            try:
+                self._state.index_fill_(0, pages, label)
+            except BaseException:
+                self._state.index_fill_(0, pages, before)
+                raise
 
     def _read(self, indices: torch.Tensor) -> torch.Tensor:
         """Return ``indices`` as one dimension of int64 on the device, without a copy where they are that."""

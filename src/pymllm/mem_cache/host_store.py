@@ -175,24 +175,24 @@ class HostSlotStore(HostPages):
     def give(self, pages: NDArray[np.int64]) -> None:
         """Label pages as young, or as pending inside a group."""
         size = pages.size
-        if self.group_open:
-            pages = pages.copy()
-            self._state[pages] = _PENDING
-            self._pending.append(pages)
-            self.pending_pages += size
-            return
-        runs = _long_runs(pages) if size >= _RUNS_FROM else None
-        if runs is None:
-            self._young_chunks[pages >> self._chunk_shift] = True
-            self._state[pages] = self._epoch
-        else:
-            try:
+        try:
+            if self.group_open:
+                pages = pages.copy()
+                self._state[pages] = _PENDING
+                self._pending.append(pages)
+                self.pending_pages += size
+                return
+            runs = _long_runs(pages) if size >= _RUNS_FROM else None
+            if runs is None:
+                self._young_chunks[pages >> self._chunk_shift] = True
+                self._state[pages] = self._epoch
+            else:
                 for first, end in runs:
                     self._young_chunks[first >> _CHUNK_BITS : ((end - 1) >> _CHUNK_BITS) + 1] = True
                     self._state[first:end] = self._epoch
-            except BaseException:
-                self._state[pages] = _HELD
-                raise
+        except BaseException:
+            self._state[pages] = _HELD
+            raise
         self._young_pages += size
         self.free_pages += size
 

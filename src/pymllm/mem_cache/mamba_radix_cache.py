@@ -359,7 +359,7 @@ class MambaRadixCache(BasePrefixCache):
             plan.take_leaves(wanted)
             plan.take_states(wanted_states)
             result = EvictResult(plan.tokens, 0, plan.states)
-        except BaseException:
+        except Exception:
             plan.call_off()
             raise
         removed = plan.removed

@@ -329,7 +329,7 @@ class RadixCache(BasePrefixCache):
             if window_plan is not None:
                 window_plan.take_windows(wanted_alive)
             result = EvictResult(plan.tokens, 0 if window_plan is None else window_plan.alive_tokens)
-        except BaseException:
+        except Exception:
             plan.call_off()
             raise
         if window_plan is not None:

@@ -142,6 +142,7 @@ class ReqToTokenPool:
                 rows.append(heapq.heappop(self._free_rows))
             self._is_open[rows] = True
         except BaseException:
+            self._is_open[rows] = False
             self._free_rows = sorted([*rows, *self._free_rows])  # a sorted list is a heap
             raise
         return rows

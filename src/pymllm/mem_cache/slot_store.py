@@ -106,13 +106,14 @@ class SlotStore(ABC):
             As of `claim`.
         """
         whole = self.held_pages == others.held_pages
-        pages, found = self.claim_with(indices, table, whole)
+        pages, found, (where, before) = self.claim_with(indices, table, whole)
         self.give(pages)
         try:
             others.give(found)
             try:
                 self.forget(table, pages)
             except BaseException:
+                table[where] = before
                 others.take_again(found)
                 raise
         except BaseException:
@@ -184,8 +185,12 @@ class SlotStore(ABC):
             pages have one slot (law A5).
         """
 
-    def claim_with(self, indices: torch.Tensor, table: Pages, whole: bool) -> tuple[Pages, Pages]:
+    def claim_with(
+        self, indices: torch.Tensor, table: Pages, whole: bool
+    ) -> tuple[Pages, Pages, tuple[Pages, Pages]]:
         """Return the distinct pages that a caller names, as `claim`, and what a table has for them.
+
+        Last, what to write where so that the table is as it was.
 
         Parameters
         ----------
@@ -202,10 +207,10 @@ class SlotStore(ABC):
             As of `claim`.
         """
         pages = self.claim(indices)
-        found = table[pages]
+        found = before = table[pages]
         if not whole:
             found = found[found != 0]
-        return pages, found
+        return pages, found, (pages, before)
 
     @abstractmethod
     def give(self, pages: Pages) -> None:

@@ -151,6 +151,7 @@ class SWATokenToKVPoolAllocator:
             self._half_of[pages] = halves
         except BaseException:
             if halves is not None:
+                self._full.forget(self._half_of, pages)
                 self._swa.put_back(halves)
             self._full.put_back(pages)
             raise
@@ -213,6 +214,7 @@ class SWATokenToKVPoolAllocator:
         try:
             self._full.forget(self._half_of, pages)
         except BaseException:
+            self._half_of[pages] = halves
             self._swa.take_again_loosely(halves)
             raise
 
@@ -286,10 +288,11 @@ class SWATokenToKVPoolAllocator:
             if (taken := self._half_of[target]).any():
                 self._refuse(taken != 0, target, "has an SWA half: free_swa it before")
             self._refuse_unpaired(source, target, source_offsets == target_offsets)
-        self._full.forget(self._half_of, source)
         try:
+            self._full.forget(self._half_of, source)
             self._half_of[target] = halves
         except BaseException:
+            self._full.forget(self._half_of, target)
             self._half_of[source] = halves
             raise
 
