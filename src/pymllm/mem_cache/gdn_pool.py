@@ -69,6 +69,8 @@ class GDNPool:
     Notes
     -----
     Not thread-safe: one scheduler thread owns a pool.
+    A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
+    only call that is promised to work, and makes the pool new.
     Laws: P1, P4, P5, X1, X4, X7.
     Source: the documented interface gives two layouts, head_k_dim before head_v_dim for the whole tensor and
     the other way round for `get_layer_state`, which hands out views of it. Only one can be true; the view

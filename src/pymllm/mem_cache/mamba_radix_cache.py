@@ -84,6 +84,9 @@ class MambaRadixCache(BasePrefixCache):
     Not thread-safe: one scheduler thread owns a cache. Finding the next victim is O(1): neither locked nor
     inner nodes are looked at. Laws: X, R and M of the contract.
 
+    What holds after a call that found no memory, or was interrupted, is as for `RadixCache`: `reset`, and
+    then ``clear`` of both pools, succeed and make all of them new.
+
     Examples
     --------
     >>> from pymllm.mem_cache import GDNPool, RadixKey, TokenToKVPoolAllocator
@@ -162,10 +165,14 @@ class MambaRadixCache(BasePrefixCache):
         Exception
             The first that a pool raised; both pools are asked for everything, and the cache is empty all
             the same (X7).
+        MemoryError, torch.OutOfMemoryError
+            There was no memory for the call, here or in a pool; what the pools have taken is gone from the
+            cache, and no more.
 
         Notes
         -----
-        Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
+        Old nodes become stale, node ids go on counting, no callback runs. After an interrupt in the middle
+        of a call it is as `RadixCache.reset`. Cost: O(tree).
         """
         callbacks, tree = self._callbacks, self._tree
         if callbacks.is_left_over():

@@ -69,6 +69,10 @@ class RadixCache(BasePrefixCache):
     -----
     Not thread-safe: one scheduler thread owns a cache. Tokens outside ``0 .. 2**32 - 1`` are refused,
     because every key is compared in the encoding that the hashes document. Laws: X, R and S of the contract.
+
+    A call that finds no memory has changed nothing; of an eviction, what pools have taken by then is gone,
+    and no more. After an interrupt in the middle of a call (``KeyboardInterrupt``) one thing is promised:
+    `reset`, and then ``clear`` of the pool, succeed, and both are as new.
     """
 
     def __init__(
@@ -133,10 +137,15 @@ class RadixCache(BasePrefixCache):
         ------
         Exception
             What the pool raised; the cache is empty all the same (X7).
+        MemoryError, torch.OutOfMemoryError
+            There was no memory for the call, here or in the pool; nothing has changed.
 
         Notes
         -----
         Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
+
+        After an interrupt in the middle of a call, this one included, it gives back what the pool still
+        counts as handed out; what the pool refuses then is logged, and the pool's ``clear`` brings it back.
         """
         callbacks, tree = self._callbacks, self._tree
         if callbacks.is_left_over():

@@ -60,6 +60,8 @@ class ReqToTokenPool:
     Notes
     -----
     A pure table: it knows no sequence lengths. Not thread-safe: one scheduler thread owns a pool.
+    A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
+    only call that is promised to work, and makes the pool new.
     Laws: P1, P2, X1, X3, X4, X7.
 
     Examples

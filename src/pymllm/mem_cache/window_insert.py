@@ -6,7 +6,7 @@ has done is written into the tree (X2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -107,9 +107,12 @@ class WindowInsert(Generic[NodeT]):
         if leaves:
             runs.append((walk.length, self._key.length))
         result = InsertResult(walk.length, last, adopted=_merged(runs))
-        source = _joined(self._slots[first:end] for each in moved for first, end in each.runs)
-        target = _joined(own for each in moved for own in each.own)
-        displaced = _joined(own for each in replaced for own in each.own)
+        source = target = displaced = None
+        if moved:
+            source = torch.cat([self._slots[first:end] for each in moved for first, end in each.runs])
+            target = torch.cat([own for each in moved for own in each.own])
+        if replaced:
+            displaced = torch.cat([own for each in replaced for own in each.own])
         # All is made that can fail; what is left are the pool's calls, and after each what it has done (X2).
         if moved:
             self._pool.move_swa(source, target)
@@ -271,11 +274,6 @@ class WindowInsert(Generic[NodeT]):
         if cut is not None:
             return cut.upper
         return self._walk.path[-1] if self._walk.path else self._tree.root
-
-
-def _joined(parts: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    listed = list(parts)
-    return torch.cat(listed) if listed else None
 
 
 def _merged(runs: list[Run]) -> tuple[Run, ...]:

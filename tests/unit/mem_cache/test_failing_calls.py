@@ -22,7 +22,7 @@ from tests.unit.mem_cache.warm_worlds import (
     view_of,
 )
 
-QUICK = ("checked, pages of 1", "queue, pages of 4", "device, pages of 4", "none, pages of 1")
+QUICK = (", checked, pages of 1", ", queue, pages of 4", ", device, pages of 4", ", none, pages of 1")
 """Stores and page sizes that are tried each time; worlds without them always are."""
 
 
