@@ -16,6 +16,7 @@ from pymllm.errors import LockError, OwnershipError, StaleNodeError
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
 from pymllm.mem_cache import (
     BasePrefixCache,
+    GDNPool,
     MambaRadixCache,
     MambaTreeNode,
     RadixCache,
@@ -1126,3 +1127,37 @@ def test_the_example_in_the_docstring_runs() -> None:
     """M1, M2, M5: what a newcomer copies does what it says."""
     result = doctest.testmod(mamba_radix_cache)
     assert (result.attempted, result.failed) == (13, 0)
+
+
+class TestShortage:
+    """A pool without memory has refused nothing (X2, X7)."""
+
+    @pytest.mark.parametrize("fails", ["first state", "second state", "KV"])
+    def test_reset_without_memory_keeps_what_no_pool_took(
+        self, monkeypatch: pytest.MonkeyPatch, fails: str
+    ) -> None:
+        kv = TokenToKVPoolAllocator(8, "cpu")
+        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
+        cache = MambaRadixCache(1, kv, states)
+        for tokens in ([1, 2], [3, 4]):
+            track = torch.tensor([states.alloc_track_slot()])
+            held = cache.insert(RadixKey(tokens), kv.alloc(2), mamba_value=track).last_node
+        cache.inc_lock_ref(held)
+        free, calls = states.free_track_slot, []
+
+        def fail(slot: object) -> None:
+            calls.append(slot)
+            if len(calls) == (1 if fails == "first state" else 2) or fails == "KV":
+                raise MemoryError
+            free(int(slot))  # type: ignore[call-overload]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(*((kv, "free", fail) if fails == "KV" else (states, "free_track_slot", fail)))
+            with pytest.raises(MemoryError):
+                cache.reset()
+        check_mamba_radix_cache(cache)
+        left = {"first state": 2, "second state": 1, "KV": 0}[fails]
+        assert (cache.total_size(), len(cache.mamba_lru)) == (4, left)
+        assert (kv.available_size(), states.available_track_slots()) == (4, 4 - left)
+        cache.reset()
+        assert (kv.available_size(), states.available_track_slots()) == (8, 4)
