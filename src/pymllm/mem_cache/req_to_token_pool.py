@@ -170,8 +170,8 @@ class ReqToTokenPool:
         Laws: P2, X1.
         """
         row = self._check_held(as_int("slot", slot))
-        self._is_open[row] = False
         try:
+            self._is_open[row] = False
             heapq.heappush(self._free_rows, row)
             self.req_to_token[row].zero_()
         except BaseException:

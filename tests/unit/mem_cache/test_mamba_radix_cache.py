@@ -1161,3 +1161,23 @@ class TestShortage:
         assert (kv.available_size(), states.available_track_slots()) == (4, 4 - left)
         cache.reset()
         assert (kv.available_size(), states.available_track_slots()) == (8, 4)
+
+    def test_eviction_that_cannot_be_planned_takes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cache = MambaRadixCache()
+        for number, tokens in enumerate(([1, 2], [1, 2, 3], [4]), 1):
+            cache.insert(RadixKey(tokens), mamba_value=torch.tensor([number]))
+        choose, calls = cache._states.victims.oldest_of_all, []
+
+        def oldest_of_all() -> MambaTreeNode | None:
+            calls.append(1)
+            if len(calls) == 3:
+                raise MemoryError
+            return choose()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cache._states.victims, "oldest_of_all", oldest_of_all)
+            with pytest.raises(MemoryError):
+                cache.evict(1, 3)
+        check_mamba_radix_cache(cache)
+        assert (cache.total_size(), len(cache.mamba_lru)) == (4, 3)
+        assert cache.evict(9).full_evicted == 4

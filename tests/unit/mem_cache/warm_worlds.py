@@ -366,6 +366,11 @@ def _free(at: int, first: int = 0) -> Act:
     return free
 
 
+def _free_first_page(world: World) -> None:
+    world.pool.free(world.mine[0][: world.page_size])
+    world.mine[0] = world.mine[0][world.page_size :]
+
+
 def _free_pages(world: World) -> None:
     world.pool.free_pages(world.mine[1][:: world.page_size])
     world.mine.pop(1)
@@ -403,6 +408,7 @@ _OF_TOKENS = {**_OF_POOLS, "free pages": _free_pages}
 _OF_HALVES: dict[str, Act] = {
     **_OF_POOLS,
     "free without halves": _free(0),
+    "free a page without a half": _free_first_page,
     "free halves": lambda world: world.pool.free_swa(world.mine[1][world.page_size :]),
     "translate": lambda world: world.pool.translate_to_swa(world.mine[0]),
     "move halves": _move_swa,
