@@ -335,9 +335,8 @@ class DeviceSlotStore(SlotStore):
 
     def _take_some_again(self, pages: torch.Tensor) -> None:
         """Undo `_give_some`."""
-        if pages.numel():
-            (self._pending if self.group_open else self._released).pop()
-            self._late.pop()
+        (self._pending if self.group_open else self._released).pop()
+        self._late.pop()
 
     def end_group_with(self, others: SlotStore) -> None:
         """End both groups; one wait tells apart what either only noted down."""
@@ -385,15 +384,15 @@ class DeviceSlotStore(SlotStore):
 
     def _group(self) -> tuple[Any, ...]:
         """Return what the end of the group replaces."""
-        late = [late for late in self._late if late.where is Whereabouts.PENDING]
-        return len(self._released), self._free_sure, self._pending, self._pending_sure, self._unread, late
+        return len(self._released), self._free_sure, self._pending, self._pending_sure, self._unread
 
     def _reopen_group(self, group: tuple[Any, ...]) -> None:
-        """Have pages pending again that the end of the group has released."""
-        released, self._free_sure, self._pending, self._pending_sure, self._unread, pending = group
+        """Have pages pending again that the end of the group has released.
+
+        Where counts come late nothing is checked nor told apart, so that no end fails and none is undone.
+        """
+        released, self._free_sure, self._pending, self._pending_sure, self._unread = group
         del self._released[released:]
-        for late in pending:
-            late.where = Whereabouts.PENDING
         for pages in self._pending:
             self._label(pages, _PENDING, _PENDING)
         self.group_open = True
