@@ -63,6 +63,10 @@ def picture(subject: Any) -> Any:
     return _look(subject, {})
 
 
+_SCRATCH = "_marks"
+"""Where a store tells pages apart: what is left there means nothing."""
+
+
 def _look(it: Any, seen: dict[int, int]) -> Any:
     if isinstance(it, torch.Tensor):
         return str(it.dtype), str(it.device), tuple(it.shape), _bytes_of(it)
@@ -87,6 +91,7 @@ def _parts_of(it: Any) -> list[tuple[Any, Any]] | None:
         return None
     slots = [name for kind in type(it).__mro__ for name in getattr(kind, "__slots__", ())]
     names = [name for name in (*slots, *getattr(it, "__dict__", ())) if hasattr(it, name)]
+    names = [name for name in names if name != _SCRATCH]
     return [(name, getattr(it, name)) for name in names]
 
 

@@ -12,7 +12,7 @@ from pymllm.adapters.faulty_radix import FaultyRadix
 from pymllm.adapters.own_radix import Radix
 from pymllm.mem_cache.base_prefix_cache import InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, Split
 from pymllm.mem_cache.tree_node import TreeNode
 
 __all__ = [
@@ -62,10 +62,9 @@ class BottomUpSlots(FaultyRadix):
 
 
 class _ForgetsHits(RadixTree[TreeNode]):
-    def split(self, node: TreeNode, tokens: int) -> TreeNode:
-        upper = super().split(node, tokens)
-        upper.hit_count = 0
-        return upper
+    def split(self, split: Split[TreeNode]) -> None:
+        super().split(split)
+        split.upper.hit_count = 0
 
 
 class SilentHits(FaultyRadix):
@@ -76,12 +75,12 @@ class SilentHits(FaultyRadix):
 
 
 class _SplitsIntoViews(RadixTree[TreeNode]):
-    def split(self, node: TreeNode, tokens: int) -> TreeNode:
+    def split(self, split: Split[TreeNode]) -> None:
+        upper, node = split.upper, split.node
         whole = node.value
-        upper = super().split(node, tokens)
+        super().split(split)
         assert whole is not None
-        upper.value, node.value = whole[:tokens], whole[tokens:]
-        return upper
+        upper.value, node.value = whole[: upper._length], whole[upper._length :]
 
 
 class SplitViews(FaultyRadix):
@@ -174,7 +173,8 @@ class _AddsEmptyNodes(RadixCache):
         result = super().insert(key, value, **options)
         if result.prefix_len and not result.adopted and not result.last_node.children:
             nothing = torch.empty(0, dtype=torch.int64)
-            self._tree.append(result.last_node, PagedKey.of(key, self.page_size), nothing)
+            paged = PagedKey.of(key, self.page_size)
+            self._tree.append(self._tree.make_leaf(result.last_node, paged, nothing))
         return result
 
 

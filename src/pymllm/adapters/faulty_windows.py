@@ -9,7 +9,7 @@ from pymllm.adapters.faulty_radix import FaultyRadix
 from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, Split
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
 from pymllm.mem_cache.tree_node import TreeNode
 
@@ -84,10 +84,9 @@ class ShortHolds(_Windowed):
 
 
 class _LeavesIdsBelow(SlidingWindow[TreeNode]):
-    def split(self, node: TreeNode, tokens: int) -> TreeNode:
-        upper = super().split(node, tokens)
-        upper.swa_boundary_id, node.swa_boundary_id = None, upper.swa_boundary_id
-        return upper
+    def split(self, split: Split[TreeNode]) -> None:
+        super().split(split)
+        split.upper.swa_boundary_id, split.node.swa_boundary_id = None, split.upper.swa_boundary_id
 
 
 class LowBoundaries(_Windowed):

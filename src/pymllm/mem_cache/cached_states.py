@@ -32,8 +32,9 @@ class StateVictims(InnerVictims[MambaTreeNode]):
 
     def clear(self) -> None:
         """Start empty; who waited is the caller's to cut loose."""
+        bare_leaves: VictimOrder[MambaTreeNode] = VictimOrder()
         super().clear()
-        self.bare_leaves: VictimOrder[MambaTreeNode] = VictimOrder()
+        self.bare_leaves = bare_leaves
 
     def order_of(self, node: MambaTreeNode) -> VictimOrder[MambaTreeNode] | None:
         """Return the order in which a node belongs as it is now, or ``None``."""
@@ -72,12 +73,12 @@ class CachedStates:
         self.tree = tree
         self.victims = victims
         self.lru = LRUList(mamba=True)
-        self.clear()
+        self.clear(())
 
-    def clear(self) -> None:
-        """Take every state from its node, whatever is held."""
-        for node in self.lru:
-            node.mamba_value = None
+    def clear(self, nodes: Sequence[MambaTreeNode]) -> None:
+        """Take every state from its node, whatever is held; ``nodes`` are all that the tree had."""
+        for node in nodes:
+            node._track_slot = node._track_index = None
             node.mamba_lock_ref = 0
         self.lru.clear()
         self.evictable = 0
@@ -92,6 +93,15 @@ class CachedStates:
             self.protected += 1
         else:
             self.evictable += 1
+        self.victims.place(node)
+
+    def give_up(self, node: MambaTreeNode) -> None:
+        """Take a state from its node, which stays, whatever is held: its pool has taken it."""
+        if node.mamba_lock_ref:
+            node.mamba_lock_ref = 0
+            self.protected -= 1
+            self.evictable += 1
+        self.forget(node)
         self.victims.place(node)
 
     def forget(self, node: MambaTreeNode) -> None:
@@ -159,8 +169,8 @@ class StatePlan(LeafPlan[MambaTreeNode]):
             if node is None:
                 return
             if node._order is victims.inner:
-                victims.inner.discard(node)
                 going[node.id] = node
+                victims.inner.discard(node)
             else:
                 self.take(node)
 

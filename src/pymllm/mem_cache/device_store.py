@@ -7,7 +7,7 @@ synchronises, and says so. Where only some of what a call names is given back, t
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -61,14 +61,18 @@ class DeviceSlotStore(SlotStore):
         self._is_apart = device.type != "cpu"  # from the host, so that asking it is a wait
         self.clear()
 
-    def clear(self) -> None:
-        """Make every page free, as in a new store, and close the group.
+    def new_books(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the list of all pages, and a label for each."""
+        main = torch.arange(1, self.pages + 1, device=self.device)
+        # With padding in front and one entry behind, where everything outside of the pool is looked up.
+        with torch.inference_mode(False):  # what is born in it could not be written outside it
+            state = torch.full((self.pages + 2,), _FREE, dtype=torch.uint8, device=self.device)
+        state[:: self.pages + 1] = _RESERVED
+        return main, state
 
-        Notes
-        -----
-        Cost: one pass of the device over the pool. Laws: A6, X7.
-        """
-        self._main = torch.arange(1, self.pages + 1, device=self.device)
+    def open_books(self, books: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Begin anew with such a list and labels."""
+        self._main, self._state = books
         self._main_from = 0
         self._released: list[torch.Tensor] = []
         self._main_sure = self._free_sure = self.pages
@@ -78,10 +82,6 @@ class DeviceSlotStore(SlotStore):
         self.group_open = False
         self._pending: list[torch.Tensor] = []
         self._unread: list[torch.Tensor] = []
-        # With padding in front and one entry behind, where everything outside of the pool is looked up.
-        with torch.inference_mode(False):  # what is born in it could not be written outside it
-            self._state = torch.full((self.pages + 2,), _FREE, dtype=torch.uint8, device=self.device)
-        self._state[:: self.pages + 1] = _RESERVED
 
     @property
     def free_pages(self) -> int:
@@ -115,16 +115,16 @@ class DeviceSlotStore(SlotStore):
         if not self._late:
             return
         coming: list[LateCount] = []
+        here = dict.fromkeys(Whereabouts, 0)
         for late in self._late:
-            if not (wait or late.is_here()):
-                coming.append(late)
-            elif late.where is Whereabouts.PENDING:
-                self._pending_sure += late.read()
+            if wait or late.is_here():
+                here[late.where] += late.read()
             else:
-                number = late.read()
-                self._free_sure += number
-                self._main_sure += number if late.where is Whereabouts.MAIN else 0
+                coming.append(late)
         self._late = coming
+        self._pending_sure += here[Whereabouts.PENDING]
+        self._free_sure += here[Whereabouts.RELEASED] + here[Whereabouts.MAIN]
+        self._main_sure += here[Whereabouts.MAIN]
 
     def take(self, count: int) -> torch.Tensor | None:
         """Hand out the next ``count`` pages, or return ``None`` and change nothing."""
@@ -135,11 +135,19 @@ class DeviceSlotStore(SlotStore):
         if count > self._main_sure:
             self.merge()
         pages = self._main[self._main_from : self._main_from + count]
+        self._label(pages, _HELD, _FREE)
         self._main_from += count
         self._main_sure -= count
         self._free_sure -= count
-        self._label(pages, _HELD)
         return pages
+
+    def put_back(self, pages: torch.Tensor) -> None:
+        """Move back before pages that `take` has just returned: they are still in the list."""
+        self._label(pages, _FREE, _HELD)
+        count = pages.numel()
+        self._main_from -= count
+        self._main_sure += count
+        self._free_sure += count
 
     def merge(self) -> None:
         """Put what was freed since the last merge on a par with what was free before."""
@@ -193,6 +201,13 @@ class DeviceSlotStore(SlotStore):
         else:
             self.give(pages)
 
+    def take_again_loosely(self, pages: torch.Tensor) -> None:
+        """Undo `give_loosely`."""
+        if self._reads_later:
+            self._unread.pop()
+        else:
+            self.take_again(pages)
+
     def free_with(self, indices: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
         """Give back pages, and what a table has for them to another store.
 
@@ -210,12 +225,22 @@ class DeviceSlotStore(SlotStore):
         whole = is_single and not others._late and self.held_pages == others.held_pages
         pages = self.claim_loosely(indices)
         found = table[pages]
-        self.forget(table, pages)
+        is_partial = is_single and not whole
+        give, undo = others.give_loosely, others.take_again_loosely
+        if is_partial:
+            give, undo = others._give_some, others._take_some_again
         self.give_loosely(pages)
-        if is_single and not whole:
-            others._give_some(found)
-        else:
-            others.give_loosely(found)
+        try:
+            give(found)
+            try:
+                self.forget(table, pages)
+            except BaseException:
+                table[pages] = found
+                undo(found)
+                raise
+        except BaseException:
+            self.take_again_loosely(pages)
+            raise
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once.
@@ -251,7 +276,7 @@ class DeviceSlotStore(SlotStore):
 
     def claim_with(
         self, indices: torch.Tensor, table: torch.Tensor, whole: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Return the distinct pages that ``indices`` names, and what ``table`` has for them.
 
         Notes
@@ -263,20 +288,37 @@ class DeviceSlotStore(SlotStore):
         pages, is_first = self._in_order(self._pages_of(self._read(indices)))
         found = table[pages]
         firsts, left = self._places(is_first, is_first & (found != 0))
-        return pages[firsts], found[left]
+        return pages[firsts], found[left], (pages, found)
 
     def give(self, pages: torch.Tensor) -> None:
         """Append pages to those released, or to those pending inside a group."""
-        if not pages.numel():
+        count = pages.numel()
+        if not count:
             return
+        parts, label = (self._pending, _PENDING) if self.group_open else (self._released, _FREE)
+        parts.append(pages)
+        try:
+            self._label(pages, label, _HELD)
+        except BaseException:
+            parts.pop()
+            raise
         if self.group_open:
-            self._label(pages, _PENDING)
-            self._pending.append(pages)
-            self._pending_sure += pages.numel()
+            self._pending_sure += count
         else:
-            self._label(pages, _FREE)
-            self._released.append(pages)
-            self._free_sure += pages.numel()
+            self._free_sure += count
+
+    def take_again(self, pages: torch.Tensor) -> None:
+        """Take pages off the list that `give` has just appended them to."""
+        count = pages.numel()
+        if not count:
+            return
+        self._label(pages, _HELD, _HELD)
+        if self.group_open:
+            self._pending.pop()
+            self._pending_sure -= count
+        else:
+            self._released.pop()
+            self._free_sure -= count
 
     def _give_some(self, pages: torch.Tensor) -> None:
         """Take back pages among zeros, where ownership is not checked: their count follows."""
@@ -286,39 +328,74 @@ class DeviceSlotStore(SlotStore):
         where, parts = Whereabouts.RELEASED, self._released
         if self.group_open:
             where, parts = Whereabouts.PENDING, self._pending
+        late = LateCount(pages, where)
         parts.append(pages)
-        self._late.append(LateCount(pages, where))
+        self._late.append(late)
         self._has_gaps = True
+
+    def _take_some_again(self, pages: torch.Tensor) -> None:
+        """Undo `_give_some`."""
+        (self._pending if self.group_open else self._released).pop()
+        self._late.pop()
 
     def end_group_with(self, others: SlotStore) -> None:
         """End both groups; one wait tells apart what either only noted down."""
         assert isinstance(others, DeviceSlotStore)
         if self._unread and others._unread:
-            ordered, firsts = self._take_unread()
-            other_ordered, other_firsts = others._take_unread()
+            ordered, firsts = self._read_unread()
+            other_ordered, other_firsts = others._read_unread()
             ours, theirs = self._places(firsts, other_firsts)
-            self.give(ordered[ours])
-            others.give(other_ordered[theirs])
+            mine, halves = ordered[ours], other_ordered[theirs]
+            self.give(mine)
+            try:
+                others.give(halves)
+            except BaseException:
+                self.take_again(mine)
+                raise
+            self._unread, others._unread = [], []
         super().end_group_with(others)
 
-    def _take_unread(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_unread(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return in order what was only noted down, and mark each page once and no zero."""
         ordered, is_first = self._in_order(torch.cat(self._unread))
-        self._unread = []
         return ordered, is_first.logical_and_(ordered)
 
     def _release_pending(self) -> None:
         """Give what is pending, told apart now where it was only noted down."""
-        for pages in self._pending:
-            self._label(pages, _FREE)
-        self._released += self._pending
-        self._free_sure += self._pending_sure
-        self._pending, self._pending_sure = [], 0
-        self._move_late(Whereabouts.PENDING, Whereabouts.RELEASED)
+        pending, sure = self._pending, self._pending_sure
         if self._unread:
-            ordered, is_first = self._take_unread()
+            ordered, is_first = self._read_unread()
             (firsts,) = self._places(is_first)
-            self.give(ordered[firsts])
+            distinct = ordered[firsts]
+            sure += distinct.numel()
+            pending = [*pending, distinct]
+        try:
+            for pages in pending:
+                self._label(pages, _FREE, _PENDING)
+        except BaseException:
+            for pages in pending:
+                self._label(pages, _PENDING, _PENDING)
+            raise
+        self._released += pending
+        self._free_sure += sure
+        self._pending, self._pending_sure, self._unread = [], 0, []
+        self._move_late(Whereabouts.PENDING, Whereabouts.RELEASED)
+        self.group_open = False
+
+    def _group(self) -> tuple[Any, ...]:
+        """Return what the end of the group replaces."""
+        return len(self._released), self._free_sure, self._pending, self._pending_sure, self._unread
+
+    def _reopen_group(self, group: tuple[Any, ...]) -> None:
+        """Have pages pending again that the end of the group has released.
+
+        Where counts come late nothing is checked nor told apart, so that no end fails and none is undone.
+        """
+        released, self._free_sure, self._pending, self._pending_sure, self._unread = group
+        del self._released[released:]
+        for pages in self._pending:
+            self._label(pages, _PENDING, _PENDING)
+        self.group_open = True
 
     def slots_of(self, pages: torch.Tensor, count: int) -> torch.Tensor:
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
@@ -371,10 +448,14 @@ class DeviceSlotStore(SlotStore):
         inside = (pages >= 1) & (pages <= self.pages)
         return (inside & held[pages * inside]).reshape(indices.shape)
 
-    def _label(self, pages: torch.Tensor, label: int) -> None:
-        """Write down what became of pages, where somebody will ask."""
+    def _label(self, pages: torch.Tensor, label: int, before: int) -> None:
+        """Write down what became of pages, where somebody will ask, or leave it as it was before."""
         if self.check_ownership:
-            self._state.index_fill_(0, pages, label)
+            try:
+                self._state.index_fill_(0, pages, label)
+            except BaseException:
+                self._state.index_fill_(0, pages, before)
+                raise
 
     def _read(self, indices: torch.Tensor) -> torch.Tensor:
         """Return ``indices`` as one dimension of int64 on the device, without a copy where they are that."""

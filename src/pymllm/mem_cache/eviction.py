@@ -6,8 +6,10 @@ tree. A plan looks at the tree as it will be, with what it has chosen already go
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
 from pymllm.mem_cache.one_thread import refuse_other_thread
@@ -16,6 +18,9 @@ from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 __all__ = ["EvictionCallbacks", "LeafPlan"]
 
 _IN_A_POOL: Final = "a pool that the cache was calling"
+
+_CALLING: Final = frozenset({"pymllm.mem_cache.radix_cache", "pymllm.mem_cache.mamba_radix_cache"})
+"""Modules with the calls amid which somebody else's code runs."""
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 
@@ -62,8 +67,8 @@ class LeafPlan(Generic[NodeT]):
         """Choose a leaf that waits, and then every ancestor that has to follow it."""
         tree = self._tree
         assert leaf._order is not None
-        leaf._order.discard(leaf)
         self._choose(leaf)
+        leaf._order.discard(leaf)
         parent = leaf.parent
         while parent is not None and parent is not tree.root and self._loses_last_child(parent):
             if parent.lock_ref:
@@ -107,6 +112,9 @@ class EvictionCallbacks:
     ----------
     inside : str or None
         Whose code runs now, in words; whoever called it takes that back.
+    unsettled : bool
+        A pool has been given slots that may still be in the tree. True outside of a call only where an
+        interrupt has left it.
 
     Notes
     -----
@@ -116,12 +124,32 @@ class EvictionCallbacks:
 
     def __init__(self) -> None:
         self.inside: str | None = None
+        self.unsettled = False
         self._thread = 0
 
     def enter_pool(self) -> None:
         """Say that a cache calls a pool amid its work; it says itself when that is over. Cost: 0.1 us."""
+        self.unsettled = True
         self._thread = get_ident()
         self.inside = _IN_A_POOL
+
+    def is_left_over(self) -> bool:
+        """Tell whether an interrupt has left `inside` as it was in the middle of a call.
+
+        Then no frame of any thread is in a call of this cache but the one that asks, a ``reset``.
+        """
+        if self.inside is None:
+            return False
+        asking = sys._getframe(1)
+        for frame in sys._current_frames().values():
+            at: FrameType | None = frame
+            while at is not None:
+                if at is not asking and at.f_globals.get("__name__") in _CALLING:
+                    caller = at.f_locals.get("self")
+                    if getattr(caller, "_callbacks", None) is self:
+                        return False
+                at = at.f_back
+        return True
 
     def run(self, callback: Callable[[int], Any] | None, removed: Sequence[RadixNode]) -> None:
         """Call ``callback`` with the id of every node, in order, and raise the first error at the end.

@@ -70,6 +70,8 @@ class GDNPool(OneOwner):
     Notes
     -----
     Not thread-safe: one scheduler thread owns a pool.
+    A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
+    only call that is promised to work, and makes the pool new.
     Laws: P1, P4, P5, X1, X4, X7.
     Source: the documented interface gives two layouts, head_k_dim before head_v_dim for the whole tensor and
     the other way round for `get_layer_state`, which hands out views of it. Only one can be true; the view
@@ -178,8 +180,8 @@ class GDNPool(OneOwner):
         if self._fused is not None and self._fused.clear(_count(rows), self._states, rows):
             return
         index = self._as_index(rows)
-        for state in self._states:
-            bit_view(state).index_fill_(1, index, 0)
+        for view in [bit_view(state) for state in self._states]:
+            view.index_fill_(1, index, 0)
 
     def copy_states(self, src_index: IndexLike | SupportsIndex, dst_index: IndexLike | SupportsIndex) -> None:
         """Copy states from rows to rows, bit for bit, in every layer.
@@ -216,8 +218,10 @@ class GDNPool(OneOwner):
         if self._fused is not None and self._fused.copy(count, self._states, src, self._states, dst):
             return
         read, write = self._as_index(src), self._as_index(dst)
-        for state in map(bit_view, self._states):
-            state.index_copy_(1, write, state.index_select(1, read))
+        views = [bit_view(state) for state in self._states]
+        found = [view.index_select(1, read) for view in views]
+        for view, rows in zip(views, found, strict=True):
+            view.index_copy_(1, write, rows)
 
     def alloc_track_slot(self) -> int | None:
         """Take the lowest free track slot.
@@ -235,8 +239,13 @@ class GDNPool(OneOwner):
         """
         if not self._free_track_slots:
             return None
-        slot = heapq.heappop(self._free_track_slots)
+        slot = self._free_track_slots[0]
         self._held_track_slots.add(slot)
+        try:
+            heapq.heappop(self._free_track_slots)
+        except BaseException:
+            self._held_track_slots.discard(slot)
+            raise
         return slot
 
     def free_track_slot(self, slot: int) -> None:
@@ -267,7 +276,11 @@ class GDNPool(OneOwner):
                 f"track slot {row} is not handed out; track slots are "
                 f"{self.max_reqs + 1}..{self.pool_size - 1} and each is freed once"
             ) from None
-        heapq.heappush(self._free_track_slots, row)
+        try:
+            heapq.heappush(self._free_track_slots, row)
+        except BaseException:
+            self._held_track_slots.add(row)
+            raise
 
     def is_track_slot_handed_out(self, slot: int) -> bool:
         """Tell whether ``slot`` is a track slot that is handed out (beyond the documented interface).
@@ -322,8 +335,9 @@ class GDNPool(OneOwner):
 
     def _forget_track_slots(self) -> None:
         # An ascending list already is a heap.
-        self._free_track_slots: list[int] = list(range(self.max_reqs + 1, self.pool_size))
-        self._held_track_slots: set[int] = set()
+        free: list[int] = list(range(self.max_reqs + 1, self.pool_size))
+        held: set[int] = set()
+        self._free_track_slots, self._held_track_slots = free, held
 
     def _as_rows(self, name: str, value: IndexLike | SupportsIndex) -> Rows:
         """Check rows that are to be read or written."""

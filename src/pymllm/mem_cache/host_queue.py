@@ -39,18 +39,16 @@ class HostQueueStore(HostPages):
         self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
     ) -> None:
         super().__init__(size, page_size, device, need_sort, check_ownership)
-        self._ring: NDArray[np.int32] = np.empty(self.pages, np.int32)
         self._marks: NDArray[np.int32] = np.empty(self.pages + 1 if page_size > 1 else 0, np.int32)
         self.clear()
 
-    def clear(self) -> None:
-        """Make every page free, as in a new store, and close the group.
+    def new_books(self) -> NDArray[np.int32]:
+        """Return a ring of all pages."""
+        return np.arange(1, self.pages + 1, dtype=np.int32)
 
-        Notes
-        -----
-        Cost: one pass over the pool. Laws: A6, X7.
-        """
-        self._ring[:] = np.arange(1, self.pages + 1, dtype=np.int32)
+    def open_books(self, books: NDArray[np.int32]) -> None:
+        """Begin anew with such a ring."""
+        self._ring = books
         self._first = 0
         self.free_pages = self.pages
         self.pending_pages = 0
@@ -65,6 +63,11 @@ class HostQueueStore(HostPages):
         self._move_on(count)
         return pages
 
+    def put_back(self, pages: NDArray[np.int32]) -> None:
+        """Move back before pages that `take` has just returned: they are still in the ring."""
+        self._first = (self._first - pages.size) % self.pages
+        self.free_pages += pages.size
+
     def take_slots(self, count: int) -> torch.Tensor | None:
         """Hand out ``count`` slots, or return ``None`` and change nothing.
 
@@ -78,8 +81,8 @@ class HostQueueStore(HostPages):
         return slots
 
     def _move_on(self, count: int) -> None:
+        self.free_pages -= count  # before: an interrupt between them loses pages, and gives none away
         self._first = (self._first + count) % self.pages
-        self.free_pages -= count
 
     def _in_ring(self, start: int, count: int) -> NDArray[np.int32]:
         """Return pages of the ring, to be read at once: mostly a view."""
@@ -165,11 +168,32 @@ class HostQueueStore(HostPages):
             self._ring[: end - self.pages] = pages[self.pages - start :]
         self.free_pages += size
 
+    def take_again(self, pages: NDArray[np.integer]) -> None:
+        """Forget pages that `give` has just put behind all others."""
+        if self.group_open:
+            self.pending_pages -= self._pending.pop().size
+        else:
+            self.free_pages -= pages.size
+
     def _release_pending(self) -> None:
         """Give what is pending, in the order in which it came."""
-        pending, self._pending, self.pending_pages = self._pending, [], 0
-        for pages in pending:
-            self.give(pages)
+        before = self.free_pages
+        self.group_open = False
+        try:
+            for pages in self._pending:
+                self.give(pages)
+        except BaseException:
+            self.free_pages = before
+            self.group_open = True
+            raise
+        self._pending, self.pending_pages = [], 0
+
+    def _reopen_group(self, pending: list[NDArray[np.integer]]) -> None:
+        """Forget what the end of the group has put behind all others, and have it pending again."""
+        count = sum(pages.size for pages in pending)
+        self.free_pages -= count
+        self._pending, self.pending_pages = pending, count
+        self.group_open = True
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.

@@ -54,27 +54,25 @@ class HostSlotStore(HostPages):
         self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
     ) -> None:
         super().__init__(size, page_size, device, need_sort, check_ownership)
-        chunks = ((self.pages + 1) >> _CHUNK_BITS) + 1  # with room for an entry behind the last page
-        self._state: NDArray[np.int32] = np.empty(chunks << _CHUNK_BITS, np.int32)
-        # Chunks that may hold old, and young, pages. A flag too many only costs a search.
-        self._old_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
-        self._young_chunks: NDArray[np.bool_] = np.empty(chunks, np.bool_)
+        self._chunks = ((self.pages + 1) >> _CHUNK_BITS) + 1  # with room for an entry behind the last page
         self._chunk_shift = np.array(_CHUNK_BITS)
+        # Where pages are told apart: in a table of its own, so that no label is lost where that fails.
+        self._marks = np.empty(
+            self._chunks << _CHUNK_BITS if check_ownership or page_size > 1 else 0, np.int32
+        )
         self.clear()
 
-    def clear(self) -> None:
-        """Make every page free, as in a new store, and close the group.
+    def new_books(self) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return a label for each page, and flags for chunks that may hold old, and young, pages."""
+        state = np.zeros(self._chunks << _CHUNK_BITS, np.int32)
+        state[0] = _RESERVED
+        state[self.pages + 1 :] = _RESERVED
+        return state, np.ones(self._chunks, np.bool_), np.zeros(self._chunks, np.bool_)
 
-        Notes
-        -----
-        Cost: one pass over the pool. Laws: A6, X7.
-        """
-        self._state[:] = 0
-        self._state[0] = _RESERVED
-        self._state[self.pages + 1 :] = _RESERVED
+    def open_books(self, books: tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.bool_]]) -> None:
+        """Begin anew with such labels and flags; a flag too many only costs a search."""
+        self._state, self._old_chunks, self._young_chunks = books
         self._epoch = 1
-        self._old_chunks[:] = True
-        self._young_chunks[:] = False
         self._ready = NOTHING
         self._ready_from = 0
         self._next_chunk = 0
@@ -93,15 +91,25 @@ class HostSlotStore(HostPages):
             self._make_ready(count)
             stop = self._ready_from + count
         pages = self._ready[self._ready_from : stop]
-        self._ready_from = stop
         runs = _long_runs(pages) if count >= _RUNS_FROM else None
-        if runs is None:
-            self._state[pages] = _HELD
-        else:
-            for first, end in runs:
-                self._state[first:end] = _HELD
+        try:
+            if runs is None:
+                self._state[pages] = _HELD
+            else:
+                for first, end in runs:
+                    self._state[first:end] = _HELD
+        except BaseException:
+            self._state[pages] = 0
+            raise
         self.free_pages -= count
+        self._ready_from = stop
         return pages
+
+    def put_back(self, pages: NDArray[np.int64]) -> None:
+        """Make pages old and ready again that `take` has just returned."""
+        self._state[pages] = 0
+        self._ready_from -= pages.size
+        self.free_pages += pages.size
 
     def _make_ready(self, count: int) -> None:
         """Extend ``_ready`` to at least ``count`` pages, merging if the old ones do not suffice."""
@@ -110,11 +118,11 @@ class HostSlotStore(HostPages):
         parts = [self._ready[self._ready_from :]]
         missing = count - parts[0].size
         chunks = min(1 + (missing >> (_CHUNK_BITS - 1)), _WINDOW)
+        first = stop = self._next_chunk
         while missing > 0:
-            start = self._next_chunk + int(self._old_chunks[self._next_chunk :].argmax())
-            self._next_chunk = stop = min(start + chunks, self._old_chunks.size)
+            start = stop + int(self._old_chunks[stop:].argmax())
+            stop = min(start + chunks, self._old_chunks.size)
             found = np.flatnonzero(self._state[start << _CHUNK_BITS : stop << _CHUNK_BITS] < self._epoch)
-            self._old_chunks[start:stop] = False
             parts.append(found + (start << _CHUNK_BITS))
             missing -= found.size
             # Growing windows bound the number of calls where free pages are few and far apart; beyond
@@ -122,6 +130,8 @@ class HostSlotStore(HostPages):
             chunks = min(2 * chunks, _WINDOW)
         self._ready = np.concatenate(parts)
         self._ready_from = 0
+        self._next_chunk = stop
+        self._old_chunks[first:stop] = False  # last: only what is ready need not be found again
 
     def merge(self) -> None:
         """Begin an epoch, so that the young pages become old.
@@ -136,24 +146,21 @@ class HostSlotStore(HostPages):
             # What was found but not taken is looked for again, among what is merged.
             first = int(self._ready[self._ready_from]) >> _CHUNK_BITS
             self._old_chunks[first : self._next_chunk] = True
-        self._ready, self._ready_from, self._next_chunk = NOTHING, 0, 0
         np.bitwise_or(self._old_chunks, self._young_chunks, out=self._old_chunks)
-        self._young_chunks[:] = False
-        self._young_pages = 0
-        self._epoch += 1
-        if self._epoch == _PENDING:
+        epoch = self._epoch + 1
+        if epoch == _PENDING:
             # After 2**31 merges (months of serving) the epochs have run out: forget the past ones.
             self._state[self._state < _PENDING] = 0
-            self._epoch = 1
+            epoch = 1
+        self._ready, self._ready_from, self._next_chunk = NOTHING, 0, 0
+        self._young_pages = 0
+        self._epoch = epoch
+        self._young_chunks[:] = False  # last, as a flag too many is no harm
 
     def claim(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the distinct pages that ``indices`` names, checked where ownership is."""
         pages = self.check_held(indices)
-        if self.page_size == 1 or not pages.size:
-            return pages
-        distinct = self._distinct(pages, self._state)
-        self._state[distinct] = _HELD  # where they were told apart
-        return distinct
+        return pages if self.page_size == 1 or not pages.size else self._distinct(pages, self._marks)
 
     def check_held(self, indices: torch.Tensor) -> NDArray[np.int64]:
         """Return the page of each slot, repeats and all, checked where ownership is."""
@@ -167,28 +174,57 @@ class HostSlotStore(HostPages):
 
     def give(self, pages: NDArray[np.int64]) -> None:
         """Label pages as young, or as pending inside a group."""
-        if self.group_open:
-            self._state[pages] = _PENDING
-            self._pending.append(pages.copy())
-            self.pending_pages += pages.size
-            return
         size = pages.size
-        runs = _long_runs(pages) if size >= _RUNS_FROM else None
-        if runs is None:
-            self._state[pages] = self._epoch
-            self._young_chunks[pages >> self._chunk_shift] = True
-        else:
-            for first, end in runs:
-                self._state[first:end] = self._epoch
-                self._young_chunks[first >> _CHUNK_BITS : ((end - 1) >> _CHUNK_BITS) + 1] = True
+        try:
+            if self.group_open:
+                pages = pages.copy()
+                self._state[pages] = _PENDING
+                self._pending.append(pages)
+                self.pending_pages += size
+                return
+            runs = _long_runs(pages) if size >= _RUNS_FROM else None
+            if runs is None:
+                self._young_chunks[pages >> self._chunk_shift] = True
+                self._state[pages] = self._epoch
+            else:
+                for first, end in runs:
+                    self._young_chunks[first >> _CHUNK_BITS : ((end - 1) >> _CHUNK_BITS) + 1] = True
+                    self._state[first:end] = self._epoch
+        except BaseException:
+            self._state[pages] = _HELD
+            raise
         self._young_pages += size
         self.free_pages += size
 
+    def take_again(self, pages: NDArray[np.int64]) -> None:
+        """Label pages as held again that `give` has just labelled."""
+        self._state[pages] = _HELD
+        if self.group_open:
+            self.pending_pages -= self._pending.pop().size
+        else:
+            self._young_pages -= pages.size
+            self.free_pages -= pages.size
+
     def _release_pending(self) -> None:
         """Give what is pending, in one go."""
-        pending, self._pending, self.pending_pages = self._pending, [], 0
-        if pending:
-            self.give(np.concatenate(pending))
+        pages = np.concatenate(self._pending) if self._pending else NOTHING
+        self.group_open = False
+        try:
+            self.give(pages)
+        except BaseException:
+            self._state[pages] = _PENDING
+            self.group_open = True
+            raise
+        self._pending, self.pending_pages = [], 0
+
+    def _reopen_group(self, pending: list[NDArray[np.int64]]) -> None:
+        """Make pages pending again that the end of the group has made free."""
+        pages = np.concatenate(pending) if pending else NOTHING
+        self._state[pages] = _PENDING
+        self._young_pages -= pages.size
+        self.free_pages -= pages.size
+        self._pending, self.pending_pages = pending, pages.size
+        self.group_open = True
 
     def slots_of(self, pages: NDArray[np.integer], count: int) -> torch.Tensor:
         """Return the first ``count`` slots of ``pages``, in order: int32, memory of its own."""
@@ -221,8 +257,7 @@ class HostSlotStore(HostPages):
 
     def _check_distinct(self, slots: NDArray[np.int64]) -> None:
         """Refuse a slot that is named twice."""
-        kept = stamped(slots, self._state)
-        self._state[slots] = _HELD
+        kept = stamped(slots, self._marks)
         if np.count_nonzero(kept) != slots.size:
             raise self.repeated_error(int(slots[np.argmin(kept)]))
 

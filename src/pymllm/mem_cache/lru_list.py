@@ -122,10 +122,19 @@ class LRUList(OneOwner):
         self.take_out(node)
 
     def clear(self) -> None:
-        """Take every member out; they name no neighbours any more."""
-        for node in list(self):
-            for name in (self._prev, self._next, self._home):
-                setattr(node, name, None)
+        """Take every member out; they name no neighbours any more.
+
+        Notes
+        -----
+        From both ends, as far as links lead: an interrupt may have left them cut.
+        """
+        for end, step in ((self.head, self._next), (self.tail, self._prev)):
+            node = getattr(end, step)
+            while node is not None and node is not self.head and node is not self.tail:
+                following = getattr(node, step)
+                for name in (self._prev, self._next, self._home):
+                    setattr(node, name, None)
+                node = following
         self._size = 0
         setattr(self.head, self._next, self.tail)
         setattr(self.tail, self._prev, self.head)

@@ -27,8 +27,14 @@ from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots, 
 from pymllm.mem_cache.lru_list import LRUList
 from pymllm.mem_cache.mamba_tree_node import MambaTreeNode
 from pymllm.mem_cache.one_owner import OneOwner
-from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
-from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
+from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, Split
+from pymllm.mem_cache.slot_returns import (
+    SHORTAGES,
+    counts_in_pages,
+    return_slots,
+    return_what_is_left,
+    try_to_return,
+)
 
 __all__ = ["LRUList", "MambaRadixCache", "MambaTreeNode"]
 
@@ -79,6 +85,9 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
     Not thread-safe, and neither copied nor pickled, as `RadixCache`: one scheduler thread owns a cache.
     Finding the next victim is O(1): neither locked nor inner nodes are looked at.
     Laws: X, R and M of the contract.
+
+    What holds after a call that found no memory, or was interrupted, is as for `RadixCache`: `reset`, and
+    then ``clear`` of both pools, succeed and make all of them new.
 
     Examples
     --------
@@ -160,28 +169,40 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         Exception
             The first that a pool raised; both pools are asked for everything, and the cache is empty all
             the same (X7).
+        MemoryError, torch.OutOfMemoryError
+            There was no memory for the call, here or in a pool; what the pools have taken is gone from the
+            cache, and no more.
 
         Notes
         -----
-        Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
+        Old nodes become stale, node ids go on counting, no callback runs. After an interrupt in the middle
+        of a call it is as `RadixCache.reset`. Cost: O(tree).
         """
-        self._callbacks.refuse("reset")
-        owned = list(self._tree.nodes())
-        track_slots = [node._track_slot for node in owned if node._track_slot is not None]
-        slots = self._tree.gather(owned)
-        self._tree.clear()
-        self._states.clear()
-        self.full_lru.clear()
+        callbacks, tree = self._callbacks, self._tree
+        if callbacks.is_left_over():
+            callbacks.inside, callbacks.unsettled = None, True
+        callbacks.refuse("reset")
+        owned = list(tree.nodes())
+        with_states = [node for node in owned if node._track_slot is not None]
+        start = tree.prepare_start()
+        slots = None
+        if owned and self.pool is not None and not callbacks.unsettled:
+            slots = tree.gather(owned)
         errors: list[BaseException] = []
-        self._callbacks.enter_pool()
+        was_settled = not callbacks.unsettled
+        callbacks.enter_pool()
         try:
-            if self.mamba_pool is not None:
-                for track_slot in track_slots:
-                    _collect(errors, self.mamba_pool.free_track_slot, track_slot)
-            if owned and self.pool is not None:
-                _collect(errors, self.pool.free, slots)
-        finally:
-            self._callbacks.inside = None
+            if was_settled:
+                self._return_all(with_states, slots, errors)
+            else:
+                self._return_what_is_left(with_states, owned)
+        except SHORTAGES:
+            callbacks.inside, callbacks.unsettled = None, False
+            raise
+        except BaseException:
+            self._start_with(start, owned)
+            raise
+        self._start_with(start, owned)
         if errors:
             raise errors[0]
 
@@ -216,12 +237,14 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         path = walk.path
         while path and path[-1]._track_slot is None:
             path.pop()
+        last = path[-1] if path else self._tree.root
+        branching = walk.length if walk.length > last._depth else None
+        result = MatchResult(self._tree.gather(path), last, last._depth, branching)
+        # All is made that can fail.
         self._stamp(path)
         for node in path:
             node.hit_count += 1
-        last = path[-1] if path else self._tree.root
-        branching = walk.length if walk.length > last._depth else None
-        return MatchResult(self._tree.gather(path), last, last._depth, branching)
+        return result
 
     def insert(
         self,
@@ -286,23 +309,30 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
                 )
         tree = self._tree
         walk = tree.walk(paged)
-        new = copy_for_tree(tree, slots, walk.length, paged.length)
+        path, split = walk.path, None
         if walk.shared:
             assert walk.partial is not None
-            walk.path.append(self._split(walk.partial, walk.shared))
-        self._stamp(walk.path)
-        last = walk.path[-1] if walk.path else tree.root
+            split = tree.prepare_split(walk.partial, walk.shared)
+            path.append(split.upper)
+        last = path[-1] if path else tree.root
         adopted: tuple[tuple[int, int], ...] = ()
         if walk.length < paged.length:
-            last = tree.append(last, paged, new)
-            self.full_lru.insert_mru(last)
+            last = tree.make_leaf(last, paged, copy_for_tree(tree, slots, walk.length, paged.length))
             adopted = ((walk.length, paged.length),)
         exists = track_slot is not None and last._track_slot is not None
+        result = InsertResult(walk.length, last, exists, adopted)
+        # All is made that can fail.
+        if split is not None:
+            self._split(split)
+        self._stamp(path)
+        if adopted:
+            tree.append(last)
+            self.full_lru.insert_mru(last)
         if track_slot is not None and not exists:
             self._states.adopt(last, track_slot)
         elif adopted:
             tree.victims.place(last)
-        return InsertResult(walk.length, last, exists, adopted)
+        return result
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         """Give KV and states back to their pools, least recently used first.
@@ -336,16 +366,22 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
         self._callbacks.refuse("evict")
         wanted, wanted_states = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
         plan = StatePlan(self._states)
-        plan.take_leaves(wanted)
-        plan.take_states(wanted_states)
-        removed, states = plan.removed, plan.states
+        try:
+            plan.take_leaves(wanted)
+            plan.take_states(wanted_states)
+            result = EvictResult(plan.tokens, 0, plan.states)
+        except Exception:
+            plan.call_off()
+            raise
+        removed = plan.removed
         self._give_back(plan)
         for node in removed:
             self.full_lru.take_out(node)
         self._tree.remove(removed)
+        self._callbacks.unsettled = False  # what the pools took has left the tree
         if self.on_node_evict is not None:
             self._callbacks.run(self.on_node_evict, removed)
-        return EvictResult(plan.tokens, 0, states)
+        return result
 
     def inc_lock_ref(self, node: MambaTreeNode | None) -> None:
         """Hold ``node``: its KV and that of its ancestors, and its own state.
@@ -422,8 +458,8 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
 
     def _give_back(self, plan: StatePlan) -> None:
         """Return what a plan took, and let no pool call back into the tree meanwhile (X2, X6)."""
-        removed = plan.removed
-        self._callbacks.enter_pool()
+        removed, callbacks = plan.removed, self._callbacks
+        callbacks.enter_pool()
         try:
             plan.give_back(self.mamba_pool)
             if removed and self.pool is not None:
@@ -432,14 +468,48 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
                 except BaseException:
                     plan.call_off()
                     raise
+        except Exception:
+            callbacks.unsettled = False
+            raise
         finally:
-            self._callbacks.inside = None
+            callbacks.inside = None
 
-    def _split(self, node: MambaTreeNode, tokens: int) -> MambaTreeNode:
+    def _return_all(
+        self, with_states: list[MambaTreeNode], slots: torch.Tensor | None, errors: list[BaseException]
+    ) -> None:
+        """Ask the pools for everything (X7); where one has no memory, what they took leaves the tree."""
+        taken = []
+        try:
+            for node in with_states:
+                if self.mamba_pool is not None:
+                    _collect(errors, self.mamba_pool.free_track_slot, node._track_slot)
+                taken.append(node)
+            if slots is not None:
+                _collect(errors, self.pool.free, slots)
+        except SHORTAGES:
+            for node in taken:
+                self._states.give_up(node)
+            raise
+
+    def _return_what_is_left(self, with_states: list[MambaTreeNode], owned: list[MambaTreeNode]) -> None:
+        """Give back what an interrupted call has left in the tree, as far as the pools take it."""
+        for node in with_states if self.mamba_pool is not None else ():
+            try_to_return(self.mamba_pool.free_track_slot, node._track_slot)
+        if self.pool is not None:
+            return_what_is_left(self.pool, self._tree, owned)
+
+    def _start_with(self, start: Any, owned: list[MambaTreeNode]) -> None:
+        """Be empty; nothing here can fail."""
+        self._tree.start_with(start, owned)
+        self._states.clear(owned)
+        self.full_lru.clear()
+        self._callbacks.inside, self._callbacks.unsettled = None, False
+
+    def _split(self, split: Split[MambaTreeNode]) -> None:
         """Split a node; the state stays with the lower half, whose end it belongs to (M3)."""
-        upper = self._tree.split(node, tokens)
+        self._tree.split(split)
+        upper, node = split.upper, split.node
         self.full_lru.insert_behind(upper, node)
-        return upper
 
     def _stamp(self, path: list[MambaTreeNode]) -> None:
         """Make the nodes of a path, and only them, the most recent (R8, M8)."""
@@ -462,5 +532,7 @@ def _collect(errors: list[BaseException], call: Callable[[Any], Any], argument: 
     """Make a call and keep what it raises."""
     try:
         call(argument)
+    except SHORTAGES:
+        raise
     except Exception as error:
         errors.append(error)

@@ -26,7 +26,7 @@ from pymllm.mem_cache.incoming_slots import copy_for_tree, read_incoming_slots
 from pymllm.mem_cache.one_owner import OneOwner
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowPlan, WindowVictims
-from pymllm.mem_cache.slot_returns import counts_in_pages, return_slots
+from pymllm.mem_cache.slot_returns import SHORTAGES, counts_in_pages, return_slots, return_what_is_left
 from pymllm.mem_cache.tree_node import TreeNode
 from pymllm.mem_cache.window_insert import WindowInsert
 
@@ -72,6 +72,10 @@ class RadixCache(OneOwner, BasePrefixCache):
     inside a pool or callback; that is best effort, and no protection. Neither copied nor pickled. Tokens
     outside ``0 .. 2**32 - 1`` are refused, because every key is compared in the encoding that the hashes
     document. Laws: X, R and S of the contract.
+
+    A call that finds no memory has changed nothing; of an eviction, what pools have taken by then is gone,
+    and no more. After an interrupt in the middle of a call (``KeyboardInterrupt``) one thing is promised:
+    `reset`, and then ``clear`` of the pool, succeed, and both are as new.
     """
 
     _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and insert again"
@@ -138,22 +142,39 @@ class RadixCache(OneOwner, BasePrefixCache):
         ------
         Exception
             What the pool raised; the cache is empty all the same (X7).
+        MemoryError, torch.OutOfMemoryError
+            There was no memory for the call, here or in the pool; nothing has changed.
 
         Notes
         -----
         Old nodes become stale, node ids go on counting, no callback runs. Cost: O(tree).
+
+        After an interrupt in the middle of a call, this one included, it gives back what the pool still
+        counts as handed out; what the pool refuses then is logged, and the pool's ``clear`` brings it back.
         """
-        self._callbacks.refuse("reset")
-        owned = list(self._tree.nodes())
-        self._callbacks.enter_pool()
+        callbacks, tree = self._callbacks, self._tree
+        if callbacks.is_left_over():
+            callbacks.inside, callbacks.unsettled = None, True
+        callbacks.refuse("reset")
+        owned = list(tree.nodes())
+        start = tree.prepare_start()
+        slots = None
+        if owned and self.pool is not None and not callbacks.unsettled:
+            slots = tree.gather(owned)
+        was_settled = not callbacks.unsettled
+        callbacks.enter_pool()
         try:
-            if owned and self.pool is not None:
-                self.pool.free(self._tree.gather(owned))
-        finally:
-            self._callbacks.inside = None
-            self._tree.clear()
-            if self._window is not None:
-                self._window.clear()
+            if slots is not None:
+                self.pool.free(slots)
+            elif self.pool is not None and not was_settled:
+                return_what_is_left(self.pool, tree, owned)
+        except SHORTAGES:
+            callbacks.inside, callbacks.unsettled = None, False
+            raise
+        except BaseException:
+            self._start_with(start, owned)
+            raise
+        self._start_with(start, owned)
 
     def match_prefix(self, key: RadixKey) -> MatchResult:
         """Find the longest usable cached prefix of ``key``.
@@ -182,18 +203,25 @@ class RadixCache(OneOwner, BasePrefixCache):
         Laws: R2, R8, R10, S1.
         """
         self._callbacks.refuse("match_prefix")
-        walk = self._tree.walk(PagedKey.of(key, self.page_size))
+        tree = self._tree
+        walk = tree.walk(PagedKey.of(key, self.page_size))
         path, into_partial = walk.path, walk.shared > 0
         if self._window is not None:
             path, into_partial = self._window.usable_part(walk)
+        split = None
         if into_partial:
             assert walk.partial is not None
-            path.append(self._split(walk.partial, walk.shared))
+            split = tree.prepare_split(walk.partial, walk.shared)
+            path.append(split.upper)
+        last = path[-1] if path else tree.root
+        result = MatchResult(tree.gather(path), last, last._depth)
+        # All is made that can fail.
+        if split is not None:
+            (self._window or tree).split(split)
         self._stamp(path)
         for node in path:
             node.hit_count += 1
-        last = path[-1] if path else self._tree.root
-        return MatchResult(self._tree.gather(path), last, last._depth)
+        return result
 
     def insert(
         self,
@@ -256,17 +284,25 @@ class RadixCache(OneOwner, BasePrefixCache):
             return self._insert_windowed(paged, slots, protected, evicted)
         tree = self._tree
         walk = tree.walk(paged)
-        new = copy_for_tree(tree, slots, walk.length, paged.length)
+        path, split, leaf = walk.path, None, None
         if walk.shared:
             assert walk.partial is not None
-            walk.path.append(tree.split(walk.partial, walk.shared))
-        self._stamp(walk.path)
-        last = walk.path[-1] if walk.path else tree.root
+            split = tree.prepare_split(walk.partial, walk.shared)
+            path.append(split.upper)
+        last = path[-1] if path else tree.root
         if walk.length == paged.length:
-            return InsertResult(walk.length, last)
-        leaf = tree.append(last, paged, new)
-        tree.victims.place(leaf)
-        return InsertResult(walk.length, leaf, adopted=((walk.length, paged.length),))
+            result = InsertResult(walk.length, last)
+        else:
+            leaf = tree.make_leaf(last, paged, copy_for_tree(tree, slots, walk.length, paged.length))
+            result = InsertResult(walk.length, leaf, adopted=((walk.length, paged.length),))
+        # All is made that can fail.
+        if split is not None:
+            tree.split(split)
+        self._stamp(path)
+        if leaf is not None:
+            tree.append(leaf)
+            tree.victims.place(leaf)
+        return result
 
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         """Give tokens back to the pool, least recently used first.
@@ -300,22 +336,24 @@ class RadixCache(OneOwner, BasePrefixCache):
         """
         self._callbacks.refuse("evict")
         wanted, wanted_alive = as_int("num_tokens", num_tokens), as_int("swa_num_tokens", swa_num_tokens)
-        if self._window is None:
-            plan: LeafPlan[TreeNode] = LeafPlan(self._tree)
+        window_plan = None if self._window is None else WindowPlan(self._window)
+        plan: LeafPlan[TreeNode] = LeafPlan(self._tree) if window_plan is None else window_plan
+        try:
             plan.take_leaves(wanted)
-            alive_tokens = 0
-            self._give_back(plan)
-        else:
-            plan = window_plan = WindowPlan(self._window)
-            plan.take_leaves(wanted)
-            window_plan.take_windows(wanted_alive)
-            alive_tokens = window_plan.alive_tokens
+            if window_plan is not None:
+                window_plan.take_windows(wanted_alive)
+            result = EvictResult(plan.tokens, 0 if window_plan is None else window_plan.alive_tokens)
+        except Exception:
+            plan.call_off()
+            raise
+        if window_plan is not None:
             self._tombstone(window_plan)
-            self._give_back(plan)
+        self._give_back(plan)
+        if window_plan is not None:
             window_plan.commit_removal()
         self._tree.remove(plan.removed)
         self._notify(plan.removed)
-        return EvictResult(plan.tokens, alive_tokens)
+        return result
 
     def inc_lock_ref(self, node: TreeNode | None) -> int | None:
         """Hold ``node`` and its ancestors, so that none of them is evicted.
@@ -426,8 +464,12 @@ class RadixCache(OneOwner, BasePrefixCache):
 
     # -- what the calls share ------------------------------------------------------------------------
 
-    def _split(self, node: TreeNode, tokens: int) -> TreeNode:
-        return (self._window or self._tree).split(node, tokens)
+    def _start_with(self, start: Any, owned: list[TreeNode]) -> None:
+        """Be empty; nothing here can fail."""
+        self._tree.start_with(start, owned)
+        if self._window is not None:
+            self._window.clear()
+        self._callbacks.inside, self._callbacks.unsettled = None, False
 
     def _stamp(self, path: list[TreeNode]) -> None:
         """Make the nodes of a path, and only them, the most recent (R8)."""
@@ -455,37 +497,49 @@ class RadixCache(OneOwner, BasePrefixCache):
             return InsertResult(0, self._tree.root)
         protected = -(-protected // self.page_size) * self.page_size
         slots = slots.to(self.device, torch.int64)
-        self._callbacks.enter_pool()
+        callbacks = self._callbacks
+        callbacks.enter_pool()
         try:
-            return WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
+            result = WindowInsert(self._window, self.pool, paged, walk, slots, protected, evicted).run()
+            callbacks.unsettled = False
+            return result
+        except Exception:
+            callbacks.unsettled = False
+            raise
         finally:
-            self._callbacks.inside = None
+            callbacks.inside = None
 
     def _tombstone(self, plan: WindowPlan[TreeNode]) -> None:
         nodes = plan.tombstoned
         if nodes and hasattr(self.pool, "free_swa"):
-            self._callbacks.enter_pool()
+            callbacks = self._callbacks
+            callbacks.enter_pool()
             try:
                 self.pool.free_swa(self._tree.gather(nodes))
-            except BaseException:
+            except BaseException as error:
                 plan.call_off()
+                callbacks.unsettled = not isinstance(error, Exception)
                 raise
             finally:
-                self._callbacks.inside = None
+                callbacks.inside = None
         plan.commit_tombstones()
 
     def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
+        callbacks = self._callbacks
         if plan.removed and self.pool is not None:
-            self._callbacks.enter_pool()
+            callbacks.enter_pool()
             try:
                 return_slots(self.pool, self._tree, plan.removed)
-            except BaseException:
+            except BaseException as error:
                 plan.call_off()
+                # Who is interrupted cannot know what the pool has taken by then.
+                callbacks.unsettled = not isinstance(error, Exception)
                 raise
             finally:
-                self._callbacks.inside = None
+                callbacks.inside = None
 
     def _notify(self, removed: list[TreeNode]) -> None:
+        self._callbacks.unsettled = False  # what the pool took has left the tree
         self._callbacks.run(self.on_node_evict, removed)
 
 

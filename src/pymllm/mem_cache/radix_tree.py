@@ -10,7 +10,7 @@ width, first page), so that the namespace is looked at once per walk.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
@@ -26,7 +26,7 @@ from pymllm.mem_cache.token_encoding import BYTES_PER_ID, encode_tokens
 from pymllm.mem_cache.victim_order import VictimOrder
 from pymllm.mem_cache.victims import Victims
 
-__all__ = ["PagedKey", "RadixNode", "RadixTree", "Walk", "namespace_prior"]
+__all__ = ["PagedKey", "RadixNode", "RadixTree", "Split", "Walk", "namespace_prior"]
 
 
 class RadixNode(Protocol):
@@ -98,6 +98,19 @@ class Walk(Generic[NodeT]):
     length: int  # tokens matched in all
 
 
+@dataclass(slots=True, eq=False)
+class Split(Generic[NodeT]):
+    """A node that is to be cut in two, with everything made that the halves need."""
+
+    node: NodeT
+    upper: NodeT  # the new upper half, which nobody knows yet
+    raw: bytes  # of the lower half, as what follows
+    filed_under: bytes
+    starts: PageStarts | None
+    value: torch.Tensor | None
+    hash_values: list[str] | None
+
+
 def namespace_prior(namespace: str | int | None) -> str | None:
     """Return the digest that the first page of a namespace is chained to (law H3)."""
     if namespace is None:
@@ -137,30 +150,35 @@ class RadixTree(Generic[NodeT]):
         self._make_node = make_node
         self._ids = count(1)
         self.victims: Victims[NodeT] = Victims() if victims is None else victims
-        self._start()
+        self.start_with(self.prepare_start())
 
-    def clear(self) -> None:
-        """Start empty; nodes of before are stale, ids go on counting (X3, X7)."""
-        for node in list(self.nodes()):
+    def prepare_start(self) -> tuple[NodeT, Victims[NodeT], object]:
+        """Make what an empty tree has, for `start_with`: a root, orders of victims, and an epoch."""
+        root = self._make_node()
+        root.id = next(self._ids)
+        root._key = RadixKey([])
+        root.value = torch.empty(0, dtype=torch.int64, device=self.device)
+        root.lock_ref = 1
+        root._owner = self
+        return root, type(self.victims)(), object()
+
+    def start_with(self, start: tuple[NodeT, Victims[NodeT], object], nodes: Sequence[NodeT] = ()) -> None:
+        """Start empty; ``nodes``, which are those of before, are stale, ids go on counting (X3, X7).
+
+        Reads nothing of what it replaces, so that it works after an interrupt anywhere.
+        """
+        root, victims, epoch = start
+        self.epoch = epoch  # first: with it every node of before is stale
+        self.root = root
+        self.victims.become(victims)
+        self.clock = 0.0
+        self.evictable_tokens = 0
+        self.protected_tokens = 0
+        for node in nodes:
             # Relatives and neighbours name each other: cut them apart, or the slots wait for the collector.
             node._value = node._starts = node.parent = node._owner = node._only_child = None
             node._order = node._older = node._younger = None
             node.children = {}
-        self.root.children = {}
-        self._start()
-
-    def _start(self) -> None:
-        self.epoch = object()
-        self.clock = 0.0
-        self.evictable_tokens = 0
-        self.protected_tokens = 0
-        self.victims.clear()
-        self.root = self._make_node()
-        self.root.id = next(self._ids)
-        self.root._key = RadixKey([])
-        self.root.value = torch.empty(0, dtype=torch.int64, device=self.device)
-        self.root.lock_ref = 1
-        self.root._owner = self
 
     # -- walking and growing -------------------------------------------------------------------------
 
@@ -189,11 +207,11 @@ class RadixTree(Generic[NodeT]):
             node = node.children.get(raw[offset : offset + page_bytes]) if only is None else only
         return Walk(path, None, 0, path[-1]._depth if path else 0)
 
-    def append(self, parent: NodeT, key: PagedKey, value: torch.Tensor | PageStarts) -> NodeT:
-        """Add an unlocked leaf of the current access below ``parent``; ``value`` becomes the tree's own.
+    def make_leaf(self, parent: NodeT, key: PagedKey, value: torch.Tensor | PageStarts) -> NodeT:
+        """Make an unlocked leaf for `append`, of which ``parent`` knows nothing yet.
 
-        Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches. The caller places it
-        among the `victims` once all is known of it.
+        Its edge is what ``key`` has beyond ``parent``, as far as ``value`` reaches, which becomes the tree's
+        own.
         """
         namespace, width = key.namespace, key.width
         node = self._make_node()
@@ -205,34 +223,41 @@ class RadixTree(Generic[NodeT]):
         end, token_bytes = start + length, width * BYTES_PER_ID
         node.id = next(self._ids)
         node.parent = parent
-        node.last_access_time = self.clock
         node._depth = end
         node._length = length
         node._owner = self.epoch
         node._namespace = namespace
         node._raw = edge = key.raw[start * token_bytes : end * token_bytes]
         first_page = edge[: self.page_size * token_bytes]
-        node._filed_under = filed = (namespace, width, first_page) if parent is self.root else first_page
+        node._filed_under = (namespace, width, first_page) if parent is self.root else first_page
+        return node
+
+    def append(self, node: NodeT) -> None:
+        """Add a leaf of the current access to its parent; nothing here can fail.
+
+        The caller places it among the `victims` once all is known of it.
+        """
+        parent, length = node.parent, node._length
+        assert parent is not None
+        node.last_access_time = self.clock
         parent._only_child = None if parent.children else node
-        parent.children[filed] = node
+        parent.children[node._filed_under] = node
         self.evictable_tokens += length
         if parent._order is not None:  # it is no leaf any more
             self.victims.place(parent)
-        return node
 
-    def split(self, node: NodeT, tokens: int) -> NodeT:
-        """Cut ``node`` after its first ``tokens`` tokens and return the new upper half.
+    def prepare_split(self, node: NodeT, tokens: int) -> Split[NodeT]:
+        """Make what `split` needs to cut ``node`` after its first ``tokens`` tokens; nothing has changed.
 
-        The lower half keeps object, id and holds; both halves own copies, so neither keeps the whole alive
-        (R10, X5).
+        The lower half will keep object, id and holds; both halves own copies, so neither keeps the whole
+        alive (R10, X5). The upper half may be cut in turn before anything is done.
         """
-        assert node.parent is not None
         width = len(node._raw) // (node._length * BYTES_PER_ID)
         cut = tokens * width * BYTES_PER_ID
         raw = node._raw
         upper = self._make_node()
         upper.id = next(self._ids)
-        self._divide_slots(node, upper, tokens)
+        starts, value = self._divide_slots(node, upper, tokens)
         upper.parent = node.parent
         upper._length, upper._depth = tokens, node._depth - node._length + tokens
         upper._owner = self.epoch
@@ -240,27 +265,40 @@ class RadixTree(Generic[NodeT]):
         upper.last_access_time = node.last_access_time
         upper._filed_under = node._filed_under
         upper._raw, upper._namespace = raw[:cut], node._namespace
-        node.parent = upper
-        node._length -= tokens
-        node._raw, node._key = raw[cut:], None
-        node._filed_under = node._raw[: self.page_size * width * BYTES_PER_ID]
-        upper.children[node._filed_under] = upper._only_child = node
-        upper.parent.children[upper._filed_under] = upper
-        if upper.parent._only_child is node:
-            upper.parent._only_child = upper
-        if node.hash_values is not None:
+        lower_raw, hash_values = raw[cut:], node.hash_values
+        filed_under = lower_raw[: self.page_size * width * BYTES_PER_ID]
+        upper.children[filed_under] = upper._only_child = node
+        if hash_values is not None:
             pages = tokens // self.page_size
-            upper.hash_values, node.hash_values = node.hash_values[:pages], node.hash_values[pages:]
-        return upper
+            upper.hash_values, hash_values = hash_values[:pages], hash_values[pages:]
+        return Split(node, upper, lower_raw, filed_under, starts, value, hash_values)
 
-    def _divide_slots(self, node: NodeT, upper: NodeT, tokens: int) -> None:
-        """Give ``upper`` the first slots of ``node``, and both a copy of their own (X5)."""
+    def split(self, split: Split[NodeT]) -> None:
+        """Put the upper half above the lower one; nothing here can fail."""
+        node, upper = split.node, split.upper
+        parent = upper.parent
+        assert parent is not None
+        # The lower half first lets go of what the upper one has: no slot is ever in two nodes of the tree.
+        node._starts, node._value = split.starts, split.value
+        node._length -= upper._length
+        node._raw, node._key, node._filed_under = split.raw, None, split.filed_under
+        node.hash_values = split.hash_values
+        node.parent = upper
+        if parent._only_child is node:
+            parent._only_child = upper
+        parent.children[upper._filed_under] = upper
+
+    def _divide_slots(
+        self, node: NodeT, upper: NodeT, tokens: int
+    ) -> tuple[PageStarts | None, torch.Tensor | None]:
+        """Give ``upper`` the first slots of ``node`` and return the others, all copies (X5)."""
         if node._starts is not None:
             pages = tokens // self.page_size
-            upper._starts, node._starts = node._starts[:pages].copy(), node._starts[pages:].copy()
-            return
+            upper._starts, starts = node._starts[:pages].copy(), node._starts[pages:].copy()
+            return starts, None
         assert node._value is not None
-        upper._value, node._value = node._value[:tokens].clone(), node._value[tokens:].clone()
+        upper._value, value = node._value[:tokens].clone(), node._value[tokens:].clone()
+        return None, value
 
     def remove(self, nodes: Iterable[NodeT]) -> None:
         """Unlink evicted nodes, children before parents; the caller has taken them out of `victims`."""
@@ -341,6 +379,12 @@ class RadixTree(Generic[NodeT]):
             return nodes[0]._value.clone()
         values: list[torch.Tensor] = list(map(_get_value, nodes))
         return torch.cat(values) if values else torch.empty(0, dtype=torch.int64, device=self.device)
+
+    def slots_left(self, node: NodeT) -> torch.Tensor:
+        """Return the slots that a node of any state has, perhaps none: what an interrupt may have left."""
+        if node._starts is not None:
+            return expand_pages(node._starts, self.page_size)
+        return torch.empty(0, dtype=torch.int64, device=self.device) if node._value is None else node._value
 
     # -- recency -------------------------------------------------------------------------------------
 

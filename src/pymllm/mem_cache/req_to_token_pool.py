@@ -7,6 +7,7 @@ from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_device, as_int, as_size, as_switch
@@ -60,6 +61,8 @@ class ReqToTokenPool(OneOwner):
     Notes
     -----
     A pure table: it knows no sequence lengths. Not thread-safe: one scheduler thread owns a pool.
+    A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
+    only call that is promised to work, and makes the pool new.
     Laws: P1, P2, X1, X3, X4, X7.
 
     Examples
@@ -88,9 +91,7 @@ class ReqToTokenPool(OneOwner):
             self.req_to_token = torch.zeros(
                 (self.size + 1, self.max_context_len), dtype=torch.int32, device=self.device
             )
-        # What may be written: the rows that are handed out, and padding.
-        self._is_open = np.zeros(self.size + 1, dtype=np.bool_)
-        self._forget_rows()
+        self._free_rows, self._is_open = self._new_books()
 
     def __repr__(self) -> str:
         """Show the shape of the pool and what is free."""
@@ -138,8 +139,15 @@ class ReqToTokenPool(OneOwner):
         count = as_size("n", n, minimum=0)
         if count > len(self._free_rows):
             return None
-        rows = [heapq.heappop(self._free_rows) for _ in range(count)]
-        self._is_open[rows] = True
+        rows: list[int] = []
+        try:
+            while len(rows) < count:
+                rows.append(heapq.heappop(self._free_rows))
+            self._is_open[rows] = True
+        except BaseException:
+            self._is_open[rows] = False
+            self._free_rows = sorted([*rows, *self._free_rows])  # a sorted list is a heap
+            raise
         return rows
 
     def free(self, slot: int) -> None:
@@ -163,9 +171,14 @@ class ReqToTokenPool(OneOwner):
         Laws: P2, X1.
         """
         row = self._check_held(as_int("slot", slot))
-        self.req_to_token[row].zero_()
-        self._is_open[row] = False
-        heapq.heappush(self._free_rows, row)
+        try:
+            self._is_open[row] = False
+            heapq.heappush(self._free_rows, row)
+            self.req_to_token[row].zero_()
+        except BaseException:
+            self._is_open[row] = True
+            self._free_rows = np.flatnonzero(~self._is_open).tolist()
+            raise
 
     def write(self, index: TableIndex, values: IndexLike | SupportsIndex) -> None:
         """Write slots into the table.
@@ -237,14 +250,16 @@ class ReqToTokenPool(OneOwner):
         Cost: one fill of the whole table; no synchronisation.
         Laws: X7 (the pool then behaves like a new one).
         """
+        books = self._new_books()
         self.req_to_token.zero_()
-        self._forget_rows()
+        self._free_rows, self._is_open = books
 
-    def _forget_rows(self) -> None:
+    def _new_books(self) -> tuple[list[int], NDArray[np.bool_]]:
+        """Return the free rows, and which may be written: those that are handed out, and padding."""
+        is_open = np.zeros(self.size + 1, dtype=np.bool_)
+        is_open[0] = True
         # An ascending list already is a heap.
-        self._free_rows: list[int] = list(range(1, self.size + 1))
-        self._is_open[:] = False
-        self._is_open[0] = True
+        return list(range(1, self.size + 1)), is_open
 
     def _check_held(self, row: int) -> int:
         if not 1 <= row <= self.size:

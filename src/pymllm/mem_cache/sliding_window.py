@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pymllm.errors import LockError
 from pymllm.mem_cache.eviction import LeafPlan
-from pymllm.mem_cache.radix_tree import RadixNode, RadixTree, Walk
+from pymllm.mem_cache.radix_tree import RadixNode, RadixTree, Split, Walk
 from pymllm.mem_cache.victim_order import VictimOrder
 from pymllm.mem_cache.victims import InnerVictims
 
@@ -103,13 +103,13 @@ class SlidingWindow(Generic[NodeT]):
 
     # -- nodes that change ---------------------------------------------------------------------------
 
-    def split(self, node: NodeT, tokens: int) -> NodeT:
+    def split(self, split: Split[NodeT]) -> None:
         """Split a node; the upper half takes the boundary id, because it now starts the window (R10, S5)."""
-        upper = self.tree.split(node, tokens)
+        node, upper = split.node, split.upper
+        self.tree.split(split)
         upper.swa_lock_ref, upper.swa_tombstone = node.swa_lock_ref, node.swa_tombstone
         upper.swa_boundary_id, node.swa_boundary_id = node.swa_boundary_id, None
         self.victims.place(upper)
-        return upper
 
     def enter(self, node: NodeT) -> None:
         """Count a node that is alive from now on: a new one, or a tombstone with KV again."""
@@ -178,7 +178,7 @@ class SlidingWindow(Generic[NodeT]):
         edge = self._window_of(node)[-1]
         above = boundary - (edge._depth - edge._length)
         if above:
-            self.split(edge, above)
+            self.split(self.tree.prepare_split(edge, above))
         return edge
 
     def _window_of(self, node: NodeT) -> list[NodeT]:
@@ -229,9 +229,9 @@ class WindowPlan(LeafPlan[NodeT]):
             if node in victims.leaves:
                 self.take(node)
                 continue
-            victims.inner.discard(node)
             self._dying[node.id] = node
             self.alive_tokens += node._length
+            victims.inner.discard(node)
 
     def commit_tombstones(self) -> None:
         """Mark the tombstoned nodes, whose window KV the pool has taken."""

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 
-__all__ = ["counts_in_pages", "return_slots", "takes_pages"]
+__all__ = [
+    "SHORTAGES",
+    "counts_in_pages",
+    "return_slots",
+    "return_what_is_left",
+    "takes_pages",
+    "try_to_return",
+]
+
+logger = logging.getLogger(__name__)
+
+SHORTAGES: Final = (MemoryError, torch.OutOfMemoryError)
+"""What a pool raises that has refused nothing, and taken nothing: it had no memory for the call."""
 
 NodeT = TypeVar("NodeT", bound=RadixNode)
 
@@ -41,6 +55,43 @@ def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
         pool.free_pages(tree.hand_over(nodes)[:: tree.page_size] if starts is None else starts)
     else:
         pool.free(tree.hand_over(nodes))
+
+
+def return_what_is_left(pool: Any, tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
+    """Give back the slots of nodes that a pool may have in part already, after a call that was interrupted.
+
+    Parameters
+    ----------
+    pool : allocator
+        Asked where it has ``is_handed_out``; what it refuses is left to its ``clear``, and logged.
+    tree : RadixTree
+        Where the nodes are.
+    nodes : sequence of node
+        With slots, or without any more.
+
+    Notes
+    -----
+    Node by node, no slot twice. Cost: O(tokens) in Python.
+    """
+    is_handed_out = getattr(pool, "is_handed_out", None)
+    seen: set[int] = set()
+    for node in nodes:
+        slots = tree.slots_left(node)
+        new = [slot for slot in slots.tolist() if slot not in seen]
+        seen.update(new)
+        left = torch.tensor(new, dtype=slots.dtype, device=slots.device)
+        if is_handed_out is not None:
+            left = left[is_handed_out(left)]
+        if left.numel():
+            try_to_return(pool.free, left)
+
+
+def try_to_return(give: Callable[[Any], Any], what: Any) -> None:
+    """Give something back that a pool may have already."""
+    try:
+        give(what)
+    except Exception as error:
+        logger.warning("after an interrupted call, a pool does not take %s: %s", what, error)
 
 
 def takes_pages(pool: Any) -> bool:

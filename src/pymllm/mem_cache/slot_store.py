@@ -65,6 +65,8 @@ class SlotStore(ABC):
     group_open: bool
     #: Who opened it.
     _group_thread = 0
+    #: What was given back inside it; another list after each group.
+    _pending: list[Pages]
 
     def __init__(
         self, size: int, page_size: int, device: torch.device, need_sort: bool, check_ownership: bool
@@ -108,27 +110,60 @@ class SlotStore(ABC):
             As of `claim`.
         """
         whole = self.held_pages == others.held_pages
-        pages, found = self.claim_with(indices, table, whole)
-        self.forget(table, pages)
+        pages, found, (where, before) = self.claim_with(indices, table, whole)
         self.give(pages)
-        others.give(found)
+        try:
+            others.give(found)
+            try:
+                self.forget(table, pages)
+            except BaseException:
+                table[where] = before
+                others.take_again(found)
+                raise
+        except BaseException:
+            self.take_again(pages)
+            raise
 
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once; where it is checked, all or none."""
         self.free(torch.from_numpy(starts) if isinstance(starts, np.ndarray) else starts)
 
-    @abstractmethod
     def clear(self) -> None:
-        """Make every page free, as in a new store, and close the group."""
+        """Make every page free, as in a new store, and close the group.
+
+        Notes
+        -----
+        Reads nothing of what it replaces, so that it works after an interrupt anywhere. Cost: one pass over
+        the pool. Laws: A6, X7.
+        """
+        self.open_books(self.new_books())
+
+    @abstractmethod
+    def new_books(self) -> Any:
+        """Return what a new store keeps, for `open_books`; all that can fail in a `clear` fails here."""
+
+    @abstractmethod
+    def open_books(self, books: Any) -> None:
+        """Begin anew with what `new_books` returned."""
 
     @abstractmethod
     def take(self, count: int) -> Pages | None:
         """Hand out ``count`` pages, or return ``None`` and change nothing (laws A3, A4, X4)."""
 
+    @abstractmethod
+    def put_back(self, pages: Pages) -> None:
+        """Undo the `take` that has just returned ``pages``, since its caller never got an answer (X2)."""
+
     def take_slots(self, count: int) -> torch.Tensor | None:
         """Hand out ``count`` slots in whole pages, as `take` and `slots_of` do."""
         pages = self.take(-(-count // self.page_size))
-        return None if pages is None else self.slots_of(pages, count)
+        if pages is None:
+            return None
+        try:
+            return self.slots_of(pages, count)
+        except BaseException:
+            self.put_back(pages)
+            raise
 
     @abstractmethod
     def claim(self, indices: torch.Tensor) -> Pages:
@@ -154,8 +189,12 @@ class SlotStore(ABC):
             pages have one slot (law A5).
         """
 
-    def claim_with(self, indices: torch.Tensor, table: Pages, whole: bool) -> tuple[Pages, Pages]:
+    def claim_with(
+        self, indices: torch.Tensor, table: Pages, whole: bool
+    ) -> tuple[Pages, Pages, tuple[Pages, Pages]]:
         """Return the distinct pages that a caller names, as `claim`, and what a table has for them.
+
+        Last, what to write where so that the table is as it was.
 
         Parameters
         ----------
@@ -172,18 +211,26 @@ class SlotStore(ABC):
             As of `claim`.
         """
         pages = self.claim(indices)
-        found = table[pages]
+        found = before = table[pages]
         if not whole:
             found = found[found != 0]
-        return pages, found
+        return pages, found, (pages, before)
 
     @abstractmethod
     def give(self, pages: Pages) -> None:
         """Take back distinct pages that are handed out; inside a group they stay pending."""
 
+    @abstractmethod
+    def take_again(self, pages: Pages) -> None:
+        """Undo the `give` of ``pages``, the last one, since what belongs to it has failed (X2)."""
+
     def give_loosely(self, pages: Pages) -> None:
         """Take back what `claim_loosely` returned, or what a table has for it."""
         self.give(pages)
+
+    def take_again_loosely(self, pages: Pages) -> None:
+        """Undo `give_loosely`, as `take_again`."""
+        self.take_again(pages)
 
     @abstractmethod
     def merge(self) -> None:
@@ -212,17 +259,29 @@ class SlotStore(ABC):
         """
         if not self.group_open:
             raise RuntimeError("no free group is open: call free_group_begin first")
-        self.group_open = False
         self._release_pending()
 
     def end_group_with(self, others: SlotStore) -> None:
-        """End the group of this store and that of another one, as `end_group`."""
+        """End the group of this store and that of another one, as `end_group`: both or neither."""
+        group = self._group()
         self.end_group()
-        others.end_group()
+        try:
+            others.end_group()
+        except BaseException:
+            self._reopen_group(group)
+            raise
 
     @abstractmethod
     def _release_pending(self) -> None:
-        """Give what is pending, now that the group is closed."""
+        """Close the group and give what is pending, or leave both as they are."""
+
+    def _group(self) -> Any:
+        """Return what `_reopen_group` needs of the open group."""
+        return self._pending
+
+    @abstractmethod
+    def _reopen_group(self, group: Any) -> None:
+        """Undo the end of a group that was ``group``."""
 
     @abstractmethod
     def slots_of(self, pages: Pages, count: int) -> torch.Tensor:

@@ -56,6 +56,8 @@ class SWATokenToKVPoolAllocator(OneOwner):
     Notes
     -----
     Not thread-safe: one scheduler thread owns a pool.
+    A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
+    only call that is promised to work, and makes the pool new.
 
     Laws: A1-A7, X1, X4, X7, for each pool. Source: contract, section 1; our choice: whole pages.
 
@@ -145,9 +147,18 @@ class SWATokenToKVPoolAllocator(OneOwner):
         wanted = -(-count // self.page_size)
         if not (self._full.has_room(wanted) and self._swa.has_room(wanted)):
             return None
-        pages = self._full.take(wanted)
-        self._half_of[pages] = self._swa.take(wanted)
-        return self._full.slots_of(pages, count)
+        pages, halves = self._full.take(wanted), None
+        try:
+            halves = self._swa.take(wanted)
+            slots = self._full.slots_of(pages, count)
+            self._half_of[pages] = halves
+        except BaseException:
+            if halves is not None:
+                self._full.forget(self._half_of, pages)
+                self._swa.put_back(halves)
+            self._full.put_back(pages)
+            raise
+        return slots
 
     def free(self, indices: torch.Tensor) -> None:
         """Give full slots back with what is left of their SWA halves, all of them or none.
@@ -202,8 +213,13 @@ class SWATokenToKVPoolAllocator(OneOwner):
         halves = self._half_of[pages]
         if self.check_ownership and not halves.all():
             self._refuse(halves == 0, pages, "has no SWA half any more: free_swa a slot once")
-        self._full.forget(self._half_of, pages)
         self._swa.give_loosely(halves)
+        try:
+            self._full.forget(self._half_of, pages)
+        except BaseException:
+            self._half_of[pages] = halves
+            self._swa.take_again_loosely(halves)
+            raise
 
     def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
         """Return the slot in the window pool behind each full slot.
@@ -275,8 +291,13 @@ class SWATokenToKVPoolAllocator(OneOwner):
             if (taken := self._half_of[target]).any():
                 self._refuse(taken != 0, target, "has an SWA half: free_swa it before")
             self._refuse_unpaired(source, target, source_offsets == target_offsets)
-        self._full.forget(self._half_of, source)
-        self._half_of[target] = halves
+        try:
+            self._full.forget(self._half_of, source)
+            self._half_of[target] = halves
+        except BaseException:
+            self._full.forget(self._half_of, target)
+            self._half_of[source] = halves
+            raise
 
     def _refuse(self, wrong: Pages, pages: Pages, why: str) -> NoReturn:
         """Raise for the first page that ``wrong`` marks."""
@@ -345,6 +366,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
         -----
         Cost: one pass over both pools. Laws: A6, A7, X7.
         """
-        self._full.clear()
-        self._swa.clear()
-        self._half_of[:] = 0
+        full, swa, half_of = self._full.new_books(), self._swa.new_books(), self._full.new_table()
+        self._full.open_books(full)
+        self._swa.open_books(swa)
+        self._half_of = half_of

@@ -55,6 +55,8 @@ class TokenToKVPoolAllocator(OneOwner):
     Notes
     -----
     Not thread-safe: one scheduler thread owns a pool.
+    A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
+    only call that is promised to work, and makes the pool new.
 
     Laws: A1-A6, X1, X4, X7. Source: contract, section 1.
 

@@ -7,7 +7,7 @@ anything. Which orders a tree keeps, and who waits in which, is in `pymllm.mem_c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 __all__ = ["Aged", "VictimOrder", "older_of"]
@@ -39,8 +39,8 @@ class _SameAccess(Generic[NodeT]):
         self._heap = sorted(self.by_depth)  # a sorted list is a heap
 
     def add(self, node: NodeT) -> None:
-        self.by_depth[node._depth] = node
         heappush(self._heap, node._depth)
+        self.by_depth[node._depth] = node
         if len(self._heap) > 2 * len(self.by_depth) + _COMPACT_FROM:
             # A node whose hold comes and goes enters anew each time, and its old entries never surface.
             self._heap = sorted(self.by_depth)
@@ -79,8 +79,8 @@ class _Latecomers(Generic[NodeT]):
         elif held is not None:
             self.at[number] = _SameAccess((held, node))
         else:
-            self.at[number] = node
             self._mark(int(number))
+            self.at[number] = node
 
     def discard(self, node: NodeT) -> None:
         number = node.last_access_time
@@ -124,8 +124,7 @@ class _Latecomers(Generic[NodeT]):
             return
         del self._blocks[block]  # the heap forgets it when the block comes up, or all at once
         if len(self._heap) > 2 * len(self._blocks) + _COMPACT_FROM:
-            self._heap = list(self._blocks)
-            heapify(self._heap)
+            self._heap = sorted(self._blocks)  # which is a heap
 
 
 class _End:
@@ -188,7 +187,23 @@ class VictimOrder(Generic[NodeT]):
             node._older, node._younger = youngest, end
             youngest._younger = end._older = node
         else:
-            self._late.add(node)
+            try:
+                self._late.add(node)
+            except MemoryError:
+                self._sort_in(node)
+
+    def _sort_in(self, node: NodeT) -> None:
+        """Link a node into the ring where its age belongs, which takes time and no memory.
+
+        Those who add a node have taken back a hold, or a child has gone: there is nobody to tell that it
+        could not be filed.
+        """
+        older: Any = self._end._older
+        while (older.last_access_time, older._depth) > (node.last_access_time, node._depth):
+            older = older._older
+        younger = older._younger
+        node._older, node._younger = older, younger
+        older._younger = younger._older = node
 
     def discard(self, node: NodeT) -> None:
         """Remove a member."""

@@ -40,6 +40,10 @@ class Victims(Generic[NodeT]):
         """Start empty; who waited is the caller's to cut loose."""
         self.leaves: VictimOrder[NodeT] = VictimOrder()
 
+    def become(self, fresh: Victims[NodeT]) -> None:
+        """Start with the empty orders of a new object of this class."""
+        self.__dict__.update(fresh.__dict__)
+
     def order_of(self, node: NodeT) -> VictimOrder[NodeT] | None:
         """Return the order in which a node belongs as it is now, or ``None``; a root is locked for ever."""
         return None if node.children or node.lock_ref else self.leaves
@@ -87,8 +91,9 @@ class InnerVictims(Victims[NodeT]):
 
     def clear(self) -> None:
         """Start empty; who waited is the caller's to cut loose."""
+        inner: VictimOrder[NodeT] = VictimOrder()
         super().clear()
-        self.inner: VictimOrder[NodeT] = VictimOrder()
+        self.inner = inner
 
     def oldest_of_all(self) -> NodeT | None:
         """Return the least recent node that may lose what an inner node can lose, or ``None`` (S3, M5)."""

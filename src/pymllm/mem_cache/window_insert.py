@@ -15,7 +15,7 @@ import torch
 
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.base_prefix_cache import InsertResult
-from pymllm.mem_cache.radix_tree import PagedKey, Walk
+from pymllm.mem_cache.radix_tree import PagedKey, Split, Walk
 from pymllm.mem_cache.sliding_window import SlidingWindow, WindowedNode
 
 __all__ = ["WindowInsert"]
@@ -30,6 +30,16 @@ class _Revival(NamedTuple, Generic[NodeT]):
     node: NodeT
     runs: list[Run]
     moves: bool  # the locked node keeps its full slots and takes the incoming window halves
+
+
+class _Carving(NamedTuple, Generic[NodeT]):
+    """A revival with all that it takes."""
+
+    runs: list[Run]
+    moves: bool
+    own: list[torch.Tensor]  # the slots that the runs have until now
+    splits: list[Split[NodeT]]
+    pieces: list[tuple[NodeT, torch.Tensor | None]]  # what lives again, and its new slots
 
 
 class WindowInsert(Generic[NodeT]):
@@ -86,15 +96,40 @@ class WindowInsert(Generic[NodeT]):
             return InsertResult(walk.length, usable[-1] if usable else self._tree.root)
         if getattr(self._pool, "check_ownership", False) and hasattr(self._pool, "translate_to_swa"):
             self._check_window_halves()
-        replaced = [revival for revival in self._revivals if not revival.moves]
-        moved = [revival for revival in self._revivals if revival.moves]
-        self._move(moved)
-        self._replace(replaced)
-        last = self._grow()
+        cut = self._cut_partial()
+        end = self._end_of_prefix(cut)
+        revivals = [self._carve(revival, cut) for revival in self._revivals]
+        replaced = [revival for revival in revivals if not revival.moves]
+        moved = [revival for revival in revivals if revival.moves]
+        leaves = self._make_leaves(end)
+        last = leaves[-1] if leaves else end
         runs = [run for revival in replaced for run in revival.runs]
-        if walk.length < self._key.length:
+        if leaves:
             runs.append((walk.length, self._key.length))
-        return InsertResult(walk.length, last, adopted=_merged(runs))
+        result = InsertResult(walk.length, last, adopted=_merged(runs))
+        source = target = displaced = None
+        if moved:
+            source = torch.cat([self._slots[first:end] for each in moved for first, end in each.runs])
+            target = torch.cat([own for each in moved for own in each.own])
+        if replaced:
+            displaced = torch.cat([own for each in replaced for own in each.own])
+        # All is made that can fail; what is left are the pool's calls, and after each what it has done (X2).
+        if moved:
+            self._pool.move_swa(source, target)
+            self._split_now(cut)
+            cut = None
+            self._revive(moved)
+        if replaced and self._pool is not None:
+            self._pool.free(displaced)
+        self._split_now(cut)
+        self._revive(replaced)
+        self._grow(leaves, last)
+        return result
+
+    def _split_now(self, cut: Split[NodeT] | None) -> None:
+        """Cut the partial node, before its upper half is cut in turn."""
+        if cut is not None:
+            self._window.split(cut)
 
     def _check_window_halves(self) -> None:
         """Refuse slots whose window halves were not freed before e, or are gone from there on."""
@@ -173,73 +208,72 @@ class WindowInsert(Generic[NodeT]):
 
     # -- carrying out --------------------------------------------------------------------------------
 
-    def _move(self, moved: list[_Revival[NodeT]]) -> None:
-        """Give locked tombstones the incoming window halves; their full slots never change (R6)."""
-        if not moved:
-            return
-        source = torch.cat([self._slots[first:end] for revival in moved for first, end in revival.runs])
-        self._pool.move_swa(source, torch.cat([own for revival in moved for own in _own_slots(revival)]))
-        for revival in moved:
-            for node, _ in self._carve(revival):
-                self._window.enter(node)
+    def _cut_partial(self) -> Split[NodeT] | None:
+        """Prepare the split of a node of which only a part is in the key."""
+        walk = self._walk
+        if walk.partial is None or not walk.shared:
+            return None
+        return self._tree.prepare_split(walk.partial, walk.shared)
 
-    def _replace(self, replaced: list[_Revival[NodeT]]) -> None:
-        """Give unlocked tombstones the incoming slots, and theirs back to the pool in one call."""
-        if not replaced:
-            return
-        if self._pool is not None:
-            self._pool.free(torch.cat([own for revival in replaced for own in _own_slots(revival)]))
-        for revival in replaced:
-            for node, (first, end) in self._carve(revival):
-                node.value = self._slots[first:end].clone()
-                self._window.enter(node)
-
-    def _carve(self, revival: _Revival[NodeT]) -> Iterator[tuple[NodeT, Run]]:
-        """Split a node so that each run is a node of its own, from the last run up."""
-        rest = revival.node
+    def _carve(self, revival: _Revival[NodeT], cut: Split[NodeT] | None) -> _Carving[NodeT]:
+        """Prepare splits so that each run becomes a node of its own, from the last run up."""
+        node, tree = revival.node, self._tree
+        assert node.value is not None
+        start = node._depth - node._length
+        own = [node.value[first - start : end - start] for first, end in revival.runs]
+        rest = cut.upper if cut is not None and node is cut.node else node
+        splits, pieces = [], []
         for first, end in reversed(revival.runs):
             if end < rest._depth:
-                rest = self._window.split(rest, end - (rest._depth - rest._length))
+                splits.append(tree.prepare_split(rest, end - (rest._depth - rest._length)))
+                rest = splits[-1].upper
             piece, above = rest, first - (rest._depth - rest._length)
             if above:
-                rest = self._window.split(rest, above)
-            yield piece, (first, end)
+                splits.append(tree.prepare_split(rest, above))
+                rest = splits[-1].upper
+            pieces.append((piece, None if revival.moves else self._slots[first:end].clone()))
+        return _Carving(revival.runs, revival.moves, own, splits, pieces)
 
-    def _grow(self) -> NodeT:
-        """Add what is not cached yet, make the path the most recent and return its last node."""
-        tree, walk = self._tree, self._walk
-        last = self._end_of_prefix()
+    def _revive(self, carvings: list[_Carving[NodeT]]) -> None:
+        """Let tombstones live again, since the pool has done its part."""
+        for carving in carvings:
+            for split in carving.splits:
+                self._window.split(split)
+            for node, slots in carving.pieces:
+                if slots is not None:
+                    node.value = slots
+                self._window.enter(node)
+
+    def _make_leaves(self, parent: NodeT) -> list[NodeT]:
+        """Make nodes for what is not cached yet: dead pages, then alive ones."""
+        leaves = []
+        start = self._walk.length
+        for end in (self._dead_until, self._key.length):
+            if start < end:
+                parent = self._tree.make_leaf(parent, self._key, self._slots[start:end].clone())
+                parent.swa_tombstone = end == self._dead_until
+                leaves.append(parent)
+                start = end
+        return leaves
+
+    def _grow(self, leaves: list[NodeT], last: NodeT) -> None:
+        """Add what is not cached yet, and make the path the most recent."""
+        tree = self._tree
         now = tree.tick()
-        if walk.length < self._dead_until:
-            last = tree.append(last, self._key, self._slots[walk.length : self._dead_until].clone())
-            last.swa_tombstone = True
-        if self._dead_until < self._key.length:
-            last = tree.append(last, self._key, self._slots[self._dead_until : self._key.length].clone())
-            self._window.enter(last)
+        for leaf in leaves:
+            tree.append(leaf)
+            if not leaf.swa_tombstone:
+                self._window.enter(leaf)
         path = tree.path_to(last)
         tree.victims.touch(path)
         for node in path:
             node.last_access_time = now
-        return last
 
-    def _end_of_prefix(self) -> NodeT:
-        """Return the node that ends where the cached prefix does, splitting the partial one."""
-        walk = self._walk
-        if walk.partial is None or not walk.shared:
-            return walk.path[-1] if walk.path else self._tree.root
-        above = walk.length - (walk.partial._depth - walk.partial._length)
-        if above:
-            return self._window.split(walk.partial, above)
-        assert walk.partial.parent is not None  # carving has split it just there
-        return walk.partial.parent
-
-
-def _own_slots(revival: _Revival[NodeT]) -> Iterator[torch.Tensor]:
-    node = revival.node
-    assert node.value is not None
-    start = node._depth - node._length
-    for first, end in revival.runs:
-        yield node.value[first - start : end - start]
+    def _end_of_prefix(self, cut: Split[NodeT] | None) -> NodeT:
+        """Return the node that will end where the cached prefix does."""
+        if cut is not None:
+            return cut.upper
+        return self._walk.path[-1] if self._walk.path else self._tree.root
 
 
 def _merged(runs: list[Run]) -> tuple[Run, ...]:

@@ -153,12 +153,12 @@ def test_pages_are_told_apart_with_what_a_table_has_for_them(device: torch.devic
     take(store, 12)
     table = store.new_table()
     table[[2, 5, 7]] = torch.tensor([12, 15, 17], dtype=table.dtype, device=device)
-    pages, found = store.claim_with(torch.tensor([23, 9, 20, 8, 13], device=device), table, whole=False)
+    pages, found, _ = store.claim_with(torch.tensor([23, 9, 20, 8, 13], device=device), table, whole=False)
     assert (pages.tolist(), found.tolist()) == ([2, 3, 5], [12, 15])
     assert pages.dtype == found.dtype == table.dtype
-    pages, found = store.claim_with(torch.tensor([20, 8, 9], device=device), table, whole=True)
+    pages, found, _ = store.claim_with(torch.tensor([20, 8, 9], device=device), table, whole=True)
     assert (pages.tolist(), found.tolist()) == ([2, 5], [12, 15])
-    pages, found = store.claim_with(torch.tensor([], dtype=torch.int32, device=device), table, whole=False)
+    pages, found, _ = store.claim_with(torch.tensor([], dtype=torch.int32, device=device), table, whole=False)
     assert (pages.tolist(), found.tolist()) == ([], [])
 
 

@@ -16,6 +16,7 @@ from pymllm.errors import LockError, OwnershipError, StaleNodeError
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
 from pymllm.mem_cache import (
     BasePrefixCache,
+    GDNPool,
     MambaRadixCache,
     MambaTreeNode,
     RadixCache,
@@ -1126,3 +1127,108 @@ def test_the_example_in_the_docstring_runs() -> None:
     """M1, M2, M5: what a newcomer copies does what it says."""
     result = doctest.testmod(mamba_radix_cache)
     assert (result.attempted, result.failed) == (13, 0)
+
+
+class TestShortage:
+    """A pool without memory has refused nothing (X2, X7)."""
+
+    @pytest.mark.parametrize("fails", ["first state", "second state", "KV"])
+    def test_reset_without_memory_keeps_what_no_pool_took(
+        self, monkeypatch: pytest.MonkeyPatch, fails: str
+    ) -> None:
+        kv = TokenToKVPoolAllocator(8, "cpu")
+        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
+        cache = MambaRadixCache(1, kv, states)
+        for tokens in ([1, 2], [3, 4]):
+            track = torch.tensor([states.alloc_track_slot()])
+            held = cache.insert(RadixKey(tokens), kv.alloc(2), mamba_value=track).last_node
+        cache.inc_lock_ref(held)
+        free, calls = states.free_track_slot, []
+
+        def fail(slot: object) -> None:
+            calls.append(slot)
+            if len(calls) == (1 if fails == "first state" else 2) or fails == "KV":
+                raise MemoryError
+            free(int(slot))  # type: ignore[call-overload]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(*((kv, "free", fail) if fails == "KV" else (states, "free_track_slot", fail)))
+            with pytest.raises(MemoryError):
+                cache.reset()
+        check_mamba_radix_cache(cache)
+        left = {"first state": 2, "second state": 1, "KV": 0}[fails]
+        assert (cache.total_size(), len(cache.mamba_lru)) == (4, left)
+        assert (kv.available_size(), states.available_track_slots()) == (4, 4 - left)
+        cache.reset()
+        assert (kv.available_size(), states.available_track_slots()) == (8, 4)
+
+    def test_eviction_that_cannot_be_planned_takes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cache = MambaRadixCache()
+        for number, tokens in enumerate(([1, 2], [1, 2, 3], [4]), 1):
+            cache.insert(RadixKey(tokens), mamba_value=torch.tensor([number]))
+        choose, calls = cache._states.victims.oldest_of_all, []
+
+        def oldest_of_all() -> MambaTreeNode | None:
+            calls.append(1)
+            if len(calls) == 2:
+                raise MemoryError
+            return choose()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cache._states.victims, "oldest_of_all", oldest_of_all)
+            with pytest.raises(MemoryError):
+                cache.evict(0, 3)
+        check_mamba_radix_cache(cache)
+        assert (cache.total_size(), len(cache.mamba_lru)) == (4, 3)
+        assert cache.evict(9).full_evicted == 4
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_interrupt_in_a_reset_is_healed_by_another(
+        self, monkeypatch: pytest.MonkeyPatch, is_late: bool
+    ) -> None:
+        """X7: whether the pool has taken the KV or not, and what it does not take its `clear` brings back."""
+        kv = TokenToKVPoolAllocator(8, "cpu")
+        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
+        cache = MambaRadixCache(1, kv, states)
+        track = torch.tensor([states.alloc_track_slot()])
+        node = cache.insert(RadixKey([1, 2]), kv.alloc(2), mamba_value=track).last_node
+        free = kv.free
+
+        def interrupt(slots: torch.Tensor) -> None:
+            if is_late:
+                free(slots)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kv, "free", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                cache.reset()
+        with pytest.raises(StaleNodeError):
+            cache.inc_lock_ref(node)
+        cache.reset()
+        assert (cache.total_size(), states.available_track_slots()) == (0, 4)
+        kv.clear()
+        assert kv.available_size() == 8
+
+    def test_reset_after_an_interrupted_eviction_asks_what_is_left(self) -> None:
+        """X6, X7: of KV and of states."""
+        kv = TokenToKVPoolAllocator(8, "cpu")
+        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
+        cache = MambaRadixCache(1, kv, states)
+        for tokens in ([1, 2], [3, 4]):
+            track = torch.tensor([states.alloc_track_slot()])
+            node = cache.insert(RadixKey(tokens), kv.alloc(2), mamba_value=track).last_node
+        kv.free(node.value)
+        states.free_track_slot(node._track_slot)
+        cache._callbacks.enter_pool()
+        cache.reset()
+        assert (cache.total_size(), kv.available_size(), states.available_track_slots()) == (0, 8, 4)
+        check_mamba_radix_cache(cache)
+
+    def test_reset_after_an_interrupt_without_pools_forgets(self) -> None:
+        """X7: there is nobody to ask."""
+        cache = MambaRadixCache()
+        cache.insert(RadixKey([1]), mamba_value=torch.tensor([3]))
+        cache._callbacks.enter_pool()
+        cache.reset()
+        assert (cache.total_size(), len(cache.mamba_lru)) == (0, 0)

@@ -1017,3 +1017,107 @@ class TestPoolsThatCallBack:
             cache.reset()
         assert cache.total_size() == 0
         assert cache.match_prefix(RadixKey([1])).prefix_len == 0
+
+
+class _ShortOfMemory(TokenToKVPoolAllocator):
+    """Has no memory for the next call of `free`, or is interrupted in it."""
+
+    error: type[BaseException] | None = None
+    is_late = False
+
+    def free(self, indices: torch.Tensor) -> None:
+        error, self.error = self.error, None
+        if error is None or self.is_late:
+            super().free(indices)
+        if error is not None:
+            raise error
+
+
+@pytest.fixture
+def short() -> tuple[RadixCache, _ShortOfMemory]:
+    pool = _ShortOfMemory(8, "cpu")
+    cache = RadixCache(1, None, pool)
+    cache.insert(RadixKey([1, 2, 3]), pool.alloc(3))
+    cache.insert(RadixKey([4, 5]), pool.alloc(2))
+    return cache, pool
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_reset_without_memory_changes_nothing(
+    short: tuple[RadixCache, _ShortOfMemory], error: type[Exception]
+) -> None:
+    """X2, X7: a pool that has no memory has refused nothing; the next reset gives all back."""
+    cache, pool = short
+    pool.error = error
+    with pytest.raises(error):
+        cache.reset()
+    check_radix_cache(cache)
+    assert (cache.total_size(), pool.available_size()) == (5, 3)
+    cache.reset()
+    assert (cache.total_size(), pool.available_size()) == (0, 8)
+
+
+@pytest.mark.parametrize("call", [lambda cache: cache.evict(9), lambda cache: cache.reset()])
+def test_interrupt_behind_the_pools_work_is_healed_by_a_reset(
+    short: tuple[RadixCache, _ShortOfMemory], call: Callable[[RadixCache], Any]
+) -> None:
+    """X7: slots that the pool has already are not given back again."""
+    cache, pool = short
+    pool.error, pool.is_late = KeyboardInterrupt, True
+    with pytest.raises(KeyboardInterrupt):
+        call(cache)
+    cache.reset()
+    assert (cache.total_size(), pool.available_size()) == (0, 8)
+
+
+def test_reset_heals_a_call_that_never_ended(short: tuple[RadixCache, _ShortOfMemory]) -> None:
+    """X6, X7: what an interrupt left of a callback refuses a match, and no reset."""
+    cache, pool = short
+    cache._callbacks.inside = "on_node_evict"
+    with pytest.raises(RuntimeError, match="match_prefix was called from on_node_evict"):
+        cache.match_prefix(RadixKey([1]))
+    cache.reset()
+    assert (cache.match_prefix(RadixKey([1])).prefix_len, pool.available_size()) == (0, 8)
+
+
+def test_reset_in_a_callback_of_a_subclass_is_refused(short: tuple[RadixCache, _ShortOfMemory]) -> None:
+    """X6: also where the call goes through another class, and where another cache is amid a call."""
+
+    class Own(RadixCache):
+        def reset(self) -> None:
+            super().reset()
+
+    cache, pool = short
+    own = Own(1, None, None, lambda node: own.reset())
+    own.insert(RadixKey([1]))
+    with pytest.raises(RuntimeError, match="reset was called from on_node_evict"):
+        own.evict(1)
+    own.insert(RadixKey([1]))
+    own.on_node_evict = lambda node: cache.reset()
+    assert own.evict(1).full_evicted == 1
+    assert pool.available_size() == 8
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_eviction_that_cannot_be_planned_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    """X2: whoever was chosen by then waits where it did."""
+    cache = RadixCache(1, window)
+    for tokens in ([1, 2, 3], [1, 2, 4], [5, 6]):
+        cache.insert(RadixKey(tokens))
+    choose, calls = cache._tree.victims.oldest_leaf, []
+
+    def oldest_leaf() -> TreeNode | None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return choose()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache._tree.victims, "oldest_leaf", oldest_leaf)
+        with pytest.raises(MemoryError):
+            cache.evict(9)
+    check_radix_cache(cache)
+    assert cache.total_size() == 6
+    assert cache.evict(9).full_evicted == 6

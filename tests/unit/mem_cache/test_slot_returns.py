@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache import RadixCache, RadixKey, SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
-from pymllm.mem_cache.slot_returns import counts_in_pages, takes_pages
+from pymllm.mem_cache.slot_returns import counts_in_pages, return_what_is_left, takes_pages
 
 
 class _Counting(TokenToKVPoolAllocator):
@@ -90,3 +90,48 @@ def test_cache_with_a_window_gives_pages_back_by_their_slots() -> None:
     cache.insert(RadixKey(list(range(12))), pool.alloc(12))
     assert cache.evict(1).full_evicted == 12
     assert pool.available_size() == 64
+
+
+class _Bare:
+    """A pool that knows `free` alone, and may refuse."""
+
+    def __init__(self, refuses: tuple[int, ...] = ()) -> None:
+        self.freed: list[int] = []
+        self._refuses = refuses
+
+    def free(self, indices: torch.Tensor) -> None:
+        if set(indices.tolist()) & set(self._refuses):
+            raise ValueError("not mine")
+        self.freed += indices.tolist()
+
+
+def left_in(pool: Any, values: list[list[int]]) -> tuple[RadixCache, list[Any]]:
+    """Make a cache with a node for each list of slots."""
+    cache = RadixCache(1, None, pool)
+    nodes = [
+        cache.insert(RadixKey([100 * at + slot for slot in value]), torch.tensor(value)).last_node
+        for at, value in enumerate(values)
+    ]
+    return cache, nodes
+
+
+def test_what_is_left_goes_back_once_and_node_by_node(caplog: pytest.LogCaptureFixture) -> None:
+    """X7: what one node's slots are refused for is no other's loss."""
+    pool = _Bare(refuses=(4,))
+    cache, nodes = left_in(pool, [[1, 2], [2, 3], [4], [5]])
+    return_what_is_left(pool, cache._tree, nodes)
+    assert pool.freed == [1, 2, 3, 5]
+    assert "does not take tensor([4])" in caplog.text
+
+
+def test_a_pool_is_asked_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """X7: what it has already is not given back again, and nodes without slots have nothing to give."""
+    pool = TokenToKVPoolAllocator(8, "cpu")
+    slots = pool.alloc(5)
+    assert slots is not None
+    cache, nodes = left_in(pool, [slots[:2].tolist(), slots[2:4].tolist(), slots[4:].tolist()])
+    pool.free(slots[1:4])
+    nodes[2]._starts = None
+    return_what_is_left(pool, cache._tree, nodes)
+    assert (pool.available_size(), caplog.text) == (7, "")
+    assert pool.is_handed_out(slots[4:]).all()

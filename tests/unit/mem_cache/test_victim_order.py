@@ -258,3 +258,28 @@ def test_older_of_two_is_the_less_recent() -> None:
     assert older_of(deeper, young) is older_of(young, deeper) is young
     assert older_of(None, old) is older_of(old, None) is old
     assert older_of(None, None) is None
+
+
+@pytest.mark.parametrize("age", [(0.0, 9), (1.0, 1), (1.0, 3), (2.0, 0)])
+def test_who_cannot_be_filed_is_linked_where_its_age_belongs(
+    monkeypatch: pytest.MonkeyPatch, age: tuple[float, int]
+) -> None:
+    """X2: a hold that was taken back has nobody to tell that there was no memory for the order."""
+    order: VictimOrder[Aged] = VictimOrder()
+    members = [Aged(1.0, 0), Aged(1.0, 2), Aged(3.0, 1), Aged(3.0, 2)]
+    for member in members:
+        order.add(member)
+
+    def fail(*args: object) -> None:
+        raise MemoryError
+
+    late = Aged(*age)
+    with monkeypatch.context() as patch:
+        patch.setattr("pymllm.mem_cache.victim_order.heappush", fail)
+        order.add(late)
+    assert late in order
+    assert [id(node) for node in order] == [
+        id(node) for node in sorted([*members, late], key=lambda it: (it.last_access_time, it._depth))
+    ]
+    move(order, [late], 4.0)
+    assert drain(order) == [(1.0, 0), (1.0, 2), (3.0, 1), (3.0, 2), (4.0, age[1])]

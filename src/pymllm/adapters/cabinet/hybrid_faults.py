@@ -73,10 +73,10 @@ _IN_THE_TREE = (
         (
             Edit(
                 f"{_CACHE}.insert",
-                "return InsertResult(walk.length, last, exists, adopted)",
+                "result = InsertResult(walk.length, last, exists, adopted)",
                 "others = [node for node in walk.path if node is not last]\n"
-                "exists = exists or any(node.mamba_value is not None for node in others)\n"
-                "return InsertResult(walk.length, last, exists, adopted)",
+                "above = any(node.mamba_value is not None for node in others)\n"
+                "result = InsertResult(walk.length, last, exists or above, adopted)",
             ),
         ),
     ),

@@ -19,7 +19,7 @@ _SLOTS = (
         ("A1", "A5"),
         ("token-slots", "swa-slots"),
         (
-            Edit(f"{_HOST}.clear", "self._state[0] = _RESERVED", "self._state[0] = _HELD"),
+            Edit(f"{_HOST}.new_books", "state[0] = _RESERVED", "state[0] = _HELD"),
             Edit(f"{_HOST}._are_held", "== _HELD", "== np.where(pages >= 0, _HELD, -1)"),
         ),
     ),
@@ -103,7 +103,7 @@ _ROWS_AND_STATES = (
         ("P1",),
         ("rows",),
         (
-            Edit(f"{_ROWS}._forget_rows", "range(1, self.size + 1)", "range(self.size)"),
+            Edit(f"{_ROWS}._new_books", "range(1, self.size + 1)", "range(self.size)"),
             Edit(f"{_ROWS}._check_held", "if not 1 <= row <= self.size:", "if not 0 <= row <= self.size:"),
         ),
     ),

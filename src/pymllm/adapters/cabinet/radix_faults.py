@@ -54,8 +54,8 @@ _STRUCTURE = (
         (
             Edit(
                 f"{_WINDOW_INSERT}._end_of_prefix",
-                "return self._window.split(walk.partial, above)",
-                "self._window.split(walk.partial, above)\nreturn walk.partial",
+                "return cut.upper",
+                "return cut.node",
             ),
         ),
     ),
@@ -250,7 +250,7 @@ _ISOLATION = (
         "Hash granularity lost when a pool is replaced",
         ("H2",),
         ("radix",),
-        (Edit(f"{_TREE}.split", "pages = tokens // self.page_size", "pages = tokens"),),
+        (Edit(f"{_TREE}.prepare_split", "pages = tokens // self.page_size", "pages = tokens"),),
         settings={"page_size": 4},  # of one token, they are the same
     ),
     Fault(
