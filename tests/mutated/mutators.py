@@ -218,7 +218,7 @@ def _rename(draw: random.Random, plain: Any) -> tuple[Any, str | None]:
     elif how == 1:
         other, twin = draw.choice(named)
         if twin in other:
-            holder[name] = other[twin]
+            holder[name] = copy.deepcopy(other[twin])
     return plain, None
 
 
