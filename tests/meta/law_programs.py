@@ -1,7 +1,7 @@
 """Write the two programs of each law of the specification: ``python tests/meta/law_programs.py [LAW]...``.
 
-One history breaks the law, played on an implementation that is wrong in one way; the other has the same operations,
-played on the sound one. `docs/builder/specification.py` prints them on the law's page.
+One history breaks the law, played on an implementation that is wrong in one way; the other has the same
+operations, played on the sound one. `docs/builder/specification.py` prints them on the law's page.
 """
 
 from __future__ import annotations

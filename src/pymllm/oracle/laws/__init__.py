@@ -1,7 +1,7 @@
 """The laws of the specification, as a registry: what each says, of whom, and how it is checked.
 
-A module for each page of ``docs/specification``, with the whole text of its laws. Ids never change their meaning;
-`SPECIFICATION` is the version of all together.
+A module for each page of ``docs/specification``, with the whole text of its laws. Ids never change their
+meaning; `SPECIFICATION` is the version of all together.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pymllm.oracle.laws.law import SECTIONS, Law, Way
 __all__ = ["INVARIANTS", "LAWS", "SECTIONS", "SPECIFICATION", "Law", "Way", "find_law", "laws_of"]
 
 SPECIFICATION = "1.0"
-"""Version of the specification: the first number grows where something that kept it need not keep it any more, the
-second where it says more, or the same more clearly."""
+"""Version of the specification: the first number grows where what kept it may break it now, the second where
+it says more, or the same more clearly."""
 
 LAWS: tuple[Law, ...] = (
     *every_class.LAWS,
