@@ -361,7 +361,7 @@ LAWS = (
         | cached, dead | *t* < *p* or *t* < *e* | stays, dead | no | |
         | cached, dead | *s* are its own slots | stays, dead | no | |
         | cached, dead | not locked | takes *s*, alive; its old slots are displaced | yes | `free` |
-        | cached, dead | locked, pool with halves | keeps its slots, takes halves of *s*, alive | no | `move_swa` |
+        | cached, dead | locked, pool with halves | keeps its slots, halves of *s*, alive | no | `move_swa` |
         | cached, dead | locked, any other pool, or none | stays, dead | no | |
 
         The first row that fits decides. *Locked* is R6's word: a hold anywhere at or below. `move_swa` names
