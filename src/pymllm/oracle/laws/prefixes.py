@@ -28,6 +28,8 @@ LAWS = (
           *s*, *s* + 1, ..., *s* + `page_size` - 1, where *s* is a multiple of `page_size`. With pages of one
           token every slot is such a page.
 
+        A cache that keeps nothing (`retains` is false) looks at nothing and refuses none of this.
+
         The slots of the tail are counted, and nothing else is asked of them. Without a pool slots are numbers
         that belong to nobody, and any will do; if `slots` is null, the token ids themselves are the slots.
 

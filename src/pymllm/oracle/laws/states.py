@@ -145,7 +145,8 @@ LAWS = (
 
         Choices
         -------
-        A cache that shows each page as a node splits nothing.
+        A cache that shows each page as a node splits nothing, so that nobody can test this of it: the law
+        stays unknown unless `inspect` is left away.
 
         Caller
         ------
