@@ -212,10 +212,10 @@ LAWS = (
 
         Caller
         ------
-        After an insert it frees what it does not need of its own slots: those at positions from what it
-        matched at first to `prefix_len`, without the ranges in `adopted`, or else points its own tables at
-        the cache's slots and then frees them. To insert slots that the cache has at another place, or
-        somebody else's, is the caller's error; nothing like it is ever asked.
+        After an insert it lets its own tables name the cache's slots, and frees its duplicates: the slots at
+        positions from the length that it had matched, and holds, up to `prefix_len`, without those in
+        `adopted`. To insert slots that the cache has at another place, or somebody else's, is the caller's
+        error; nothing like it is ever asked.
 
         Engines
         -------

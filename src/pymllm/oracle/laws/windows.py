@@ -196,9 +196,9 @@ LAWS = (
 
         Why
         ---
-        A dead leaf is of no use: no match can end at it, nor below it. But it keeps its full slots, and a
-        cache whose leaves are dead looks full and never hits. Engines ran the cascade after one kind of
-        eviction and not after the other.
+        A dead leaf is of no use: no match can end at it. But it keeps its full slots, and a cache whose
+        leaves are dead looks full and never hits. Engines ran the cascade after one kind of eviction and not
+        after the other.
 
         Choices
         -------
@@ -253,7 +253,7 @@ LAWS = (
         | 8 | 3 | 2 | 2 to 8 | `x`, of page 2 to 4 |
         | 12 | 7 | 6 | 6 to 12 | `y`, of page 6 to 8 |
 
-        Afterwards pages 2 to 8 and 6 to 12 have window locks: page 6 to 8 two, page 0 to 2 none, so that it
+        With the last two holds alone, page 6 to 8 has two window locks and page 0 to 2 has none. So that one
         may die, though the whole path is locked and no page of it can be removed.
 
         Why
