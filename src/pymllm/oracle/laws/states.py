@@ -220,8 +220,8 @@ LAWS = (
         `evict(tokens=n, secondary=m)` has two phases. The first is R5, for *n*: leaves go, each with its
         state if it has one. The second goes on until at least *m* states are gone, those of the first phase
         counted, or no state is left whose count is 0 (M4). It takes the least recent such state by the order
-        of R8, that of the page at whose end it stands. Is there a page below, the state goes alone, and its
-        KV stays. If not, the leaf goes with it.
+        of R8, that of the page at whose end it stands. If there is a page below, the state goes alone, and
+        its KV stays. If not, the leaf goes with it.
 
         **No bare leaves.** When a removal leaves a page as a leaf that has no state and is not locked, that
         page goes too, and so on upwards, to a page that has a state, another child, or a lock. That holds in

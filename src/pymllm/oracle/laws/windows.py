@@ -398,9 +398,9 @@ LAWS = (
         Why
         ---
         The slots of a dead page still serve the full layers of running requests. An engine that replaced them
-        under a hold freed what these were reading: corrupted answers. A fully dead leaf, inserted because the
-        frontier was rounded to the end of the sequence, was a leak that an assertion found later. A frontier
-        that was not passed on cached pages as alive whose halves belonged to others.
+        under a hold freed what these were reading: corrupted answers. A fully dead leaf, inserted because *e*
+        was computed from a window smaller than a page, was a leak that an assertion found later. Where *e*
+        was not passed on, pages were cached as alive whose halves belonged to others.
 
         Choices
         -------
