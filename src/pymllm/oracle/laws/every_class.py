@@ -198,7 +198,7 @@ LAWS = (
         | `rows` | `alloc_rows` | fewer than `count` rows are free |
         | `states`, `prefix` | `alloc_track` | no track slot is free |
         | `blocks` | `alloc_blocks` | fewer than `count` blocks are free or evictable (C1) |
-        | `requests` | `add_request`, `schedule_chunk` | too few blocks are free or evictable, or no row (E4) |
+        | `requests` | `add_request`, `schedule_chunk` | too few blocks, or no row, are free or evictable |
 
         Then nothing has changed: no size, no content, no owner, and not the order of what is handed out next.
         A failed allocation merges nothing (A4), evicts nothing and pins nothing. For all kinds but `prefix`

@@ -225,8 +225,8 @@ LAWS = (
 
         Caller
         ------
-        To free by pages: round the start of what it frees up to a page that is wholly its own, or down
-        if the page is its own.
+        Not to free in two calls what lies in one page. Where a range begins inside of a page that a cache
+        has, to free from the next page on.
 
         Engines
         -------
@@ -262,8 +262,8 @@ LAWS = (
         ---
         A scheduler collects the frees of a step so that the pool is changed once. If an exception leaves a
         group open, every later free piles up in it and memory only ever shrinks; if `begin` silently starts
-        over, what was collected is lost. A second group that closes the first ends it too early: pages are handed
-        out while the step that reads them is on its way.
+        over, what was collected is lost. A second group that closes the first ends it too early: pages are
+        handed out while the step that reads them is on its way.
 
         Choices
         -------
@@ -293,16 +293,16 @@ LAWS = (
         An allocator with halves has two pools with pages of one size: the full one (`pages`) and the
         second one (`swa_pages`). Each page that is handed out comes with a free page of the second pool, its
         **half**, or nothing is handed out at all (X4). The half of slot *s* is slot
-        *q* `page_size` + *s* mod `page_size`, where *q* is the half of the page of *s*: places inside of a page
-        are kept. A1 to A6 are true of both pools.
+        *q* `page_size` + *s* mod `page_size`, where *q* is the half of the page of *s*: places inside of a
+        page are kept. A1 to A6 are true of both pools.
 
         | operation | does |
         | --- | --- |
         | `alloc` | answers in `swa_slots` the halves of all slots, in the same order |
         | `free_swa` | takes halves of whole pages back, however many slots are named; the slots stay out |
         | `free` | takes pages back, with halves that are still there |
-        | `move_swa` | pair by pair, the half of a source becomes that of the target; the source has none then |
-        | `read_halves` | tells the half of each slot, 0 where there is none (also of what is free, or padding) |
+        | `move_swa` | pair by pair, the half of a source becomes that of the target; the source loses it |
+        | `read_halves` | tells the half of each slot, 0 where there is none, as of free ones and padding |
 
         Half pages are free, handed out or pending like others: `swa_available_size` counts the free ones,
         `full_available_size` those of the full pool, and `available_size` is the smaller of the two.
@@ -339,8 +339,9 @@ LAWS = (
         Engines
         -------
         - sglang: a table from full to SWA slots, 0 for none (`allocator/swa.py`,
-          `SWATokenToKVPoolAllocator`); `alloc` is for pages of one token only. `free_swa` passes over missing halves where pages are
-          larger. There is no move; a table entry is written anew (`set_full_to_swa_mapping`).
+          `SWATokenToKVPoolAllocator`); `alloc` is for pages of one token only. `free_swa` passes over
+          missing halves where pages are larger. There is no move; a table entry is written anew
+          (`set_full_to_swa_mapping`).
         - vLLM: not applicable, each kind of layer has blocks of its own.
         """,
         page="slots",
