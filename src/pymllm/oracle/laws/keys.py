@@ -88,8 +88,8 @@ LAWS = (
         - **Out of range.** An integer below 0 or above 2<sup>32</sup> - 1 is a `ValueError`, never cut to 32
           bits. Tuples of several lengths are refused with any error of X1, tuples of one integer, too.
 
-        `hash_int64` reads the first 16 digits of `digest`, which are its first 8 bytes, as a **signed** integer
-        of 64 bits, the most significant byte first. From `8000000000000000` on it is negative: the unsigned
+        `hash_int64` reads the first 16 digits of `digest`, its first 8 bytes, as a **signed** integer of
+        64 bits, the most significant byte first. From `8000000000000000` on it is negative: the unsigned
         number less 2<sup>64</sup>. Digits behind the 16th are not looked at. Fewer than 16, or anything that
         is no hexadecimal digit (`0x`, a blank, a sign), is refused with any error of X1.
 
@@ -116,8 +116,8 @@ LAWS = (
         Engines
         -------
         - sglang: the same bytes for tokens up to 32 bits (`mem_cache/cpp_utils/hash_binding.cpp`), and the
-          same signed integer (`utils.py`, `hash_str_to_int64`). Pages with larger tokens are tagged and hashed in
-          a wider form: different.
+          same signed integer (`utils.py`, `hash_str_to_int64`). Pages with larger tokens have a tag and a
+          wider form: different.
         - vLLM: SHA-256 of a pickled or CBOR encoded tuple of parent, tokens and extra keys
           (`vllm/utils/hashing.py`); integers for events are the **last** 8 bytes, unsigned
           (`kv_cache_utils.py`, `maybe_convert_block_hash`): different.
