@@ -146,8 +146,9 @@ LAWS = (
 
         In particular
 
-        - recency is counted in operations, never by a clock on the wall. Who orders by a clock claims
-          `clock`, and is told what time it is: one tick before each operation, the same ticks in both runs;
+        - recency is counted in operations, never by a clock on the wall. A program that orders by a clock
+          says so ([protocol](../protocol.md)) and is told what time it is: one tick before each operation,
+          the same ticks in both runs;
         - the id of a node has not been told of another node since the start, a reset included, neither by
           `inspect` nor by a callback. The id of a node that was not there when the nodes were looked at last
           is larger than all that were shown before;
@@ -173,8 +174,8 @@ LAWS = (
 
         Engines
         -------
-        - sglang: `time.monotonic` is written on nodes (`radix_cache.py`). Different in principle; ranks agree
-          since only the order counts, and each has its own.
+        - sglang: `time.monotonic` is written on nodes (`radix_cache.py`, `_match_prefix_helper`): different.
+          Times that are compared are those of one process.
         - vLLM: a queue, no clock (`kv_cache_utils.py`, `FreeKVCacheBlockQueue`). Block hashes are the same in
           each process, unless a hash function is chosen that is not cryptographic: those start from
           a random seed (`resolve_none_hash_seed`).

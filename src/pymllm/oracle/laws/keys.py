@@ -43,8 +43,8 @@ LAWS = (
         ---
         A namespace stands for all that changes KV beside the tokens: an adapter, an image, a tenant. Where
         it is lost on the way, one user reads another's answers. Engines have left it out of the comparison,
-        have put a tenant's word into the same field as the name of an adapter, and have seen tokens of
-        32 bits in one array and of 64 in another as different prompts.
+        have put a tenant's word into the same field as the name of an adapter, and have found a prompt with
+        another image in it by the placeholders that both had.
 
         Choices
         -------
@@ -156,8 +156,8 @@ LAWS = (
         Why
         ---
         Who finds a block by its hash believes that all before it is the same, too. With hashes of the page
-        alone, a prompt that repeats itself made a block its own parent, and a router's index went
-        round in circles. A hash that depends on whether an ancestor happened to be hashed before is found
+        alone, a prompt that repeats itself made a block its own parent; a router's index was inconsistent,
+        and it crashed. A hash that depends on whether an ancestor happened to be hashed before is found
         on one server and not on the next.
 
         Choices
@@ -173,8 +173,8 @@ LAWS = (
         - sglang: chained alike (`mem_cache/utils.py`, `compute_node_hash_values`), but from the parent's
           list only if that is there already: a node whose parent was not hashed begins a new chain.
           Different.
-        - vLLM: a request hashes its blocks in order as it grows (`kv_cache_utils.py`,
-          `get_request_block_hasher`), the same.
+        - vLLM: each request hashes its own whole blocks, each after the one before (`kv_cache_utils.py`,
+          `get_request_block_hasher`): the same, in other bytes.
         - Megatron Core 0.16.1: not applicable, no hashes.
         """,
         page="keys-and-hashes",
@@ -227,7 +227,8 @@ LAWS = (
           `storage_namespace_seed`): a tag, then presence, length and UTF-8 of `extra_key` and of the salt.
           Hashes that it tells to routers leave `extra_key` out (`compute_node_event_hash_values`).
         - vLLM: adapter, images and embeddings are a part of each block's hash, the salt of the first one's
-          (`kv_cache_utils.py`, `generate_block_hash_extra_keys`).
+          (`kv_cache_utils.py`, `generate_block_hash_extra_keys`). The parent of each first block is the hash
+          of a seed (`init_none_hash`).
         - Megatron Core 0.16.1: not applicable, no hashes.
         """,
         page="keys-and-hashes",

@@ -46,7 +46,7 @@ LAWS = (
         -------
         - sglang: the same (`sglang/srt/mem_cache/memory_pool.py`, `ReqToTokenPool`): `size` + 1 rows, from
           1 on, the last freed first.
-        - vLLM: a request's place in the batch, moved as requests leave; padded slots are -1. Not compared.
+        - vLLM: not read for this law; padded slots are -1 (`v1/attention/backends/utils.py`, `PAD_SLOT_ID`).
         - Megatron Core 0.16.1: requests count from 0; states of padding have index -1
           (`core/inference/contexts/attention_context/mamba_metadata.py`).
         """,
@@ -71,7 +71,7 @@ LAWS = (
         | `write_row` in row 0 | `OwnershipError` |
         | either in a row below 0 or beyond the table | `IndexError` or `OwnershipError` |
         | positions below 0 or beyond the row; `stop` before `start` | `IndexError` or `ValueError` |
-        | more or fewer values than positions; as many rows are needed, too | `ValueError` |
+        | unequal numbers of values and positions, and of rows where there are several | `ValueError` |
         | a value below 0, or from 2<sup>31</sup> on | `IndexError`, `ValueError`, `TypeError` |
 
         Negative positions do not count from the end. The law is claimed with `zeroed_rows`. Who does not
@@ -97,7 +97,8 @@ LAWS = (
         -------
         - sglang keeps the entries of freed and of cleared rows (`ReqToTokenPool.free_rows`, `clear`), since
           rows are read only as far as they were written: different. It does not look at indices.
-        - Megatron Core 0.16.1: not read for this law. vLLM: not applicable.
+        - vLLM, Megatron Core 0.16.1: not read for this law. An older Megatron left the blocks of finished
+          requests in its table.
         """,
         page="rows-states-buffers",
         ways="sop",
@@ -135,8 +136,8 @@ LAWS = (
         ---
         A write behind the end of a buffer changes another layer, or another tensor. A cast from one 16 bit
         type to the other changes every value a little, and answers become worse without an error; one value
-        that is broadcast to all heads makes them nonsense. A kernel that took a strided
-        tensor for a dense one wrote keys of other tokens.
+        that is broadcast to all heads makes them nonsense. Padding with slot -1 is a valid index in
+        many languages: 64 padded rows overwrote the last slot of a server, which was in use.
 
         Choices
         -------
@@ -152,7 +153,7 @@ LAWS = (
         -------
         - sglang: the same rows and layout (`memory_pool.py`, `MHATokenToKVPool`). Another dtype is scaled
           and cast (`set_kv_buffer`), and indices are looked at in a debug mode only: different.
-        - vLLM, Megatron Core 0.16.1: written by kernels, by slot or by block and place; not compared.
+        - vLLM, Megatron Core 0.16.1: not read for this law.
         """,
         page="rows-states-buffers",
         ways="sop",
@@ -199,8 +200,8 @@ LAWS = (
         -------
         - sglang: the same axes, `(layers, size + 1, value heads, value dim, key dim)`; the dtype
           is configured (`memory_pool.py`, `MambaPool`). Convolutions are `(dim, kernel - 1)`.
-        - vLLM: a block of the cache holds states; not compared. Megatron Core 0.16.1: shapes are configured
-          per request (`MambaInferenceStateConfig`).
+        - vLLM: not read for this law. Megatron Core 0.16.1: shapes are configured, without rows
+          (`MambaInferenceStateConfig`).
         """,
         page="rows-states-buffers",
         ways="sop",
@@ -253,7 +254,8 @@ LAWS = (
         - sglang: one pool of slots for working states and kept ones alike (`allocator/mamba.py`); slot 0
           takes padding. `MambaPool.copy_from` copies all layers; its fused form needs sources and targets
           that are disjoint: different.
-        - Megatron Core 0.16.1: one state for each request, no snapshots (`MambaMetadata`).
+        - Megatron Core 0.16.1: one state for each request, no snapshots (`MambaMetadata`). vLLM: not read
+          for this law.
         """,
         page="rows-states-buffers",
         ways="sop",

@@ -70,9 +70,9 @@ LAWS = (
         Why
         ---
         A page in two hands is written by two requests, and the sum of all sizes is still right: an engine
-        looked for a leak for weeks whose cause was a page with two owners, until sets were compared instead
-        of totals. A page in nobody's hands is lost, and a pool that loses one per request is empty by
-        evening.
+        reported a leak long after its cause, and three steps before went unnoticed, until sets were compared
+        instead of totals. A page in nobody's hands is lost, and a pool that loses one per request is empty
+        by evening.
 
         Choices
         -------
@@ -325,8 +325,8 @@ LAWS = (
         ---
         Layers with a window need KV of few tokens, so their pool is small, and halves of old tokens go
         back early. A half that goes with the wrong page is read by another request; one that is lost makes
-        the small pool run dry while the large one is empty. Freeing the half of padding, which every slot
-        without a half pointed to, put page 0 into circulation.
+        the small pool run dry while the large one is empty. Slots without a half all pointed to slot 0 in
+        one engine; a free that did not leave these out gave page 0 back, again and again.
 
         Choices
         -------
