@@ -199,14 +199,15 @@ LAWS = (
         | `rows` | `alloc_rows` | fewer than `count` rows are free |
         | `states`, `prefix` | `alloc_track` | no track slot is free |
         | `blocks` | `alloc_blocks` | fewer than `count` blocks are free or evictable (C1) |
-        | `requests` | `add_request`, `schedule_chunk` | too few blocks, or no row, are free or evictable |
+        | `requests` | `add_request`, `schedule_chunk` | no row is free, or too few blocks are |
 
         Then nothing has changed: no size, no content, no owner, and not the order of what is handed out next.
         A failed allocation merges nothing (A4), evicts nothing and pins nothing. For all kinds but `prefix`
         the program is played again on a new object without the operations that found no room, and all others
         must have the same outcomes.
 
-        An operation that asks for nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
+        (A cached block that can be evicted is as good as a free one to a request.) An operation that asks for
+        nothing, `alloc` of 0 tokens say, always succeeds. A step of requests
         that finds too few blocks answers an error instead, `CapacityError` or `MambaSlotCapacityError`,
         and has done nothing either.
 

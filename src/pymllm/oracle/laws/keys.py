@@ -147,7 +147,8 @@ LAWS = (
 
         Where nodes are shown (`inspect`), `page_hashes` are those of the node's own pages, null as long as it
         has not computed them. When a node is split, the upper half has the first part of the list and the
-        lower half the rest (R10); what was computed is never computed anew, and never lost.
+        lower half the rest (R10), so that nothing is computed anew. A half that shows null instead is not
+        held against anybody; one that shows hashes shows those of its own pages.
 
         A digest does not tell its width, nor the size of its pages. A page of four tokens and one of two
         bigrams can have the same one, so whoever keeps hashes of several widths or sizes in one index keeps
