@@ -151,9 +151,9 @@ LAWS = (
         held against anybody; one that shows hashes shows those of its own pages.
 
         A digest does not tell its width, nor the size of its pages. A page of four tokens and one of two
-        bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that spell
-        a digest and a page, and their first page has the hash of a second page of plain tokens. So whoever
-        keeps hashes of several widths or sizes in one index keeps these beside them.
+        bigrams can have the same one. Even in one cache: with pages of eight, bigrams can be chosen that
+        spell a digest and a page, and their first page has the hash of a second page of plain tokens. So
+        whoever keeps hashes of several widths or sizes in one index keeps these beside them.
 
         Why
         ---
