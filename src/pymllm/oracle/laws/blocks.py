@@ -97,7 +97,7 @@ LAWS = (
 
         | operation | slots |
         | --- | --- |
-        | `alloc_slots` | a block without one gets a free slot, or that of another block, which loses it (C5, C6) |
+        | `alloc_slots` | a block without one gets a free slot, or that of another block (C5, C6) |
         | `evict_slots` | from mapped to in hand |
         | `drop_states`; a block that is deregistered or becomes free (C6) | from mapped to free |
         | `reset` | all are free, those in hand too |
