@@ -114,8 +114,9 @@ LAWS = (
 
         Engines
         -------
-        - sglang writes the tree's slots into the row before duplicates are freed
-          (`sglang/srt/mem_cache/radix_cache.py`), and takes the new hold before it gives up the old one.
+        - sglang frees duplicates inside the insert, then matches again, writes the tree's slots into the row,
+          and gives up the old hold before it takes the new one; nothing is allocated meanwhile
+          (`sglang/srt/mem_cache/radix_cache.py`, `_insert_cache`, `checkpoint`). The order differs.
         - vLLM: block tables are append-only; a request keeps duplicates of its own instead
           (`vllm/v1/core/block_pool.py`, `BlockHashToBlockMap`).
         - Megatron Core 0.16.1: rows of paused requests first, then those that are active
@@ -176,7 +177,8 @@ LAWS = (
         - vLLM: `KVCacheManager.free` gives all blocks back, the last first; a preempted request gives up all
           it has and begins again (`vllm/v1/core/sched/scheduler.py`, `_preempt_request`).
         - Megatron Core 0.16.1: `release_memory_blocks_from_request_indexes` gives back blocks and the row of
-          the live state; when no request is left, the whole context is set back.
+          the live state; when no request is left, counts and live states are set back as a whole
+          (`dynamic_context.py`, `update_requests`).
         """,
         page="requests",
         ways="sop",
@@ -206,7 +208,7 @@ LAWS = (
 
         | operation | *n* | room |
         | --- | --- | --- |
-        | `add_request` | ceil(*t* / *B*) - *m*, at least 0 | all blocks that are neither referenced nor in *M* |
+        | `add_request` | ceil(*t* / *B*) - *m*, at least 0 | all blocks neither referenced nor in *M* |
         | `schedule_chunk` | ceil(*t* / *B*) less the blocks that it has | all blocks without references |
         | `run_step` | decoding requests whose blocks are full, one each | all blocks without references |
 
@@ -276,13 +278,12 @@ LAWS = (
         | --- | --- |
         | `buffers` | slot 0 of each layer, keys and values |
         | `rows` | row 0 |
-        | `states`, and the working states of an engine | row 0 |
-        | `prefix`, in an engine | slot 0, its half 0, and row 0 |
+        | `prefix`, in an engine | slot 0, its half 0, row 0 of the table and of the working states |
         | `requests` | the dummy block |
 
-        **Kinds `rows` and `buffers`.** A write to row 0 or slot 0 is no error. It changes that row or slot
-        only, and what is read there afterwards is what was written; where one call names it several times,
-        any of these, element by element. Reading it is legal.
+        **Kinds `rows` and `buffers`.** A write of single entries (`write_entries`) to row 0, or of KV to slot
+        0, is no error. It changes only what it names, and what is read there afterwards is what was written;
+        where one call names a place several times, any of these, element by element. Reading it is legal.
 
         **Kind `prefix`, in an engine.** The engine pads each batch to a multiple of eight with slot 0 and row
         0, and writes garbage there. When all is quiet it compares every other slot, half and row of states
