@@ -399,8 +399,9 @@ LAWS = (
         and nothing else is written by these, and nothing by any other operation. Numbers stand for bits, so
         nothing may be cast, rounded or made canonical: a NaN keeps its payload, and -0 is not 0. Who reads
         (`read_states`, `read_live`) must find in every row exactly what was written last, in the configured
-        shape and dtype; a dtype may be left empty. One exception: what stands in a slot is open from when it
-        is free, in hand or mapped anew until it is written; each layer by itself.
+        shape and dtype; a dtype may be left empty. One exception: when a slot changes hands (it is given to a
+        block, taken into hand, or comes free) its content is open until it is written, each layer and part by
+        itself; what was read there meanwhile stays.
 
         - `store_state` for a block without a slot is a `UsageError` or `OwnershipError`; for a block or a
           layer outside it is any error of X1.
