@@ -96,7 +96,8 @@ LAWS = (
         - behind the held prefix a fresh row is empty, and so is a row that is free.
 
         The cache breaks it if it frees, evicts or replaces slots under a hold (R6), adopts what it does not
-        tell (R4), returns a node that is not the one of its slots (R2), or refuses a call that is right.
+        tell (R4), returns a node that is not the one of its slots (R2), or refuses a right match, insert,
+        lock or eviction.
 
         Why
         ---
@@ -163,7 +164,7 @@ LAWS = (
 
         Choices
         -------
-        In which order things are given back, and whether what was computed is cached at an abort.
+        In which order things are given back.
 
         Caller
         ------
@@ -190,21 +191,21 @@ LAWS = (
         """
         Admission succeeds whenever free and evictable suffice.
 
-        **What counts as room.** Free memory, and what is cached and may be evicted, but for what the request
-        itself is about to hold: its matched prefix must not be evicted for it. Let *F* be what is free, *V*
-        what is evictable before the request is looked at, *h* that part of *V* that the request has matched,
-        and *n* what it needs beyond its matched prefix. Then it must be taken up if and only if
+        **Room.** Let *F* be what is free, and *V* what is evictable before a request is looked at. What it
+        has matched it is about to hold, and nothing of that may be evicted for it: let *h* be that part of
+        *V*. If it needs *n* beyond its matched prefix, it must get that if and only if
 
         *n* <= *F* + *V* - *h*
 
-        (and a row is free). It needs what it computes next, no more: not the rest of its prompt, and nothing
-        for what it may generate. What is free goes first; an eviction takes as much as is missing. A request
-        that is refused has moved nothing: its matched prefix is evictable again, with its old recency.
+        So "free and evictable" are counted without its own prefix; nobody has to admit a request that would
+        evict what it has found. What is free goes first, and an eviction takes what is missing.
 
         **One token is left to compute.** A request computes at least its last prompt token, even if the whole
-        prompt is cached, since its next token comes out of that. It shares the whole hit nevertheless.
+        prompt is cached, since its next token comes out of that.
 
-        **Kind `requests`**, in blocks. *B*, *p* and *m* as in C8; *M* are the matched blocks (C3).
+        **Kind `requests`**, in blocks. A request needs what it computes next, and no more: not the rest of
+        its prompt, and nothing for what it may generate. *B*, *p* and *m* as in C8; *M* are the matched
+        blocks (C3), all of which it shares, also where it computes some of their tokens again.
 
         | operation | *n* | room |
         | --- | --- | --- |
@@ -217,14 +218,16 @@ LAWS = (
         computed: *B* times the largest *j* <= min(*m*, floor((*p* - 1) / *B*)) for which the *j*-th matched
         block has a cached state, 0 if there is none; without recurrent layers any *j* will do. Later *s* is
         what is computed. `add_request` also needs a row: fewer than `max_requests` requests, paused ones
-        counted. Without row or room it answers `no_room`, and so does `schedule_chunk`. `run_step`
-        gives all of them blocks or none, and answers `CapacityError` (or `MambaSlotCapacityError`) for none.
-        Slots for states are never needed: C7. A prompt that could never fit, of more blocks than `max_blocks`
-        or than there are, is a `ValueError`.
+        counted. Without row or room it answers `no_room`, and so does `schedule_chunk`; then nothing has
+        moved, and the matched blocks are evictable again, as old as they were. `run_step` gives all of them
+        blocks or none, and answers `CapacityError` (or `MambaSlotCapacityError`) for none. Slots for states
+        are never needed: C7. A prompt that could never fit, of more blocks than `max_blocks` or than there
+        are, is a `ValueError`.
 
-        **Kind `prefix`, in an engine**, in tokens. The engine asks for the whole pages of all but the
-        last token of the prompt (so it is the engine that leaves one), holds the result, and only then reads
-        `evictable_size`: *h* is protected by then. The cache must let it go on:
+        **Kind `prefix`, in an engine**, in tokens. Here the engine decides whom it admits. It asks for the
+        whole pages of all but the last token of the prompt (so it is the engine that leaves one), holds the
+        result, and only then reads `evictable_size`: *h* is protected by then. It wants room for the rest of
+        this prompt and of those under way. The cache must let it go on:
 
         - If *n* tokens in whole pages are not free, but free + evictable is enough in either half, then after
           one `evict` of what is missing (in each half) they are free.
@@ -291,8 +294,8 @@ LAWS = (
         0 is 0 (A7).
 
         **Kind `requests`.** A token in a shared block, one of the *m* matched ones, is computed again where
-        no state is cached behind it. Its KV is there already, and others read it. `writes` may name its place
-        in the dummy, `num_blocks` - 1, or its own; the values are the same. All other tokens go to their own
+        it is not skipped (E4). Its KV is there already, and others read it. `writes` may name its place in
+        the dummy, `num_blocks` - 1, or its own; the values are the same. All other tokens go to their own
         place, and never to the dummy. One entry of `writes` stays within a block. What the forward pass pads
         goes to the dummy as well.
 
