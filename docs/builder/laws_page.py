@@ -24,7 +24,8 @@ PAGE = ROOT / "docs" / "laws.md"
 _HEAD = """\
 # The laws
 
-What an implementation of KV cache memory must do, as {count} sentences. Tests, errors and docstrings cite
+What an implementation of KV cache memory must do, as {count} sentences; the
+[specification](specification/index.md) has the whole text of each. Tests, errors and docstrings cite
 them by id; an id never changes its meaning. `pymllm verify` searches for programs that break one, and what no
 program tested it calls unknown ([verify.md](verify.md)). A law is checked in at least two of three ways:
 
@@ -34,23 +35,23 @@ program tested it calls unknown ([verify.md](verify.md)). A law is checked in at
   ([faults.md](faults.md), [faulty.md](faulty.md)).
 
 *Of* are the kinds of implementation that a law is about, *where claimed* the capabilities without which it is
-not asked for. *Faults* are the planted bugs that it may catch, by their id in the catalogue, *wrong
+not asked for. *Faults* are the planted bugs that it may catch, by their id in [faults.md](faults.md), *wrong
 implementations* adapters that break it, to try `pymllm verify --adapter NAME` on. *Situations* counts the
 states in which it is at stake ([situations.md](situations.md)). *Findings* are programs on which somebody
 else's cache differs ([findings](findings/README.md)).
 
 This page is written by `python docs/builder/laws_page.py`.
 """
-_SECTIONS = {
-    "0": "Every class",
-    "1": "Slot allocators",
-    "2": "Pools and rows",
-    "3": "Keys and hashes",
-    "4": "Radix trees",
-    "5": "Sliding windows",
-    "7": "Recurrent states",
-    "8": "Blocks and requests",
-    "9": "Engines",
+_TITLES = {
+    "every-class": "Every class",
+    "slots": "Slots",
+    "rows-states-buffers": "Rows, states and buffers",
+    "keys-and-hashes": "Keys and hashes",
+    "prefixes": "Prefixes",
+    "windows": "Windows",
+    "recurrent-states": "Recurrent states",
+    "blocks": "Blocks",
+    "requests": "Requests",
 }
 _WAYS = {
     Way.STRUCTURE: "from inside",
@@ -63,14 +64,15 @@ def make_laws_page() -> str:
     """Return the page as the registry has it."""
     wrong, findings = _wrong_implementations(), _findings()
     parts = [_HEAD.format(count=len(LAWS))]
-    for section, laws in groupby(LAWS, key=lambda law: law.source.rpartition(" ")[2]):
-        parts.append(f"\n## {_SECTIONS[section]}\n")
+    for page, laws in groupby(LAWS, key=lambda law: law.page):
+        parts.append(f"\n## {_TITLES[page]}\n")
         parts += [_entry(law, wrong, findings) for law in laws]
     return "".join([*parts, _asked_for_by_name()])
 
 
 def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]) -> str:
     lines = [
+        f"- [what it demands](specification/{law.page}.md#{law.id.lower()})",
         f"- checked {', '.join(text for way, text in _WAYS.items() if way in law.ways)}",
         f"- of {_kinds(law)}{_claims(law)}",
     ]

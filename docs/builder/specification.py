@@ -1,0 +1,122 @@
+"""Print the laws into the pages of the specification: ``python docs/builder/specification.py``.
+
+A page of ``docs/specification`` has text of its own, and a place for each of its laws, between two comments.
+What stands there is printed from the registry, which has every law's text once, from the table of planted
+faults and from the two programs of each law. ``docs/laws.md``, one line a law, is written by `laws_page`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+if str(ROOT / "src") not in sys.path:
+    sys.path.insert(0, str(ROOT / "src"))  # also where the package is not installed
+
+from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
+from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
+from pymllm.conformance.program_text import write_record  # noqa: E402
+from pymllm.errors import InvariantViolation  # noqa: E402
+from pymllm.oracle.history import History, Step, load_history  # noqa: E402
+from pymllm.oracle.judge import judge_steps  # noqa: E402
+from pymllm.oracle.laws import Law, find_law  # noqa: E402
+
+__all__ = ["FOLDER", "PAGES", "law_programs", "make_page", "verdict_of"]
+
+FOLDER = ROOT / "docs" / "specification"
+PAGES = sorted(FOLDER.glob("*.md"))
+_PLACE = re.compile(r"(<!-- law (\w+) -->\n).*?(<!-- end of \2 -->\n)", flags=re.DOTALL)
+_TITLES = {
+    "Why": "Why",
+    "Choices": "An implementation may choose",
+    "Caller": "The caller owes",
+    "Engines": "In the field",
+}
+_LONGEST = 150
+_BREAK = "\n\n"  # before a list
+
+
+def make_page(text: str) -> str:
+    """Return a page with all of its laws as they are now."""
+    return _PLACE.sub(lambda place: f"{place[1]}{_entry(find_law(place[2]))}{place[3]}", text)
+
+
+def law_programs(law: Law) -> tuple[History, History]:
+    """Read the program that keeps a law and the one that breaks it."""
+    programs = FOLDER / "programs"
+    return tuple(load_history(programs / f"{law.id}-{verb}.jsonl") for verb in ("keeps", "breaks"))  # type: ignore[return-value]
+
+
+def verdict_of(history: History) -> InvariantViolation | None:
+    """Judge a program by its outcomes alone."""
+    _, broken = judge_steps(history.header, history.steps)
+    return broken[1] if broken else None
+
+
+def _entry(law: Law) -> str:
+    sections = law.sections
+    parts = [f"### {law.id}", f"**{law.text.partition(chr(10))[0]}**", _about(law), law.demands]
+    for name, title in _TITLES.items():
+        text = sections[name]
+        parts.append(f"*{title}.*{_BREAK if text.startswith('- ') else ' '}{text}")
+        if name == "Why" and (shown := _shown_by(law)):
+            parts.append(shown)
+    parts.append(_programs(law))
+    return "\n\n".join(parts) + "\n"
+
+
+def _about(law: Law) -> str:
+    kinds = ", ".join(
+        f"`{kind}`" + (" in an engine" if kind in law.driven_kinds else "") for kind in law.kinds
+    )
+    claims = ", ".join(f"`{need}`" for need in sorted(law.needs))
+    return f"Of {kinds}; " + (f"claimed with {claims}." if claims else "claimed by all of them.")
+
+
+def _shown_by(law: Law) -> str:
+    faults = [fault for fault in PLANTED if law.id in fault.laws]
+    return f"Bugs that showed it: {', '.join(map(_linked, faults))}." if faults else ""
+
+
+def _linked(fault: Fault) -> str:
+    return f"[{fault.id}](../faults.md#{fault.id.lower()})"
+
+
+def _programs(law: Law) -> str:
+    kept, broken = law_programs(law)
+    config = ", ".join(f"{key} {value}" for key, value in kept.header.config.items())
+    lines = [f"{kept.header.kind}: {config}"]
+    for good, bad in zip(kept.steps, broken.steps, strict=True):
+        lines.append(f"{good.number}: {write_record(good.operation)}")
+        if good.outcome == bad.outcome:
+            lines.append(f"   -> {_outcome(good)}")
+        else:
+            lines += [f"   keeps  -> {_outcome(good)}", f"   breaks -> {_outcome(bad)}"]
+    told = verdict_of(broken)
+    if told is not None:
+        lines.append(f"{told.law}: {told.message}: expected {told.expected}, observed {told.observed}")
+    names = ", ".join(f"[{verb}](programs/{law.id}-{verb}.jsonl)" for verb in ("keeps", "breaks"))
+    return f"*Programs* ({names}).\n\n```text\n" + "\n".join(map(_cut, lines)) + "\n```"
+
+
+def _outcome(step: Step) -> str:
+    assert step.outcome is not None
+    effects = [write_record(effect) for effect in step.outcome.effects]
+    return ", ".join([write_record(step.outcome.result), *effects, *_sizes(step)])
+
+
+def _sizes(step: Step) -> list[str]:
+    assert step.outcome is not None
+    sizes = ", ".join(f"{name}={value}" for name, value in step.outcome.sizes.items() if value)
+    return [f"({sizes})"] if sizes else []
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(make_page(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,82 @@
+"""The laws of the specification, as a registry: what each says, of whom, and how it is checked.
+
+A module for each page of ``docs/specification``, with the whole text of its laws. Ids never change their
+meaning; `SPECIFICATION` is the version of all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pymllm.oracle.laws import blocks, every_class, keys, pools, prefixes, requests, slots, states, windows
+from pymllm.oracle.laws.law import SECTIONS, Law, Way
+from pymllm.text_file import cut
+
+__all__ = [
+    "INVARIANTS",
+    "LAWS",
+    "SECTIONS",
+    "SPECIFICATION",
+    "Law",
+    "Way",
+    "find_audit_fault",
+    "find_law",
+    "laws_of",
+]
+
+SPECIFICATION = "1.0"
+"""Version of the specification: the first number grows where what kept it may break it now, the second where
+it says more, or the same more clearly."""
+
+LAWS: tuple[Law, ...] = (
+    *every_class.LAWS,
+    *slots.LAWS,
+    *pools.LAWS,
+    *keys.LAWS,
+    *prefixes.LAWS,
+    *windows.LAWS,
+    *states.LAWS,
+    *blocks.LAWS,
+    *requests.LAWS,
+)
+"""Every law, in the specification's order."""
+
+INVARIANTS: dict[str, tuple[str, ...]] = {
+    "lock references balance": ("R6", "S6"),
+    "slot 0 is never handed out": ("A1", "P1", "P5"),
+    "windows are valid": ("S1", "S4", "S5"),
+    "full_lock_ref >= mamba_lock_ref": ("M4",),
+}
+"""What users ask for by name, and the laws that together say it."""
+
+
+def find_law(id: str) -> Law:
+    """Return a law by its id, in either case.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    for law in LAWS:
+        if law.id == id.upper():
+            return law
+    raise ValueError(f"no law {id!r}; there are {', '.join(law.id for law in LAWS)}")
+
+
+def laws_of(kind: str) -> tuple[Law, ...]:
+    """Return the laws about a kind of implementation, in the specification's order."""
+    return tuple(law for law in LAWS if kind in law.kinds)
+
+
+_BELOW = {"requests": ("blocks",)}
+"""What an implementation of a kind stands on, and may look at, too."""
+
+
+def find_audit_fault(kind: str, named: Iterable[str]) -> str | None:
+    """Say which law a walk from inside names that is none of the kind; nobody could say what it found."""
+    known = dict.fromkeys(law.id for each in (kind, *_BELOW.get(kind, ())) for law in laws_of(each))
+    unknown = next((law for law in named if law not in known), None)
+    if unknown is None:
+        return None
+    return f"names {cut(repr(unknown))}, which is no law of kind {kind}; its laws are {', '.join(known)}"
