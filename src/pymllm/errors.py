@@ -3,11 +3,11 @@
 ::
 
     PymllmError
-      UsageError (ValueError)          the caller broke the contract; nothing changed
+      UsageError (ValueError)          the caller made a mistake; nothing changed
         OwnershipError                 a slot, page or row that is not the caller's to give back
         LockError                      an unlock without that hold
         StaleNodeError                 a node that left its cache, or belongs to another
-        ProgramError                   a program of operations that the contract gives no meaning to
+        ProgramError                   a program of operations that the specification gives no meaning to
       CapacityError (RuntimeError)     expected under load: not enough memory; nothing changed
         MambaSlotCapacityError         too few slots for cached states are free or may be evicted
       InvariantViolation               a bug, ours or theirs: a law is broken
@@ -45,7 +45,7 @@ class PymllmError(Exception):
 
 
 class UsageError(PymllmError, ValueError):
-    """The caller broke the contract; the object is exactly as it was (law X1)."""
+    """The caller made a mistake; the object is exactly as it was (law X1)."""
 
 
 class OwnershipError(UsageError):
@@ -78,7 +78,7 @@ class InvariantViolation(PymllmError):
     Parameters
     ----------
     law : str
-        Id of the law in the contract, such as ``"R7"``.
+        Id of the law in the specification, such as ``"R7"``.
     message : str
         What was looked at; without the two below also what was expected and found.
     expected, observed : str, optional

@@ -1,6 +1,6 @@
 """A prefix cache without nodes, as its own adapter: one dictionary of pages, each chained to the one before.
 
-It keeps the contract in another way than a radix tree, and is written without a look at the oracle's model:
+It keeps the laws in another way than a radix tree, and is written without a look at the oracle's model:
 what accepts both judges behaviour, not structure.
 """
 

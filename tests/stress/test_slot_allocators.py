@@ -38,7 +38,7 @@ def test_the_machine_breaks_no_law_on_any_device(
 def test_no_slot_ever_has_two_owners(
     kv_device: torch.device, rounds: Rounds, seed: int, page_size: int, check_ownership: bool
 ) -> None:
-    """A2, A3, catalogue B100: totals that balance prove nothing, so each slot has its owner written down."""
+    """A2, A3, bug B100: totals that balance prove nothing, so each slot has its owner written down."""
     draw = random.Random(seed + page_size)
     allocator = TokenToKVPoolAllocator(SIZE, kv_device, page_size, check_ownership=check_ownership)
     owner = np.zeros(SIZE + page_size, np.int64)

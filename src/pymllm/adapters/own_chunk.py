@@ -13,7 +13,7 @@ __all__ = ["Chunk"]
 
 
 class Chunk(OwnPrefixCache):
-    """`ChunkCache`, which retains nothing (section 6) and, whatever it is given, refuses nothing."""
+    """`ChunkCache`, which retains nothing and, whatever it is given, refuses nothing."""
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token"], retains=False)
 

@@ -21,7 +21,7 @@ _CALLS = {
     "free_swa": "free_swa",
     "free_swa_segment": "free_swa",
 }
-"""Each call that gives slots or halves back, and its name in the contract."""
+"""Each call that gives slots or halves back, and its name in the specification."""
 
 
 def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, need_sort: bool = False) -> Any:

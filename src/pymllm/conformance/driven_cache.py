@@ -68,7 +68,7 @@ class Carrier:
         InvariantViolation
             It broke a law.
         UsageError
-            It was rightly refused: who called asked for what the contract forbids.
+            It was rightly refused: who called asked for what the specification forbids.
         AdapterError
             The adapter cannot carry it out.
         """

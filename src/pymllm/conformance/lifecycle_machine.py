@@ -157,7 +157,7 @@ class LifecycleMachine(ActingMachine):
         return result
 
     def _held_responsible(self, call: Callable[[], T]) -> T:
-        """Take what the contract forbids for the engine's doing: nobody else chose what to ask for."""
+        """Take what the specification forbids for the engine's doing: nobody else chose what to ask for."""
         try:
             return call()
         except UsageError as error:

@@ -148,7 +148,7 @@ class AdapterResult:
     problems : tuple of Crash
         Why something is unknown: the adapter could not be examined, or a search ended early.
     laws : tuple of LawResult
-        In the contract's order; empty where the kind is not known.
+        In the specification's order; empty where the kind is not known.
     machines : tuple of MachineResult
         What was done.
     findings : tuple of Finding

@@ -38,7 +38,7 @@ class ChunkCache(BasePrefixCache):
 
     Notes
     -----
-    Cost: O(1) everywhere. Laws: section 6 of the contract.
+    Cost: O(1) everywhere. Laws: docs/specification/prefixes.md, of a cache that retains nothing.
     """
 
     def __init__(self, token_to_kv_pool_allocator: Any = None, device: str | torch.device = "cpu") -> None:

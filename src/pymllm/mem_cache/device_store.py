@@ -47,7 +47,7 @@ class DeviceSlotStore(SlotStore):
     Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
     group that has pages to tell apart, once each; and, where a late count decides, whoever asks what is
     free. With checks on every `claim` does, twice at most.
-    Laws: A1-A6, X1, X4. Source: contract, section 1.
+    Laws: A1-A6, X1, X4. Source: docs/specification/slots.md.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class MambaRadixCache(OneOwner, BasePrefixCache):
     -----
     Not thread-safe, and neither copied nor pickled, as `RadixCache`: one scheduler thread owns a cache.
     Finding the next victim is O(1): neither locked nor inner nodes are looked at.
-    Laws: X, R and M of the contract.
+    Laws: X, R and M of the specification.
 
     What holds after a call that found no memory, or was interrupted, is as for `RadixCache`: `reset`, and
     then ``clear`` of both pools, succeed and make all of them new.

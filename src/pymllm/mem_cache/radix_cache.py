@@ -71,7 +71,7 @@ class RadixCache(OneOwner, BasePrefixCache):
     Not thread-safe: one scheduler thread owns a cache. A second one is refused where it meets a call that is
     inside a pool or callback; that is best effort, and no protection. Neither copied nor pickled. Tokens
     outside ``0 .. 2**32 - 1`` are refused, because every key is compared in the encoding that the hashes
-    document. Laws: X, R and S of the contract.
+    document. Laws: X, R and S of the specification.
 
     A call that finds no memory has changed nothing; of an eviction, what pools have taken by then is gone,
     and no more. After an interrupt in the middle of a call (``KeyboardInterrupt``) one thing is promised:

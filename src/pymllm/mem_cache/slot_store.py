@@ -385,7 +385,7 @@ def make_slot_store(
 
     Notes
     -----
-    Laws: A1, A5, X1. Source: contract, section 1.
+    Laws: A1, A5, X1. Source: docs/specification/slots.md.
     """
     from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
     from pymllm.mem_cache.host_queue import HostQueueStore

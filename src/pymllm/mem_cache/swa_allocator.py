@@ -59,7 +59,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
     A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
     only call that is promised to work, and makes the pool new.
 
-    Laws: A1-A7, X1, X4, X7, for each pool. Source: contract, section 1; our choice: whole pages.
+    Laws: A1-A7, X1, X4, X7, for each pool. Source: docs/specification/slots.md; our choice: whole pages.
 
     Examples
     --------

@@ -58,7 +58,7 @@ class TokenToKVPoolAllocator(OneOwner):
     A call that finds no memory has changed nothing; after an interrupt in the middle of one, `clear` is the
     only call that is promised to work, and makes the pool new.
 
-    Laws: A1-A6, X1, X4, X7. Source: contract, section 1.
+    Laws: A1-A6, X1, X4, X7. Source: docs/specification/slots.md.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Blocks as the contract has them: who is free, referenced or cached, under which hash, and who goes next."""
+"""Blocks as specified: who is free, referenced or cached, under which hash, and who goes next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots of cached states as the contract has them: which block has which, and whose goes next."""
+"""Slots of cached states as the specification has them: which block has which, and whose goes next."""
 
 from __future__ import annotations
 

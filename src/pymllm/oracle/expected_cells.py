@@ -45,7 +45,7 @@ class BlankCells(Mapping[tuple[Any, int], Content]):
 class ExpectedCells(Generic[CellT]):
     """Follows every write and compares the whole memory when somebody reads it.
 
-    Where the contract leaves open which of several writes came last, a cell may hold any of them until it
+    Where the laws leave open which of several writes came last, a cell may hold any of them until it
     is read, or of each element any one's: a scatter races for each by itself. A cell that nobody owns may
     hold anything.
 

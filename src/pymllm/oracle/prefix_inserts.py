@@ -78,7 +78,7 @@ class InsertJudge:
         return "R7"
 
     def _judge_unretained(self, step: int, key: Path, outcome: Outcome) -> str:
-        """Judge a cache that keeps nothing (section 6)."""
+        """Judge a cache that keeps nothing."""
         books = self.books
         result = books.answer(Inserted, "R3", "insert", outcome)
         books.expect("R3", "prefix_len of an insert", 0, result.prefix_len)

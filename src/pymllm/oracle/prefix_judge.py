@@ -57,7 +57,7 @@ _WHOLE = frozenset({"X1", "X2", "X4", "X7"})
 class PrefixJudge(PoolJudge):
     """Follows a prefix cache page by page, and the pool below it slot by slot.
 
-    What the contract determines is predicted and compared; which pages an eviction takes is judged by
+    What the specification determines is predicted and compared; which pages an eviction takes is judged by
     relation and followed.
 
     Parameters

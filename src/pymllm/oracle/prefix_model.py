@@ -1,6 +1,6 @@
 """A flat model of a prefix cache: one record per page, no tree, no nodes, no tensors.
 
-Everything that the contract determines is predicted: what a match returns, what an insert adopts, moves
+Everything that the specification determines is predicted: what a match returns, what an insert adopts, moves
 or displaces, which holds count where, every size. What an eviction takes is its implementation's
 choice within bounds (`pymllm.oracle.prefix_victims`), so the model is told.
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class PrefixModel:
-    """The contract's sections 4 and 5 over a dictionary of pages.
+    """The laws of prefixes and windows over a dictionary of pages.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class SlotJudge(PoolJudge):
         self._order_law = "A4"
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes that the contract determines, in tokens, by their documented names."""
+        """Return the sizes that the specification determines, in tokens, by their documented names."""
         # Asked after every operation: counted here, without three properties and a `min`, and each test of a
         # law below counted without a call, judging takes 0.9 of the time.
         size, pool, window = self.page_size, self.full, self.window

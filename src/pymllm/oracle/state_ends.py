@@ -1,4 +1,4 @@
-"""Which cached pages end with a recurrent state, as a part of the model of a prefix cache (section 7)."""
+"""Which cached pages end with a recurrent state, as a part of the model of a prefix cache."""
 
 from __future__ import annotations
 

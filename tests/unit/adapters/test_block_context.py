@@ -21,7 +21,7 @@ def test_requests_and_rows_are_told_apart() -> None:
 
 
 def test_it_has_all_that_the_allocators_ask_for() -> None:
-    """Section 8 of the contract: nothing prefills or decodes in it, so there is nothing to extract."""
+    """Specification, blocks: nothing prefills or decodes in it, so there is nothing to extract."""
     context = make()
     context.kv_block_allocator = KVBlockAllocator(context, 4)
     slots = MambaSlotAllocator(context, 2, 1, (1,), (1,), torch.float32, torch.float32)

@@ -139,7 +139,7 @@ def answering(result: Failed | Unsupported | NoRoom) -> Callable[[Operation], Ou
 
 
 def test_rightly_refused_call_is_the_drivers_mistake() -> None:
-    """X1: a judge that lets a refusal pass says that the caller broke the contract."""
+    """X1: a judge that lets a refusal pass says that the caller made a mistake."""
     carrier = Carrier(answering(Failed("OwnershipError", "slot 3")), Driven().carrier.judge)
     with pytest.raises(UsageError, match=r"Free\(.*\) was refused: OwnershipError: slot 3"):
         carrier.do(Free((Span(0, 3, 4),)), Done)

@@ -201,7 +201,7 @@ def test_an_empty_tensor_frees_nothing(make: Make, name: str, checked: bool, not
     ],
 )
 def test_slots_that_are_nobodys_are_refused(make: Make, name: str, slots: list[int], why: str) -> None:
-    """A5, X1, catalogue B92: neither pool changes, and padding never reaches the window pool."""
+    """A5, X1, bug B92: neither pool changes, and padding never reaches the window pool."""
     allocator = make()
     alloc(allocator, 3)
     with pytest.raises(OwnershipError, match=why):

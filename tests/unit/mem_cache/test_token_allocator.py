@@ -378,7 +378,7 @@ def test_a_double_free_is_refused(make: Make) -> None:
 
 
 def test_two_frees_of_one_page_are_a_double_free(make: Make) -> None:
-    """A5, catalogue B97: two calls that share a page at their seam."""
+    """A5, bug B97: two calls that share a page at their seam."""
     allocator = make(12, 4)
     slots = alloc(allocator, 8)
     allocator.free(slots[:6])
@@ -460,7 +460,7 @@ def test_pending_pages_are_neither_free_nor_handed_out(make: Make, page_size: in
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_a_double_free_inside_a_group_is_refused_at_once(make: Make, page_size: int) -> None:
-    """A5, catalogue B104: not at the end of the group."""
+    """A5, bug B104: not at the end of the group."""
     allocator = make(4 * page_size, page_size)
     slots = alloc(allocator, 2 * page_size)
     allocator.free_group_begin()

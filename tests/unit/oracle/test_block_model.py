@@ -1,4 +1,4 @@
-"""Blocks as the contract has them."""
+"""Blocks as the specification has them."""
 
 from __future__ import annotations
 

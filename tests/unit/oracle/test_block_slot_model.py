@@ -1,4 +1,4 @@
-"""Slots of cached states as the contract has them."""
+"""Slots of cached states as the specification has them."""
 
 from __future__ import annotations
 

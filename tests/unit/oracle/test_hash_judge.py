@@ -22,7 +22,7 @@ PAIRS = Key(((1, 2), (3, 4)), 5)
 
 
 def sha(*numbers: int, prior: str = "") -> str:
-    """Hash a page by hand, the way the contract words it."""
+    """Hash a page by hand, the way the specification words it."""
     packed = struct.pack(f"<{len(numbers)}I", *numbers)
     return hashlib.sha256(bytes.fromhex(prior) + packed).hexdigest()
 

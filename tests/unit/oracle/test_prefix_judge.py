@@ -320,7 +320,7 @@ def test_a_fault_is_forgotten_after_the_next_operation() -> None:
 
 
 def test_a_cache_that_keeps_nothing_finds_nothing() -> None:
-    """R2, R3, R4, R5: section 6 of the contract."""
+    """R2, R3, R4, R5: a cache that retains nothing."""
     told = ToldProgram("chunk", retains=False, pool="token")
     inserted, match = told.put(7, 8), told(Match(Key((7, 8))))
     hold = told(Lock(inserted))

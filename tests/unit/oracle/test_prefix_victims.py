@@ -101,7 +101,7 @@ def test_what_is_known_of_nodes_is_respected_in_windows() -> None:
 
 
 class Nodes:
-    """An eviction of whole nodes, as the contract tells it; written without a look at the oracle's."""
+    """An eviction of whole nodes, as the specification tells it; written without a look at the oracle's."""
 
     def __init__(self, model: PrefixModel, ends: Iterable[Path]) -> None:
         self.model = model

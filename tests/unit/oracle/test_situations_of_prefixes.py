@@ -76,7 +76,7 @@ def test_a_page_is_one_token_where_nothing_says_otherwise(window: int) -> None:
 
 
 def test_little_can_happen_to_what_keeps_nothing() -> None:
-    """Section 6 of the contract."""
+    """Specification, prefixes, of a cache that retains nothing."""
     assert expected(retains=False) == frozenset()
     assert expected("pool", retains=False, pool="token") == {"memory runs out"}
 

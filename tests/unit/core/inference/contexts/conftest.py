@@ -1,4 +1,4 @@
-"""A context of plain attributes, as the contract lists them, for a `MambaSlotAllocator` to work with."""
+"""A context of plain attributes, as the specification lists them, for a `MambaSlotAllocator` to work with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAYERS, CONV, SSM = 2, (3,), (2, 2)
 
 
 class PlainContext(SimpleNamespace):
-    """What the contract names and nothing else; every block is allocated, so that any may have a state."""
+    """What a context must offer and nothing else; every block is allocated, so that any may have a state."""
 
     kv_block_allocator: Any
     slots: MambaSlotAllocator

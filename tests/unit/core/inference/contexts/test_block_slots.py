@@ -77,7 +77,7 @@ def test_no_block_gets_no_slot(make_context: MakeContext) -> None:
     ],
 )
 def test_blocks_may_be_any_integers(make_context: MakeContext, kind: Callable[[list[int]], Any]) -> None:
-    """Contract, section 8: any integers of any dtype."""
+    """Specification, blocks: any integers of any dtype."""
     slots = make_context().slots
     assert slots.allocate_slots_batch(kind([1, 2])) == slots.allocate_slots_batch([1, 2])
 
@@ -270,7 +270,7 @@ def test_states_are_known_only_as_what_they_are(
 
 
 def test_a_table_may_be_a_list(make_context: MakeContext) -> None:
-    """Contract, section 8: any object that has the attributes, without a word on how it keeps them."""
+    """Specification, blocks: any object that has the attributes, without a word on how it keeps them."""
     context = make_context(max_slots=2)
     context.slots.allocate_slots_batch([4, 2])
     context.kv_block_allocator = type("Lists", (), {})()

@@ -45,7 +45,7 @@ def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch
 
 
 def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: torch.device) -> None:
-    """Contract, section 8: ids may be any integers, a caller's reversed or read-only array among them."""
+    """Specification, blocks: ids may be any integers, a caller's reversed or read-only array among them."""
     numbers = np.arange(6)
     numbers.flags.writeable = False
     for given in (numbers, numbers[::-1], numbers[1::2]):

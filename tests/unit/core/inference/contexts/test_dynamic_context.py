@@ -41,7 +41,7 @@ def count_up(batch: ForwardBatch) -> list[int]:
 
 
 def test_a_batch_is_decoding_requests_and_then_chunks() -> None:
-    """Contract, section 8: rows [paused | decode | prefill | waiting], outputs packed behind each other."""
+    """Specification, blocks: rows [paused | decode | prefill | waiting], outputs packed behind each other."""
     context = make_context()
     decoding, paused = request(1), request(2)
     for req in (decoding, paused):

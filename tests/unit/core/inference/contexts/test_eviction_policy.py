@@ -18,7 +18,7 @@ class Foreign(enum.Enum):
 
 @pytest.mark.parametrize("policy", [PrefixCachingEvictionPolicy.LRU, Foreign.LRU, "lru", "LRU"])
 def test_lru_is_known_by_its_name(policy: object) -> None:
-    """Contract, section 8: the slot allocator works with any context."""
+    """Specification, blocks: the slot allocator works with any context."""
     assert is_lru(policy)
 
 

@@ -22,7 +22,7 @@ def test_host_memory_is_seen_not_copied() -> None:
 
 
 def test_numbers_elsewhere_come_to_the_host() -> None:
-    """Contract, section 8: a context may keep its tables where it likes."""
+    """Specification, blocks: a context may keep its tables where it likes."""
 
     class Far(torch.Tensor):
         is_cpu = False
@@ -36,7 +36,7 @@ def test_numbers_elsewhere_come_to_the_host() -> None:
 
 @pytest.mark.gpu
 def test_a_tensor_of_a_gpu_is_read() -> None:
-    """Contract, section 8: a context may keep its tables on its device."""
+    """Specification, blocks: a context may keep its tables on its device."""
     tensor = torch.arange(3, dtype=torch.int32, device="cuda")
     assert host_array(tensor).tolist() == [0, 1, 2]
 

@@ -140,7 +140,7 @@ KINDS: list[Any] = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_may_be_any_integers(kind: Callable[[list[int]], Any]) -> None:
-    """Contract, section 8: ids may be lists or tensors; each consumer takes any integer dtype."""
+    """Specification, blocks: ids may be lists or tensors; each consumer takes any integer dtype."""
     allocator = Watched(6)
     allocator.take(3)
     allocator.retain_memory_blocks(kind([0, 2]))
@@ -239,7 +239,7 @@ def test_a_clock_that_is_no_stamp_is_refused_before_anything_is_taken(
 
 @pytest.mark.parametrize("clock", [np.int32(7), torch.tensor(7), 2**63 - 1, -(2**63)])
 def test_a_clock_may_be_any_integer(clock: Any) -> None:
-    """Contract, section 8: contexts that are not ours."""
+    """Specification, blocks: contexts that are not ours."""
     allocator = Watched(4).at(clock)
     (block,) = allocator.take(1)
     allocator.update_timestamps([2])

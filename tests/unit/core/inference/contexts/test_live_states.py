@@ -27,7 +27,7 @@ def make_live(table: Any, conv: torch.Tensor = CONV, ssm: torch.Tensor = SSM) ->
 
 @pytest.mark.parametrize("table", [[4, 0, -1, 5], (4, 0, -1, 5), np.array([4, 0, -1, 5], np.int16)])
 def test_rows_are_looked_up_in_any_table(table: Any) -> None:
-    """Contract, section 8: a context may keep it as it likes; X1: a request may have no state."""
+    """Specification, blocks: a context may keep it as it likes; X1: a request may have no state."""
     live = make_live(table)
     assert live.rows([1, 0]).tolist() == [0, 4]
     assert live.rows([]).tolist() == []

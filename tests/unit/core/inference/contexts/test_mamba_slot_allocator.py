@@ -94,7 +94,7 @@ def test_a_block_may_be_a_single_token(make_context: MakeContext, length: int, e
 
 @pytest.mark.parametrize("as_table", [torch.Tensor.tolist, torch.Tensor.numpy])
 def test_the_block_table_may_be_anything(make_context: MakeContext, as_table: Callable[..., Any]) -> None:
-    """Contract, section 8: any context."""
+    """Specification, blocks: any context."""
     context = make_context(blocks=16)
     table = torch.full((4, 6), -1, dtype=torch.int32)
     table[1, :3] = torch.tensor([7, 8, 9])
@@ -319,7 +319,7 @@ AS_TABLE: dict[str, Callable[[torch.Tensor], Any]] = {
     "kind", [pytest.param(kind, marks=pytest.mark.gpu if kind == "GPU" else ()) for kind in AS_TABLE]
 )
 def test_a_context_keeps_its_tables_as_it_likes(make_context: MakeContext, kind: str) -> None:
-    """Contract, section 8: any object with these attributes; offsets, commit, eviction and restore agree."""
+    """Blocks: any object with these attributes; offsets, commit, eviction and restore agree."""
     results = []
     for convert in (torch.clone, AS_TABLE[kind]):
         context = make_context(max_slots=3, device="cuda" if kind == "GPU" else "cpu")

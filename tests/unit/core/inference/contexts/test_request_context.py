@@ -120,13 +120,13 @@ def test_senseless_sizes_are_refused(changes: dict[str, Any], error: type[Except
 
 
 def test_everything_is_by_keyword() -> None:
-    """Contract, section 8: the constructor's arguments have no order."""
+    """Specification, blocks: the constructor's arguments have no order."""
     with pytest.raises(TypeError):
         DynamicInferenceContext(3, 9, 6, 4)  # type: ignore[misc]
 
 
 def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) -> None:
-    """Contract, section 8: shapes, dtypes and devices; books on the host."""
+    """Specification, blocks: shapes, dtypes and devices; books on the host."""
     context = make_context(**STATES, device=device, conv_states_dtype=torch.float16)
     assert context.request_to_kv_block_ids.shape == (3, 6)
     assert context.request_to_kv_block_ids.dtype is torch.int32
@@ -145,7 +145,7 @@ def test_a_context_offers_what_the_slot_allocator_reads(device: torch.device) ->
 
 
 def test_attention_alone_has_no_states() -> None:
-    """Contract, section 8: mamba_slots and num_mamba_layers are 0 by default."""
+    """Specification, blocks: mamba_slots and num_mamba_layers are 0 by default."""
     context = make_context()
     assert context.mamba_slot_allocator is None
     assert context.mamba_conv_states is None

@@ -80,7 +80,7 @@ def test_more_blocks_go_behind_the_others() -> None:
 
 
 def test_the_batch_is_counted_by_region() -> None:
-    """Contract, section 8: prefill rows begin behind paused and decoding ones."""
+    """Specification, blocks: prefill rows begin behind paused and decoding ones."""
     rows = RequestRows(6, 1)
     batch = BatchDimensions(rows)
     for region in [PAUSED, DECODE, DECODE, PREFILL, WAITING]:

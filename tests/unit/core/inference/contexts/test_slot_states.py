@@ -99,7 +99,7 @@ def test_senseless_sizes_are_refused(
 
 
 def test_a_context_without_a_device_is_on_the_cpu(make_context: MakeContext) -> None:
-    """Contract, section 8."""
+    """Specification, blocks."""
     context = make_context()
     del context.device
     slots = MambaSlotAllocator(context, 1, 1, (), (), torch.float32, torch.float32)

@@ -46,7 +46,7 @@ def test_the_device_sees_the_batch_from_its_first_row(device: torch.device) -> N
 
 
 def test_the_addresses_never_change(device: torch.device) -> None:
-    """Contract, section 8: a captured graph reads them in every step; what is stale there is zero."""
+    """Specification, blocks: a captured graph reads them in every step; what is stale there is zero."""
     table = OffsetTable(4, device)
     table.of_request[2] = left(8, 16)
     shown = table.show(2, 1)
