@@ -56,7 +56,7 @@ def test_an_example_keeps_every_law_that_it_claims(
 
 
 def test_the_broken_one_is_convicted_with_a_small_program(tmp_path: Path) -> None:
-    """R6: it evicts what is held. The file shows it again by itself."""
+    """R6: it evicts what is held. The file shows it again: judged as it is, run with the command."""
     command = shlex.join([*PYTHON, str(EXAMPLES / "broken_cache.py")])
     found = run(
         *("verify", "--command", command, "--law", "R6", "--examples", "5", "--jobs", "1", "--json"),
@@ -67,8 +67,8 @@ def test_the_broken_one_is_convicted_with_a_small_program(tmp_path: Path) -> Non
     (violation,) = adapter["violations"]
     assert (violation["law"], violation["rerun_shows_it"], violation["judge_shows_it"]) == ("R6", True, True)
     assert violation["steps"] <= 6
-    for again in ("rerun", "judge"):
-        shown = run(again, violation["file"])
+    for again in (("rerun", "--command", command), ("judge",)):
+        shown = run(*again, violation["file"])
         assert shown.exit_code == 1, shown.output
         assert "R6" in shown.stdout
     right = run(

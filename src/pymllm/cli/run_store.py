@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -65,9 +66,10 @@ def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> Non
 
 
 def _are_one_file(path: Path, other: Path) -> bool:
-    if path.exists() and other.exists():
+    # os.path takes a name that is too long, or a link in a circle, for one that is not there.
+    if os.path.exists(path) and os.path.exists(other):
         return path.is_file() and path.samefile(other)
-    return path.resolve() == other.resolve()
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def refuse_run_or_program(option: str, path: Path | None) -> None:

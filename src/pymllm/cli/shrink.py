@@ -120,7 +120,7 @@ def shrink_command(
 def _beside(file: Path) -> Path:
     """Return where the small program goes by itself; never through a link that came with the file."""
     target = file.with_suffix(".short.jsonl")
-    if target.is_symlink():
+    if os.path.islink(target):
         raise click.UsageError(f"{target}: is a link, and may lead anywhere; name a file with --output.")
     return target
 

@@ -164,7 +164,7 @@ def _refuse_page(page: Path | None) -> None:
     """Refuse a page that could not be written, or would be written over what a campaign keeps."""
     refuse_missing_folder("--page", page)
     refuse_run_or_program("--page", page)
-    if page is not None and page.resolve().name == LEDGER:
+    if page is not None and os.path.basename(os.path.realpath(page)) == LEDGER:
         raise click.UsageError(f"--page {page}: a campaign calls its ledger so; name another one.")
 
 

@@ -118,6 +118,9 @@ def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
         refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "b")
     refuse_own_input("-o", tmp_path / "b", tmp_path / "a", tmp_path / "c")
     refuse_own_input("-o", Path("/dev/null"), "/dev/null")
+    (tmp_path / "circle").symlink_to("circle")
+    for name in ("circle", "x" * 300):
+        refuse_own_input("-o", tmp_path / name, tmp_path / "a")
     refuse_own_input("-o", None, tmp_path / "a")
 
 

@@ -105,7 +105,7 @@ def test_what_hangs_ends_with_3_and_its_program(tiny: str) -> None:
     file = Path("runs/tiny_adapters-Hangs-crash1-0.jsonl")
     assert "    because    hung in step " in result.stdout
     assert f"no answer within 0.3 s (--timeout waits longer)\n    program    {file}\n" in result.stdout
-    again = CliRunner().invoke(main, ["rerun", str(file), "--timeout", "0.3"])
+    again = CliRunner().invoke(main, ["rerun", str(file), "--adapter", name, "--timeout", "0.3"])
     assert (again.exit_code, again.stdout) == (3, "")
     assert again.stderr.startswith(f"pymllm: adapter {name}: hung in step ")
 

@@ -6,6 +6,7 @@ had: an adapter under test may hang or end its process, and a campaign of hours 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -178,7 +179,7 @@ def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
 
 def _stays_inside(path: Path, folder: Path) -> bool:
     """Tell whether what is written to a file of a campaign stays there: a folder may have come with links."""
-    return path.resolve().is_relative_to(folder.resolve())
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))  # circles included
 
 
 def _refuse_strange_places(folder: Path, header: CampaignHeader) -> None:
