@@ -90,6 +90,15 @@ def test_what_has_no_end_is_refused(tmp_path: Path) -> None:
     assert (read_text_file(path, limit=8), len([*read_lines(path, limit=8)])) == ("abc\ndef\n", 2)
 
 
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """The system names what it cannot open, and not what it cannot read."""
+    for read in (read_lines, read_text_file):
+        with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+            [*read(Path("/proc/self/mem"))]
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            [*read(tmp_path / "nowhere")]
+
+
 def test_a_pipe_is_read(tmp_path: Path) -> None:
     """As a file is."""
     pipe = tmp_path / "pipe"
