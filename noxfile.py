@@ -13,6 +13,7 @@ WORDS = (
     "unit",
     "properties",
     "meta",
+    "mutated",
     "caught",
     "faults",
     "mutation",

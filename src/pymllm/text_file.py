@@ -11,8 +11,9 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 from pymllm.errors import TraceError
 
@@ -39,7 +40,7 @@ LINE_LIMIT: Final = 2**24
 RECORDS_LIMIT: Final = 2**28
 """Most bytes of a file that is read line by line: a program of 50,000 steps has a tenth."""
 
-FILE_LIMIT: Final = 2**26
+FILE_LIMIT: Final = 2**25
 """Most bytes of a file that is read as a whole, such as a document."""
 
 DEPTH_LIMIT: Final = 64
@@ -120,7 +121,7 @@ def read_lines(path: Path, *, errors: str = "strict", limit: int = RECORDS_LIMIT
         It cannot be read.
     """
     place = 0
-    with path.open("rb") as file:
+    with _open(path) as file:
         number = 0
         while line := file.readline(LINE_LIMIT + 1):
             number += 1
@@ -138,7 +139,7 @@ def read_text_file(path: Path, *, errors: str = "strict", limit: int = FILE_LIMI
     """Read a file or a pipe as a whole; arguments and errors as of `read_lines`."""
     chunks: list[bytes] = []
     size = 0
-    with path.open("rb") as file:
+    with _open(path) as file:
         while chunk := file.read(_CHUNK):
             size += len(chunk)
             if b"\0" in chunk:
@@ -147,6 +148,17 @@ def read_text_file(path: Path, *, errors: str = "strict", limit: int = FILE_LIMI
                 raise TraceError(str(path), None, f"longer than {limit:,} bytes, the most of a file")
             chunks.append(chunk)
     return _decoded(path, b"".join(chunks), errors, 0)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file; an error of reading it knows its name, as one of opening it does."""
+    with path.open("rb") as file:
+        try:
+            yield file
+        except OSError as error:
+            error.filename = str(path)
+            raise
 
 
 def _decoded(path: Path, data: bytes, errors: str, place: int) -> str:

@@ -160,7 +160,7 @@ def find_fault(ended: Ended, allowed: Sequence[int]) -> str | None:
     """Say what a command must not have done, whatever it was given."""
     if ended.status < 0:
         return f"ended by {signal.Signals(-ended.status).name}"
-    if "Traceback" in ended.errors or ended.status == 70:
+    if "Traceback" in ended.errors or "KeyError" in ended.errors or ended.status == 70:
         return "a traceback"
     if ended.status not in (*allowed, _REFUSED):
         return f"status {ended.status}"

@@ -86,6 +86,17 @@ BEHAVIOURS = {
         {"say": "audited", "laws": ["K1"], "broken": {"law": "K1", "message": "a key", "expected": "1"}}
     ),
     "ignore": lambda: None,
+    "many-slots": lambda: tell({**HELLO, "configurations": [{"slots": 2_000_000_000}]}),
+    "twice": lambda: write('{"say": "started", "capabilities": [], "capabilities": []}\n'),
+    "unknown-law": lambda: tell({"say": "audited", "laws": ["K1", "ZZ99"]}),
+    "law-of-others": lambda: tell({"say": "audited", "broken": {"law": "R6", "message": "a hold"}}),
+    "long-story": lambda: tell(
+        {
+            "say": "audited",
+            "broken": {"law": "K1", **dict.fromkeys(("message", "expected", "observed"), "x" * 9_999)},
+        }
+    ),
+    "last-words": lambda: tell({"say": "error", "message": "\x1b[2J" + "never " * 100_000}),
 }
 
 INSTEAD = {
@@ -102,6 +113,7 @@ INSTEAD = {
         "no-claim",
     ),
     *("nothing-to-do", "wrong-step", "wrong-form", "wrong-result", "more", "broken", "ignore"),
+    *("many-slots", "twice", "unknown-law", "law-of-others", "last-words", "long-story"),
 }
 """Behaviours that stand for the answer; the others come before it."""
 

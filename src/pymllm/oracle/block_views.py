@@ -37,17 +37,13 @@ def find_wrong_view(blocks: BlockModel, slots: BlockSlotModel | None, books: Blo
     if told != sizes:  # what comes next costs as much as was told, and no more
         return "C1", "sizes of the views", sizes, told
     is_kept = [block not in blocks.free for block in range(total)]
+    stamps = [blocks.stamps[block] for block in range(total)]
     hashes = [blocks.hash_of.get(block, _NONE) for block in range(total)]
     views: list[Difference] = [
         ("C1", "block_ref_counts", [blocks.refs[block] for block in range(total)], [*books.refs[:total]]),
         ("C3", "block_hashes", hashes, [*books.hashes[:total]]),
         ("C3", "kv_hash_to_block_id", _pairs(blocks.block_of), books.block_of_hash),
-        (
-            "C1",
-            "block_timestamps",
-            [blocks.stamps[block] for block, kept in enumerate(is_kept) if kept],
-            [stamp for stamp, kept in zip(books.stamps, is_kept, strict=False) if kept],
-        ),
+        ("C1", "block_timestamps", _kept(stamps, is_kept), _kept(books.stamps, is_kept)),
     ]
     if slots is not None:
         block_of = {slot: block for block, slot in slots.slot_of.items()}
@@ -71,3 +67,7 @@ def _pairs(numbers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
 
 def _listed(numbers: Mapping[int, int], count: int) -> tuple[int, ...]:
     return tuple(numbers.get(key, _NONE) for key in range(count))
+
+
+def _kept(stamps: list[int] | tuple[int, ...], is_kept: list[bool]) -> list[int]:
+    return [stamp for stamp, kept in zip(stamps, is_kept, strict=False) if kept]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,41 @@ def test_a_run_that_was_cut_short_is_judged_until_there(good: Path) -> None:
     history.steps[-2] = dataclasses.replace(history.steps[-2], outcome=None)
     write_history(history, good)
     assert judge(str(good)).exit_code == 2
+
+
+def test_a_size_that_nobody_knows_is_told(good: Path) -> None:
+    """A mistyped one is judged by nobody, and looks as if it were."""
+    good.write_text(
+        good.read_text(encoding="utf-8").replace('"available_size"', '"availble_size"'), encoding="utf-8"
+    )
+    result = judge(str(good))
+    assert result.exit_code == 0
+    assert result.stderr == f"pymllm: {good}: sizes that nobody knows were not judged: 'availble_size'\n"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda text: text.replace('"max_reqs": 1', '"max_reqs": 1000000000000'), "at most it is 65,536"),
+        (
+            lambda text: text.replace('"stop": 1', '"stop": 1000000000000', 1),
+            "more than",
+        ),
+        (lambda text: "[" * 10_000, "more than 64 lists and objects"),
+    ],
+)
+def test_a_file_that_wants_everything_is_refused_in_one_line(
+    good: Path, spoil: Callable[[str], str], words: str
+) -> None:
+    """X1: before anything is built."""
+    good.write_text(spoil(good.read_text(encoding="utf-8")), encoding="utf-8")
+    result = judge(str(good))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert re.search(words, result.stderr)
+
+
+def test_a_file_without_end_is_refused_in_one_line() -> None:
+    """X1: with the most that is read of a line."""
+    result = judge("/dev/zero")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "pymllm: /dev/zero:1: longer than 16,777,216 bytes, the most of a line\n"

@@ -243,3 +243,12 @@ def test_help_and_refusals_load_neither_torch_nor_numpy(arguments: list[str]) ->
         "except SystemExit: print('loaded:', *{'torch', 'numpy', 'rich'} & set(sys.modules))"
     )
     assert python("-c", code, *arguments).stdout.splitlines()[-1] == "loaded:"
+
+
+def test_a_message_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever a file put into it; how it begins and how it ends is told."""
+    complain("begins" + "x" * 10**6 + "\x1b[2Jends")
+    told = capsys.readouterr().err
+    assert len(told) < 4_000
+    assert told.startswith("pymllm: beginsxxx")
+    assert told.endswith("xxx\\x1b[2Jends\n")

@@ -149,3 +149,9 @@ def test_the_program_of_a_call_ends_with_its_step(monkeypatch: pytest.MonkeyPatc
     audit_adapter(adapter_with(), HISTORY)
     close_adapter(adapter_with(), HISTORY)
     assert [call.program() for call in calls[2:]] == [HISTORY, HISTORY]
+
+
+def test_a_configuration_that_is_too_large_is_not_built() -> None:
+    """X1: before the adapter is asked, which would fill the memory."""
+    with pytest.raises(ProgramError, match="slots is 1,000,000,000,000; at most it is 1,048,576"):
+        build_adapter("radix", {"page_size": 1, "window": None, "pool": "token", "slots": 10**12})

@@ -39,6 +39,10 @@ def test_an_answer_is_let_through(operation: Any, outcome: Outcome) -> None:
         (Outcome(Matched((), 0), []), "effects are []"),  # type: ignore[arg-type]
         (Outcome(Matched((), 0), (Effect("free", [1]),)), "effects are (Effect("),  # type: ignore[arg-type]
         (Outcome(Matched((), 0), (), {"total_size": None}), "sizes are {'total_size': None}"),  # type: ignore[dict-item]
+        (
+            Outcome(Matched((), 0), (), {"total_size": 0, "totl_size": 0}),
+            "sizes have 'totl_size', which nobody knows; a size is available_size, ",
+        ),
     ],
 )
 def test_what_is_no_answer_is_named(outcome: Any, says: str) -> None:

@@ -147,3 +147,37 @@ def test_a_walk_that_finds_something_is_told_apart() -> None:
     with pytest.raises(InvariantViolation):
         examiner.do(AllocRows(1))
     assert examiner.is_found_inside
+
+
+class Auditing(Wrong):
+    """Says of its audit what it was told to."""
+
+    def __init__(self, laws: tuple[str, ...], broken: str | None) -> None:
+        super().__init__(token_slots(), 99)
+        self.laws, self.broken = laws, broken
+
+    def audit(self) -> Sequence[str]:
+        if self.broken is not None:
+            raise InvariantViolation(self.broken, "found inside")
+        return self.laws
+
+
+@pytest.mark.parametrize(
+    ("laws", "broken", "named"), [(("A2", "ZZ99"), None, "ZZ99"), ((), "ZZ99", "ZZ99"), ((), "R6", "R6")]
+)
+def test_an_audit_of_what_is_no_law_is_the_adapters_fault(
+    laws: tuple[str, ...], broken: str | None, named: str
+) -> None:
+    """Nobody could say what it found; it breaks nothing, and counts for nothing."""
+    examiner = Examiner(Auditing(laws, broken))
+    with pytest.raises(AdapterError, match=f"its audit names '{named}', which is no law of kind slots"):
+        examiner.do(Alloc(1))
+    assert (examiner.is_found_inside, examiner.audited) == (False, {})
+
+
+def test_an_audit_of_a_law_of_the_kind_breaks_it() -> None:
+    """As ever."""
+    examiner = Examiner(Auditing((), "A2"))
+    with pytest.raises(InvariantViolation, match="A2: found inside"):
+        examiner.do(Alloc(1))
+    assert examiner.is_found_inside

@@ -123,6 +123,8 @@ def test_a_write_that_does_not_fit_is_refused_whole(operation: Operation) -> Non
         (MoveKV(2, 1, 2, 1), "leaves the buffers"),
         (WriteKV(0, (1,), ((1, 1),), ((1,),), "round"), "shape 'round'; it must be one of flat, heads"),
         (MoveKV(0, 1, -1, 1), "leaves the buffers"),
+        (MoveKV(0, 1, 2, -1), "leaves the buffers"),
+        (MoveKV(0, 1, 2, 10**12), "leaves the buffers"),
     ],
 )
 def test_what_the_contract_leaves_open_has_no_meaning(operation: Operation, says: str) -> None:

@@ -78,3 +78,10 @@ def test_a_situation_that_is_not_registered_is_not_counted(evidence: Evidence) -
     with pytest.raises(ValueError, match="no situation 'halfs move'; register it"):
         evidence.meet("halfs move")
     assert not evidence.reached
+
+
+def test_a_long_name_of_what_was_looked_at_is_shortened(evidence: Evidence) -> None:
+    """A call may name a million slots."""
+    with pytest.raises(InvariantViolation) as caught:
+        evidence.refuse("A2", "x" * 10_000, 1, 2)
+    assert len(caught.value.message) == 400

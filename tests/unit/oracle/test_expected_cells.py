@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.errors import InvariantViolation
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.expected_cells import ExpectedCells
+from pymllm.oracle.expected_cells import BlankCells, ExpectedCells
 
 BLANK = {("a", row): (0, 0) for row in range(3)}
 
@@ -112,3 +112,24 @@ def test_a_violation_names_the_cell_and_both_contents(cells: ExpectedCells[tuple
     narrow = ExpectedCells("row {}", "P2", {(0,): (5,)})
     with pytest.raises(InvariantViolation, match="row 0: expected 5, observed 6"):
         narrow.test(Evidence(), {(0,): (6,)})
+
+
+def test_blank_cells_are_not_kept() -> None:
+    """Of any number; they are a mapping all the same."""
+    blank = BlankCells({"a": (0,), "b": (1, 1)}, 10**12)
+    assert (blank["b", 10**12 - 1], len(blank)) == ((1, 1), 2 * 10**12)
+    assert next(iter(blank)) == ("a", 0)
+    for cell in (("a", 10**12), ("a", -1), ("c", 0)):
+        assert cell not in blank
+    assert {("a", 0), ("b", 0)} == BlankCells({"a": (0,), "b": (0,)}, 1).keys()
+
+
+def test_a_memory_that_nobody_owns_holds_anything_until_it_is_wiped(
+    cells: ExpectedCells[tuple[str, int]],
+) -> None:
+    """X7: whatever was there."""
+    cells.put("P3", ("a", 1), (4, 5))
+    cells.release_all()
+    assert cells.holds(("a", 0)) == cells.holds(("a", 1)) == ()
+    cells.wipe("X7")
+    assert cells.holds(("a", 0)) == ((0, 0),)

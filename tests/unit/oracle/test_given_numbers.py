@@ -52,3 +52,9 @@ def test_a_span_without_end_is_refused() -> None:
     """X1: a spoiled file takes no memory."""
     with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):
         GivenNumbers().resolve([Span(0, 0, 10**12)])
+
+
+def test_many_spans_are_refused_as_one_is() -> None:
+    """X1: a line of them takes no memory either."""
+    with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):
+        GivenNumbers().resolve([Span(0, 0, 600_000)] * 2)

@@ -25,6 +25,7 @@ from pymllm.oracle.history import (
 from pymllm.oracle.operations import Alloc, Free, Span
 from pymllm.oracle.outcomes import Done, Outcome, Slots
 
+HEAD = '{"format": "pymllm-history", "schema": 1, "adapter": "x", "kind": "prefix", "config": {}}'
 HEADER = Header("token-slots", "slots", {"page_size": 4, "window": None}, ("pool",), 7, {"torch": "2.13"})
 STEPS = [
     Step(1, Alloc(4), Outcome(Slots((4, 5, 6, 7)), (), {"available_size": 8})),
@@ -120,3 +121,29 @@ def test_the_schema_names_format_version_and_kinds() -> None:
     assert "slots" in header["properties"]["kind"]["enum"]
     assert step["required"] == ["step", "op"]
     assert set(step["properties"]) == {"step", "op", "outcome"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([HEAD.replace("{}", '{"slots": 1000000000000}')], "slots is 1,000,000,000,000; at most it is"),
+        ([HEAD, '{"step": 1, "op": {"op": "reset"}, "op": {"op": "reset"}}'], "an object names 'op' twice"),
+        ([HEAD, '{"step": 1, "op": ' + "[" * 5_000], "more than 64 lists and objects stand inside"),
+        ([HEAD, '{"step": ' + "9" * 5_000 + ', "op": {"op": "reset"}}'], "does not fit into 128 bits"),
+        ([HEAD, '{"step": 1, "op": {"op": "evict", "tokens": NaN}}'], "NaN is no number that JSON has"),
+        (
+            [HEAD, '{"step": 1, "op": {"op": "' + "x" * 10_000 + '"}}'],
+            r"op is 'xx.*\.\.\.; it must be",
+        ),
+        (
+            [HEAD, '{"step": 1, "op": {"op": "reset", "' + "x" * 10_000 + '": 1}}'],
+            r"field 'x*\.\.\.; it",
+        ),
+    ],
+)
+def test_a_line_of_a_broken_hand_is_refused_in_few_words(lines: list[str], words: str) -> None:
+    """X1: with the line, and in our own words."""
+    with pytest.raises(TraceError, match=words) as caught:
+        read_history(lines, "it")
+    assert caught.value.line == len(lines)
+    assert len(str(caught.value)) < 1_500

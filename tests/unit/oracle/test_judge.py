@@ -105,3 +105,10 @@ def test_nothing_is_known_of_an_empty_program() -> None:
     """No evidence and no violation."""
     evidence, found = judge_steps(HEADER, [])
     assert (not evidence.exercised, found) == (True, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_without_bounds_has_no_judge(kind: str) -> None:
+    """X1: it would never be made."""
+    with pytest.raises(ProgramError, match="slots is 1,000,000,000,000; at most it is 1,048,576"):
+        make_judge(Header("mine", kind, {"slots": 10**12}))

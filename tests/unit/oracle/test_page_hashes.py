@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
+
+from pymllm.errors import ProgramError
 from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.prefix_pages import Path, Space
 
@@ -27,3 +30,10 @@ def test_a_namespace_seeds_the_first_page() -> None:
     expected = hashlib.sha256(named + b"\x07\0\0\0").hexdigest()
     assert hash_pages(Path(Space(1), (7,)), 1) == (expected,)
     assert len({hash_pages(Path(Space(space), (7,)), 1) for space in (None, 1, "1")}) == 3
+
+
+@pytest.mark.parametrize("token", [-1, 2**32])
+def test_a_token_that_cannot_be_hashed_makes_no_sense(token: int) -> None:
+    """X1: a program that asks for its hash is refused, and nobody is blamed."""
+    with pytest.raises(ProgramError, match="a token to be hashed is outside"):
+        hash_pages(Path(Space(), (1, token)), 2)

@@ -40,6 +40,8 @@ def test_the_lowest_pages_are_those_that_are_left() -> None:
     assert model.lowest(4) == [5, 6, 7, 8]
     model.merge()
     assert model.lowest(4) == [1, 3, 5, 6]
+    model.take([1])
+    assert model.lowest(2) == [3, 5]
     model.clear()
     assert model.lowest(3) == [1, 2, 3]
 

@@ -217,3 +217,12 @@ def test_a_class_knows_what_the_program_is(tiny_program: Callable[..., str]) -> 
     assert load_command(name) is loaded
     with pytest.raises(AdapterError, match="cannot be started"):
         load_command("command:no-such-program-anywhere")
+
+
+def test_what_a_program_says_of_a_broken_law_is_cut(tiny_program: Callable[..., str]) -> None:
+    """A line may be a megabyte, and a table has no room for it."""
+    adapter = make(tiny_program("audit", "long-story"), {})
+    with pytest.raises(InvariantViolation) as caught:
+        adapter.audit()
+    adapter.close()
+    assert [len(part or "") for part in caught.value.args[1:]] == [400] * 3

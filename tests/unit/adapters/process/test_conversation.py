@@ -72,6 +72,16 @@ def talk(command: str, said: list[Conversation], seconds: float) -> None:
         ("op", "wrong-form", "garbled", "field 'value' is missing; it was asked for step 1, hash_bytes"),
         ("op", "hang", "hung", "--timeout waits longer"),
         ("audit", "close-output", "closed", "it was asked for audit"),
+        ("hello", "many-slots", "garbled", "slots is 2,000,000,000; at most it is 1,048,576"),
+        ("start", "twice", "garbled", "an object names 'capabilities' twice"),
+        ("start", "last-words", "gave-up", "never nev...; it was asked for start"),
+        (
+            "audit",
+            "unknown-law",
+            "garbled",
+            "its audit names 'ZZ99', which is no law of kind hashes; its laws",
+        ),
+        ("audit", "law-of-others", "garbled", "its audit names 'R6', which is no law of kind hashes"),
     ],
 )
 def test_where_it_does_not_go_on_the_program_is_ended_and_its_last_lines_are_kept(

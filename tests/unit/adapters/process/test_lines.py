@@ -34,3 +34,28 @@ def test_a_line_that_is_no_json_is_named(line: bytes) -> None:
     with pytest.raises(ValueError, match="is not JSON") as caught:
         read_line(line)
     assert repr(line)[1:] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"a": 1, "a": 2}', "an object names 'a' twice"),
+        (b'{"a": [{"b": 1, "b" : 2}]}', "an object names 'b' twice"),
+        (b'{"a": ' + b"9" * 200 + b"}", "does not fit into 128 bits"),
+        (b'{"a": ' + b"[" * 70 + b"]" * 70 + b"}", "more than 64 lists and objects"),
+        (b"[" * 100_000, "more than 64 lists and objects"),
+    ],
+)
+def test_a_line_of_a_broken_hand_is_refused(line: bytes, words: str) -> None:
+    """X1: as a file of the same would be."""
+    with pytest.raises(ValueError, match=words):
+        read_line(line)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [{"a": "12:30"}, {"a": [[1, 2], [3]], "b": {"c": {"d": [{"e": 0}]}}}, {"a": [1, {"b": 2}]}, 7, []],
+)
+def test_a_line_that_only_looks_strange_is_read(plain: object) -> None:
+    """A colon in a string is no field."""
+    assert read_line(json.dumps(plain).encode()) == plain

@@ -9,6 +9,7 @@ import pytest
 from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
 from pymllm.conformance.machines import MACHINES
 from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for, reach_of
+from pymllm.oracle.history import Config
 
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
@@ -47,3 +48,10 @@ def test_machines_with_an_engine_stay_out_of_large_pools() -> None:
     entries = list(chain.from_iterable(MACHINES.values()))
     assert [it.name for it in entries if not is_fit_for(it, "large")] == ["LifecycleMachine"]
     assert all(is_fit_for(it, "medium") for it in entries)
+
+
+def test_what_would_grow_beyond_its_limit_stays() -> None:
+    """A program may declare as much as is allowed, and is played with that."""
+    config: Config = {"page_size": 1, "pool": "token", "slots": 2**20, "window": None}
+    assert grow("prefix", config, "tiny") == config
+    assert grow("prefix", config, "medium") is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.oracle.laws import INVARIANTS, LAWS, SECTIONS, Law, find_law, laws_of
+from pymllm.oracle.laws import INVARIANTS, LAWS, SECTIONS, Law, find_audit_fault, find_law, laws_of
 from pymllm.oracle.operations import KINDS
 
 SPECIFICATION = Path(__file__).parents[4] / "docs" / "specification"
@@ -91,3 +91,14 @@ def test_a_law_of_the_engine_is_claimed_with_an_engine() -> None:
     assert padding.is_claimed_by((), "rows")
     assert padding.is_claimed_by({"engine"}, "prefix")
     assert not padding.applies_to({}, {"pool"}, "prefix")
+
+
+def test_an_audit_names_laws_of_its_kind() -> None:
+    """A context of requests stands on blocks, and may look at them, too."""
+    assert find_audit_fault("prefix", ("R6", "X2")) is None
+    assert find_audit_fault("requests", ("C4", "C8")) is None
+    fault = find_audit_fault("blocks", ("C4", "C8"))
+    assert fault is not None
+    assert fault.startswith("names 'C8', which is no law of kind blocks; its laws are X1, ")
+    assert "no law of kind rows" in str(find_audit_fault("rows", ("Z" * 10_000,)))
+    assert len(str(find_audit_fault("rows", ("Z" * 10_000,)))) < 300
