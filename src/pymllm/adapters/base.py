@@ -21,7 +21,7 @@ __all__ = ["CAPABILITIES", "Adapter", "AdapterClass", "BaseAdapter", "Unsupporte
 
 CAPABILITIES: dict[str, str] = {
     "pool": "has a slot pool of its own to allocate from",
-    "swa": "has a sliding window, or SWA halves",
+    "swa": "has a sliding window (prefix caches), or SWA halves (slots)",
     "extra_key": "keeps namespaces apart",
     "bigrams": "takes tuples as tokens",
     "hashes": "computes page hashes",

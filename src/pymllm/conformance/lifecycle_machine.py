@@ -213,6 +213,7 @@ class LifecycleMachine(ActingMachine):
         return 2 if self._scale == 1 else 5  # no multiple of a page: prompts part inside pages, too
 
     def _push(self, prompt: int, output: int, turn: int, branch: int, space: int) -> None:
+        prompt, output = max(prompt, 1), max(output, 1)  # of a pool of a few tokens a share may be none
         size = self._block_tokens
         places = range(-(-prompt // size))
         blocks = tuple(place if place < turn else (branch + 1) * 32 + place for place in places)

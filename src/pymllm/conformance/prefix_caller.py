@@ -77,8 +77,8 @@ class PrefixCaller(ActingMachine):
         self.spaces = spaces_of(self.capabilities)
         config = self.examiner.history.header.config
         self.page_size, self.window = self.model.page_size, self.model.window
-        self.pool = str(config["pool"])
-        self.pool_slots = int(config["slots"] or 0)
+        self.pool = str(config.get("pool", "none"))
+        self.pool_slots = int(config.get("slots") or 0)
         self.handles: list[Handle] = []
         self.released: list[int] = []
         self._next_number = FIRST_NUMBER

@@ -404,3 +404,13 @@ def test_an_engine_answers_for_what_no_caller_may_do(target: str, old: str, new:
 
     with planted([edit]), pytest.raises(InvariantViolation, match=f"{law}: the engine (did|emptied)"):
         live_often()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 6, 16])
+@pytest.mark.parametrize("pool", ["token", "swa"])
+def test_a_pool_of_a_few_tokens_is_driven_like_any_other(pool: str, slots: int) -> None:
+    """A share of so little is a request of one token, and never one of none."""
+    config: Config = {"page_size": 1, "window": None, "pool": pool, "slots": slots, "swa_slots": slots}
+    made = make_machine(LifecycleMachine, "radix", config)
+    assert len(drive(made, 0, 60).examiner.history) > 60
+    assert made.found is None
