@@ -165,7 +165,7 @@ class Breaks(TinyRows):
     """Is broken itself, once it has two rows to count."""
 
     def sizes(self) -> dict[str, int]:
-        return {**super().sizes(), "ratio": 1 // (len(self.free) != 1)}
+        return {**super().sizes(), "free_count": 1 // (len(self.free) != 1)}
 
 
 class Dies(TinyRows):

@@ -108,12 +108,12 @@ def find_adapter_or_refuse(name: str, *, is_run: bool = True) -> AdapterEntry:
         entry = find_adapter(name)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from None
+    _refuse_without_torch(entry)
     missing = entry.find_missing() if is_run else None
     if missing is not None:
         raise click.UsageError(f"{missing}.")
     if ":" in name and not name.startswith(PREFIX) and "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    _refuse_without_torch(entry)
     return entry
 
 

@@ -87,7 +87,7 @@ def _find(name: str) -> Path | None:
             return None
         try:
             spec = _spec_of(".".join(parts[:end]), spec)
-        except (ImportError, ValueError):  # a loaded module may have none
+        except (ImportError, ValueError, KeyError):  # a loaded module may have none, nor its package's parent
             return None
     path = None if spec is None or not spec.has_location or spec.origin is None else Path(spec.origin)
     return path.resolve() if path is not None and path.is_file() else None

@@ -68,7 +68,7 @@ def test_a_name_that_stands_for_nothing_is_refused(adapter: Counter, span: Span)
 
 def test_a_span_without_end_is_refused(adapter: Counter) -> None:
     """X1: a spoiled file takes no memory."""
-    with pytest.raises(ProgramError, match="stands for more than 1,000,000 numbers"):
+    with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):
         adapter.apply(1, Free((Span(0, 0, 10**12),)))
 
 

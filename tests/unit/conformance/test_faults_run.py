@@ -63,6 +63,7 @@ def test_an_interrupt_leaves_what_is_known() -> None:
     assert report.missed[0].problems == ("interrupted before its end",)
 
 
+@pytest.mark.usefixtures("work_here")
 def test_an_interrupt_before_anything_is_known_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty table would tell nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -1073,7 +1074,7 @@ def test_interrupt_behind_the_pools_work_is_healed_by_a_reset(
 def test_reset_heals_a_call_that_never_ended(short: tuple[RadixCache, _ShortOfMemory]) -> None:
     """X6, X7: what an interrupt left of a callback refuses a match, and no reset."""
     cache, pool = short
-    cache._callbacks.inside = "on_node_evict"
+    cache._callbacks.inside, cache._callbacks._thread = "on_node_evict", get_ident()
     with pytest.raises(RuntimeError, match="match_prefix was called from on_node_evict"):
         cache.match_prefix(RadixKey([1]))
     cache.reset()
