@@ -46,6 +46,9 @@ class Law:
         Capabilities without which it is not claimed.
     is_of_content : bool
         Whether it says nothing of a cache that keeps nothing (``retains`` is false in its configuration).
+    is_of_splits : bool
+        Whether it says nothing of a cache whose nodes never have several pages, so that none is split
+        (``splits`` is false in its configuration).
     driven_kinds : frozenset of str
         Kinds of which it says something only where an engine drives them (capability ``engine``).
     """
@@ -57,6 +60,7 @@ class Law:
     kinds: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     is_of_content: bool = False
+    is_of_splits: bool = False
     driven_kinds: frozenset[str] = frozenset()
 
     def is_claimed_by(self, capabilities: Collection[str], kind: str | None = None) -> bool:
@@ -72,7 +76,8 @@ class Law:
     ) -> bool:
         """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
         is_empty = self.is_of_content and config.get("retains") is False
-        return self.is_claimed_by(capabilities, kind) and not is_empty
+        is_whole = self.is_of_splits and config.get("splits") is False
+        return self.is_claimed_by(capabilities, kind) and not is_empty and not is_whole
 
 
 def _law(
@@ -83,6 +88,7 @@ def _law(
     kinds: str,
     needs: str = "",
     is_of_content: bool = False,
+    is_of_splits: bool = False,
     driven_kinds: str = "",
 ) -> Law:
     chosen = {"s": Way.STRUCTURE, "o": Way.ORACLE, "p": Way.PLANT}
@@ -94,6 +100,7 @@ def _law(
         KINDS if kinds == "all" else tuple(kinds.split()),
         frozenset(needs.split()),
         is_of_content,
+        is_of_splits,
         frozenset(driven_kinds.split()),
     )
 
@@ -242,7 +249,15 @@ _WINDOW = (
 _STATES = (
     _law("M1", "a state belongs to the end of a key of whole pages", "7", "sop", "prefix", "mamba"),
     _law("M2", "a prefix is usable if it ends at a state", "7", "sop", "prefix", "mamba"),
-    _law("M3", "a split leaves the state with the lower half", "7", "op", "prefix", "mamba inspect"),
+    _law(
+        "M3",
+        "a split leaves the state with the lower half",
+        "7",
+        "op",
+        "prefix",
+        "mamba inspect",
+        is_of_splits=True,
+    ),
     _law("M4", "a state is locked by the holds at exactly its node", "7", "sop", "prefix", "mamba"),
     _law("M5", "an eviction of states takes enough, the least recent first", "7", "sop", "prefix", "mamba"),
     _law("M6", "states are counted one by one, KV in tokens", "7", "sop", "prefix", "mamba"),
