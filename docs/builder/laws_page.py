@@ -93,7 +93,8 @@ def _kinds(law: Law) -> str:
     if law.kinds == KINDS:
         return "every kind"
     names = [f"`{kind}`" + (" in an engine" if kind in law.driven_kinds else "") for kind in law.kinds]
-    return ", ".join(names) + (", unless it keeps nothing" if law.is_of_content else "")
+    unless = ", unless it keeps nothing" if law.is_of_content else ""
+    return ", ".join(names) + unless + (", unless it splits no node" if law.is_of_splits else "")
 
 
 def _claims(law: Law) -> str:

@@ -16,7 +16,7 @@ from pymllm.conformance.driven_cache import Carrier
 from pymllm.conformance.driven_pools import driven_config, make_driven_cache, make_driven_pools
 from pymllm.conformance.lifecycle_situations import LifecycleNotes
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
-from pymllm.oracle.operations import Alloc, Free, FreeSWA, Operation, Reset, Unlock
+from pymllm.oracle.operations import Alloc, Free, FreeSWA, FreeTrack, Operation, Reset, Unlock
 from pymllm.oracle.outcomes import Outcome
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine import Engine
@@ -27,7 +27,10 @@ __all__ = ["LifecycleMachine"]
 
 T = TypeVar("T")
 
-_LAWS_OF_CALLS: dict[type[Operation], str] = {Free: "E3", FreeSWA: "E3", Unlock: "E3", Alloc: "E4"}
+_LAWS_OF_CALLS: dict[type[Operation], str] = {
+    **dict.fromkeys((Free, FreeSWA, FreeTrack, Unlock), "E3"),
+    Alloc: "E4",
+}
 """What an engine breaks with a call that no caller may make; the others name what is not its own, E2."""
 _MOST_WAITING = 6
 _SPACES = (None, None, None, "a", 1, "1")

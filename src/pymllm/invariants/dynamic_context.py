@@ -68,7 +68,10 @@ def _check_rows(context: DynamicInferenceContext) -> None:
     _check(not wrong, "E2", f"rows {wrong} of the table do not name the blocks of their requests")
     state_of = context.mamba_metadata.request_to_mamba_state_idx
     held = state_of[: len(context._rows)].tolist()
-    check_free_numbers("E2", "live state", range(context.max_requests), context._rows._free_states, held)
+    free = context._rows._free_states
+    lost = sorted({*range(context.max_requests)} - {*free, *held})
+    _check(not lost or len({*free, *held}) < len(free) + len(held), "E3", f"live states {lost} are lost")
+    check_free_numbers("E2", "live state", range(context.max_requests), free, held)
     stale = state_of[len(context._rows) :].tolist()
     _check(set(stale) <= {_NONE}, "E2", f"rows without a request have live states {stale}")
     known = {id(live.req): live for live in context._rows}

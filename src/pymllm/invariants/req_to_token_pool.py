@@ -26,7 +26,8 @@ def check_req_to_token_pool(pool: ReqToTokenPool, kv_rows: int | None = None) ->
     Raises
     ------
     InvariantViolation
-        Naming the law: P1 (table and rows), P2 (free rows are zero), E2 (entries), X3 (order).
+        Naming the law: P1 (table and rows), P2 (free rows are zero, and no entry is negative), E2 (entries
+        name rows of the buffers), X3 (order).
     TypeError
         It is no `ReqToTokenPool`.
 
@@ -50,6 +51,7 @@ def check_req_to_token_pool(pool: ReqToTokenPool, kv_rows: int | None = None) ->
     if dirty.size:
         raise InvariantViolation("P2", f"free rows {dirty.tolist()} are not zero")
     low, high = (int(bound) for bound in torch.aminmax(table))
-    stop = torch.iinfo(torch.int32).max + 1 if kv_rows is None else kv_rows
-    if low < 0 or high >= stop:
-        raise InvariantViolation("E2", f"entries run from {low} to {high}, slots from 0 to {stop - 1}")
+    if low < 0:
+        raise InvariantViolation("P2", f"entries run from {low}; one that is not in use is 0")
+    if kv_rows is not None and high >= kv_rows:
+        raise InvariantViolation("E2", f"entries run to {high}, slots from 0 to {kv_rows - 1}")

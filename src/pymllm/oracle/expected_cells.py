@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, Generic, TypeVar
 
 from pymllm.oracle.evidence import Evidence
@@ -57,6 +57,8 @@ class ExpectedCells(Generic[CellT]):
         Broken where something changes though no operation was followed.
     blank : mapping
         Every cell, a tuple, and what it holds at first.
+    is_foreign : callable, optional
+        Tells of a content that no operation has a reason to bring it.
 
     Notes
     -----
@@ -64,12 +66,21 @@ class ExpectedCells(Generic[CellT]):
 
     The blame: a cell that was written since the last reading blames that write's law. Any other blames the
     law of a write whose content has strayed there, or else of the last operation, which changed too much.
+    A foreign content blames ``law`` instead where nobody has read the cell yet, or where what that law is
+    about has happened since: the last operation may have found it there.
     """
 
-    def __init__(self, wording: str, law: str, blank: Mapping[CellT, Content]) -> None:
+    def __init__(
+        self,
+        wording: str,
+        law: str,
+        blank: Mapping[CellT, Content],
+        is_foreign: Callable[[Content], bool] = lambda content: False,
+    ) -> None:
         self._wording = wording
         self._law = law
         self._blank = blank
+        self._is_foreign = is_foreign
         self._is_blank = True  # what nobody touched; else it may hold anything
         self._may_hold: dict[CellT, tuple[Content, ...]] = {}
         self._tested: dict[str, None] = {}
@@ -99,6 +110,10 @@ class ExpectedCells(Generic[CellT]):
             self._tested[law] = None
         self._may_hold[cell] = contents
         self._blame[cell] = self._suspect = law
+        self._strays.update(dict.fromkeys(contents, law))
+
+    def bring(self, law: str, contents: Iterable[Content]) -> None:
+        """Follow a refused write: where one of these contents stands unawaited, it has been carried out."""
         self._strays.update(dict.fromkeys(contents, law))
 
     def release(self, cell: CellT) -> None:
@@ -151,7 +166,11 @@ class ExpectedCells(Generic[CellT]):
         self._forget_blame()
 
     def _law_of(self, cell: CellT, content: Content) -> str:
-        return self._blame.get(cell) or self._strays.get(content) or self._suspect
+        written = self._blame.get(cell) or self._strays.get(content)
+        if written:
+            return written
+        was_there = cell not in self._may_hold or self._law in self._tested
+        return self._law if was_there and self._is_foreign(content) else self._suspect
 
 
 def _is_mixed(content: Content, contents: tuple[Content, ...]) -> bool:

@@ -139,9 +139,16 @@ class NodeBook:
         return [(shown.node, page) for _, shown, page in found]
 
     def _refuse_other_pages(self, seen: Mapping[Path, SeenPage]) -> NoReturn:
-        """Name a page that is lost, or one too many; of several, in every process the same one."""
+        """Name a page that is lost, or one too many; of several, in every process the same one.
+
+        One that stands in another namespace or width instead is not lost: K1 before R3.
+        """
         pages = self.model.pages
+        strangers = {path.tokens: path.space for path in seen if path not in pages}
         for path in pages:
+            if path not in seen and path.tokens in strangers:
+                space = tuple(strangers[path.tokens])
+                self.evidence.refuse("K1", f"space of page {path.tokens}", tuple(path.space), space)
             if path not in seen:
                 self.evidence.refuse("R3", f"page {path.tokens}", "in the tree", "lost")
         path, shown = next((path, shown) for path, shown in seen.items() if path not in pages)

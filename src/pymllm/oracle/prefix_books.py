@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
 
 from pymllm.errors import ProgramError
 from pymllm.oracle.evidence import Evidence
@@ -32,7 +32,7 @@ class PrefixBooks:
     header : Header
         Configuration: ``page_size``; ``window``; ``pool`` (``none``, ``token`` or ``swa``), ``slots`` and
         ``swa_slots``; ``retains``, false for a cache that keeps nothing; ``track_slots`` where states
-        are kept.
+        are kept; ``splits``, false for a cache whose every node is one page.
     evidence : Evidence
         Where tests are counted.
 
@@ -63,6 +63,7 @@ class PrefixBooks:
         self.page_size = self._number("page_size")
         self.window = None if header.config.get("window") is None else self._number("window")
         self.pool = str(header.config.get("pool", "none"))
+        self.splits = header.config.get("splits", True) is not False
         self.retains = header.config.get("retains", True) is not False
         self._check_claims()
         self.has_pool, self.has_halves = self.pool != "none", self.pool == "swa"
@@ -124,6 +125,12 @@ class PrefixBooks:
             raise ProgramError("tuples as tokens are not claimed")
         return path
 
+    def meets_another(self, key: Path, length: int) -> bool:
+        """Tell whether so many tokens of a key are cached in another space (K1)."""
+        tokens = key.tokens[:length]
+        is_whole = len(tokens) == length
+        return is_whole and any(one.tokens == tokens and one.space != key.space for one in self.model.pages)
+
     def count(self, law: str, tested: object = True) -> None:
         """Count a test of a law, if it was one and the law is claimed."""
         if tested and law in self.laws:
@@ -183,8 +190,25 @@ class PrefixBooks:
         """Return the law of an error that is not the right one: X2 where a call was let fail."""
         return otherwise if self.fault is None else "X2"
 
+    def may_hide(self, call: str, calls: Sequence[str]) -> bool:
+        """Tell whether a call may have been let fail, and that been hidden, in what told no error.
+
+        Parameters
+        ----------
+        call : str
+            Of the pool.
+        calls : sequence of str
+            Those that the pool has taken, which do not have the failing one.
+        """
+        fault = self.fault
+        return fault is not None and fault.call == call and calls.count(call) >= fault.nth - 1
+
     def expect_strike(self, call: str, made: object) -> None:
         """Refuse an operation that went well although a call that it must make was let fail (X2)."""
         fault = self.fault
         if made and fault is not None and (fault.call, fault.nth) == (call, 1) and "X2" in self.laws:
-            self.evidence.refuse("X2", "what a failing call raises", INJECTED, "no error")
+            self.refuse_hidden()
+
+    def refuse_hidden(self) -> NoReturn:
+        """Say that an operation has swallowed the error of a call that was let fail (X2)."""
+        self.evidence.refuse("X2", "what a failing call raises", INJECTED, "no error")

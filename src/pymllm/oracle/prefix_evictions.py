@@ -43,7 +43,10 @@ class EvictionJudge:
             return self._settle(list(self._plan(tokens, alive_tokens)), seen, outcome)
         full, swa = self._counts(outcome)
         victims = read_victims(books, seen, full, swa)
-        check_victims(books, victims)
+        is_hidden = self._hides_refusal(victims, seen, tokens, alive_tokens)
+        check_victims(books, victims, is_whole=not is_hidden)
+        if is_hidden:
+            books.refuse_hidden()
         self._check_counts(victims)
         self._check_enough(victims, tokens, alive_tokens)
         taken = self._explain(victims, tokens, alive_tokens)
@@ -82,6 +85,25 @@ class EvictionJudge:
         return full, sum(before[name] - sizes[name] for name in swa_names) if known else None
 
     # -- comparing -----------------------------------------------------------------------------------------
+
+    def _hides_refusal(self, victims: SeenVictims, seen: SeenEffects, tokens: int, alive_tokens: int) -> bool:
+        """Tell whether the pool lacks what was told or due, and a call that was let fail explains it (X2)."""
+        books, size = self.books, self.books.page_size
+        hides_all, hides_halves = books.may_hide("free", seen.calls), books.may_hide("free_swa", seen.calls)
+        if victims.removed is None or not (hides_all or hides_halves):
+            return False
+        before = books.model.sizes()
+        due, due_alive = (
+            min(tokens, before["evictable_size"]),
+            min(alive_tokens, before["swa_evictable_size"]),
+        )
+        if due <= 0 and due_alive <= 0:
+            return False  # no call had to be made
+        if hides_all and len(victims.removed) * size < max(due, victims.full or 0):
+            return True
+        taken = victims.removed | (victims.tombstoned or frozenset())
+        alive = sum(books.model.pages[path].alive for path in taken)
+        return victims.tombstoned is not None and alive * size < max(due_alive, victims.swa or 0)
 
     def _check_counts(self, seen: SeenVictims) -> None:
         """Test that the counts are those of what was taken."""

@@ -69,6 +69,8 @@ class InsertJudge:
         if books.is_struck(outcome, "free", "move_swa"):
             return self._settle(plan, seen)
         result = books.answer(Inserted, books.law_of_error("R3"), "insert", outcome)
+        if self._hides_refusal(plan, seen):
+            books.refuse_hidden()
         self._compare(step, plan, key, result, any(bounds))
         if self.states is not None:
             self.states.judge_insert(operation, key, result, seen)
@@ -145,6 +147,9 @@ class InsertJudge:
 
     def _compare(self, step: int, plan: InsertPlan, key: Path, result: Inserted, bounded: bool) -> None:
         books, law = self.books, self._law_of(plan)
+        told = result.prefix_len
+        if told > plan.prefix_len and books.meets_another(key, told):
+            books.forbid("K1", "tokens of another namespace that an insert finds", told)
         books.expect("R3", "prefix_len of an insert", plan.prefix_len, result.prefix_len)
         books.expect(law, "adopted ranges", plan.adopted, result.adopted)
         books.count("R1", len(key.tokens) > len(plan.path.tokens))
@@ -181,6 +186,12 @@ class InsertJudge:
         if "call_order" in books.claims and seen.calls:
             calls = ["move_swa"] * bool(plan.moves) + ["free"] * bool(plan.displaced)
             books.expect("X2", "calls of an insert", calls, seen.calls)
+
+    def _hides_refusal(self, plan: InsertPlan, seen: SeenEffects) -> bool:
+        """Tell whether only what a call that was let fail should have taken is missing (X2)."""
+        is_part = set(seen.freed) <= set(plan.displaced) and seen.moves.items() <= plan.moves.items()
+        lacks = {"move_swa": seen.moves != plan.moves, "free": len(seen.freed) < len(plan.displaced)}
+        return is_part and any(lacks[call] and self.books.may_hide(call, seen.calls) for call in lacks)
 
     def _commit(self, step: int, plan: InsertPlan) -> None:
         books, ledger = self.books, self.books.ledger

@@ -119,9 +119,9 @@ class PrefixJudge(PoolJudge):
         found = self.model.find(key)
         books.forbid("R2", "effects of a match", outcome.effects)
         result = books.answer(Matched, "R2", "match", outcome)
-        is_elsewhere = not found.stored and self._is_in_another_space(key)
+        is_elsewhere = not found.stored and books.meets_another(key, books.page_size)
         self.require_shape("R2", "dtype of a match's indices", "int64", result.dtype)
-        law = self._law_of_match(found, result, is_elsewhere)
+        law = self._law_of_match(key, found, result, is_elsewhere)
         books.expect(law, f"slots that match {key.tokens}", len(found.slots), len(result.slots))
         self._check_content(found, result)
         books.expect("R2", f"slots that match {key.tokens}", found.slots, result.slots)
@@ -141,19 +141,20 @@ class PrefixJudge(PoolJudge):
         self._holds.give(step, found.path)
         return "R7"
 
-    def _law_of_match(self, found: Found, result: Matched, is_elsewhere: bool) -> str:
+    def _law_of_match(self, key: Path, found: Found, result: Matched, is_elsewhere: bool) -> str:
         """Return the law that says why the match is as long as it is."""
         if len(result.slots) % self.books.page_size:
             return "R1"
-        if is_elsewhere:
+        if is_elsewhere or self._is_from_elsewhere(key, found, result):
             return "K1"
         if found.stored == len(found.slots):
             return "R2"
         return "S1" if self._states is None else "M2"
 
-    def _is_in_another_space(self, key: Path) -> bool:
-        first = key.upto(self.books.page_size)
-        return any(page.tokens == first.tokens and page.space != first.space for page in self.model.pages)
+    def _is_from_elsewhere(self, key: Path, found: Found, result: Matched) -> bool:
+        """Tell whether a match is longer than what its own space has, and as long as another's."""
+        length = len(result.slots)
+        return length > found.stored and self.books.meets_another(key, length)
 
     def _check_content(self, found: Found, result: Matched) -> None:
         """Test that a cold run would have written what the matched slots hold, whoever owns them (E1)."""
@@ -280,6 +281,9 @@ class PrefixJudge(PoolJudge):
             raise ProgramError("nodes to look at are not claimed")
         shown = self.books.answer(Inspected, "R9", "inspect", outcome)
         known = self.nodes.ends
+        long = [node.id for node in shown.nodes if len(node.tokens) > self.books.page_size]
+        if long and not self.books.splits:
+            raise ProgramError(f"nodes {long} have several pages, and the configuration's splits is false")
         self.nodes.look(shown.nodes, self._holds.tokens)
         if self.model.states is not None:
             look_at_states(self.books, self.model.states, shown, known)

@@ -50,9 +50,12 @@ class RowJudge(PoolJudge):
             "row {}, position {}",
             "P2",
             BlankCells(dict.fromkeys(range(self.max_reqs + 1), (0,)), self.context),
+            lambda content: content[0] < 0,  # such as -1 for an entry that is not in use
         )
         self._was_dirty: set[int] = set()
         self._zeroes = "zeroed_rows" in header.capabilities
+        if not self._zeroes:
+            self._table.release_all()
         self._forget_rows()
 
     def _forget_rows(self) -> None:
@@ -105,7 +108,7 @@ class RowJudge(PoolJudge):
             return self._judge_bad_free(row, outcome)
         self.answer(Done, self._free_law, f"free of row {row}", outcome)
         self.held.remove(row)
-        if any(self._table.holds((row, at)) != ((0,),) for at in range(self.context)):
+        if any(self._has_entry((row, at)) for at in range(self.context)):
             self._was_dirty.add(row)
         self._table.suspect(self._free_law)
         for at in range(self.context):
@@ -114,6 +117,10 @@ class RowJudge(PoolJudge):
             else:
                 self._table.release((row, at))
         return self._free_law
+
+    def _has_entry(self, cell: tuple[int, int]) -> bool:
+        """Tell whether something is known to stand in a cell."""
+        return self._table.holds(cell) not in ((), ((0,),))
 
     def _judge_bad_free(self, row: int, outcome: Outcome) -> str:
         if row == 0:
@@ -149,7 +156,7 @@ class RowJudge(PoolJudge):
             wrong["of another length"] = ("P2", ("ValueError",))
         wrong |= _wrong_values(values)
         if wrong:
-            return self._judge_bad_write("a stretch", wrong, outcome)
+            return self._judge_bad_write("a stretch", wrong, values, outcome)
         self.answer(Done, "P3", f"write of row {row}, {start}..{stop}", outcome)
         cells = [(row, at) for at in range(start, stop)]
         self._note_stretch(cells, stop)
@@ -159,7 +166,7 @@ class RowJudge(PoolJudge):
     def _note_stretch(self, cells: list[tuple[int, int]], stop: int) -> None:
         self.evidence.meet("an empty stretch is written", not cells)
         self.evidence.meet("a stretch reaches the end of its row", cells and stop == self.context)
-        overwritten = [cell for cell in cells if self._table.holds(cell) != ((0,),)]
+        overwritten = [cell for cell in cells if self._has_entry(cell)]
         self.evidence.meet("a stretch overwrites entries", overwritten)
 
     def _judge_write_entries(self, step: int, operation: WriteEntries, outcome: Outcome) -> str:
@@ -173,7 +180,7 @@ class RowJudge(PoolJudge):
             wrong["outside its row"] = ("P2", ("IndexError", "ValueError"))
         wrong |= _wrong_values(values)
         if wrong:
-            return self._judge_bad_write("an entry", wrong, outcome)
+            return self._judge_bad_write("an entry", wrong, values, outcome)
         cells = list(zip(rows, positions, strict=True))
         self._demand_single(cells)
         self.answer(Done, "P3", f"write of {len(cells)} entries", outcome)
@@ -215,6 +222,7 @@ class RowJudge(PoolJudge):
         self,
         name: str,
         wrong: Wrong,
+        values: Iterable[int],
         outcome: Outcome,
     ) -> str:
         """Judge a write with one or several things wrong: the law is the first one's, any may be named."""
@@ -223,7 +231,9 @@ class RowJudge(PoolJudge):
         law = next(iter(wrong.values()))[0]
         errors = [error for _, expected in wrong.values() for error in expected]
         what = f"{name} {' and '.join(wrong)}"
-        return self.expect_refusal(law, what, outcome, *dict.fromkeys(errors))
+        left = self.expect_refusal(law, what, outcome, *dict.fromkeys(errors))
+        self._table.bring(left, [(value,) for value in values])
+        return left
 
     def _judge_read_rows(self, step: int, operation: ReadRows, outcome: Outcome) -> str:
         rows = self.answer(Table, "P1", "reading the table", outcome).rows

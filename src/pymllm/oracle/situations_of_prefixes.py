@@ -24,6 +24,7 @@ def _has_several_tracks(config: Config) -> bool:
 
 
 _RETAINS = Condition("a cache that keeps something", lambda config: config.get("retains") is not False)
+_SPLITS = Condition("nodes of several pages", lambda config: config.get("splits") is not False)
 _POOL = Condition("a pool", lambda config: config.get("pool", "none") != "none")
 _PAGED = Condition("pages of several tokens", lambda config: config.get("page_size", 1) != 1)
 _WINDOW = Condition("a window", lambda config: config.get("window") is not None)
@@ -95,6 +96,11 @@ _ANY = (
         ("a held path is split", "R6 R10", "B22 B160"),
         ("a hold is released after its path was split", "R6 R10 S5", "B17 B22 B23 B25"),
         ("an insert leaves a node in its middle", "R9 R10", "B05 B49 B50"),
+        needs="inspect",
+        when=(_RETAINS, _SPLITS),
+    ),
+    *make_situations(
+        "prefix",
         ("an eviction climbs through three nodes", "R5", "B65"),
         needs="inspect",
         when=(_RETAINS,),
@@ -103,13 +109,13 @@ _ANY = (
         "prefix",
         ("a match ends inside a node", "R2 R10", "B02 B49 B50"),
         needs="inspect",
-        when=(_RETAINS, _STATELESS),
+        when=(_RETAINS, _STATELESS, _SPLITS),
     ),
     *make_situations(
         "prefix",
         ("a hashed node is split", "H2", "B146"),
         needs="inspect hashes",
-        when=(_RETAINS,),
+        when=(_RETAINS, _SPLITS),
     ),
     *make_situations(
         "prefix",
@@ -187,13 +193,13 @@ _OF_WINDOWS = (
         "prefix",
         ("a hold splits at the edge of its window", "S5 R10", "B23"),
         needs="inspect",
-        when=(_RETAINS, _WINDOW),
+        when=(_RETAINS, _WINDOW, _SPLITS),
     ),
     *make_situations(
         "prefix",
         ("an edge node is split", "S5 R10", "B23 B25"),
         needs="inspect",
-        when=(_RETAINS, _EDGES),
+        when=(_RETAINS, _EDGES, _SPLITS),
     ),
     *make_situations(
         "prefix",
@@ -262,7 +268,7 @@ _OF_STATES = (
         "prefix",
         ("a split of a held node leaves its state", "M3 M4", "B22"),
         needs="mamba inspect",
-        when=(_RETAINS,),
+        when=(_RETAINS, _SPLITS),
     ),
     *make_situations(
         "prefix",

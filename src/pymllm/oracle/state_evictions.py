@@ -50,6 +50,8 @@ class StateEvictionJudge:
             return self._settle(plan, seen)
         victims, told = self._read(seen, outcome)
         check_victims(books, victims)
+        if self._hides_refusal(victims, told, seen, tokens, wanted):
+            books.refuse_hidden()
         self._check_states(victims)
         self._check_counts(victims, told)
         self._check_enough(victims, tokens, wanted)
@@ -106,6 +108,23 @@ class StateEvictionJudge:
         return frozenset(place for place in places if place is not None)
 
     # -- comparing -----------------------------------------------------------------------------------------
+
+    def _hides_refusal(
+        self, victims: SeenVictims, told: int | None, seen: SeenEffects, tokens: int, wanted: int
+    ) -> bool:
+        """Tell whether a pool lacks what was told or due, and a call that was let fail explains it (X2)."""
+        books, before, removed = self.books, self.books.model.sizes(), victims.removed
+        due, due_states = min(tokens, before["evictable_size"]), min(wanted, before["mamba_evictable_size"])
+        if due <= 0 and due_states <= 0:
+            return False  # no call had to be made
+        hides_state = books.may_hide("free_state", seen.calls) and before["mamba_evictable_size"] > 0
+        if not hides_state and not books.may_hide("free", seen.calls):
+            return False
+        gone = removed or frozenset()
+        if removed is not None and len(gone) * books.page_size < max(due, victims.full or 0):
+            return True
+        lost = any(path in self.ends and path not in victims.states for path in gone)
+        return hides_state and (lost or len(victims.states) < max(due_states, told or 0))
 
     def _check_states(self, seen: SeenVictims) -> None:
         """Test that no locked state went, and that none outlives its page (M4, M7)."""

@@ -30,5 +30,9 @@ def test_a_row_says_what_it_takes() -> None:
         "laws": ["S5", "R10"],
         "bugs": ["B23", "B25"],
         "capabilities": ["inspect"],
-        "configuration": ["a cache that keeps something", "a window of several pages"],
+        "configuration": [
+            "a cache that keeps something",
+            "a window of several pages",
+            "nodes of several pages",
+        ],
     }

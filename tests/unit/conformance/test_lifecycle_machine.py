@@ -380,6 +380,23 @@ def test_a_request_to_come_can_be_doomed() -> None:
     assert machine.source._doomed == {(0, Stage.HELD)}
 
 
+def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:
+    """E3, and not E2: it gives back what it has given back already."""
+    edit = Edit(
+        "pymllm.workloads.engine_states:EngineStates.give_back",
+        "self._pool.free_track_slot(live.track_slot)",
+        "self._pool.free_track_slot(live.track_slot)\nself._pool.free_track_slot(live.track_slot)",
+    )
+    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
+
+    def live_often() -> None:
+        for seed in range(20):
+            drive(make_machine(LifecycleMachine, "mamba", config), seed, 60)
+
+    with planted([edit]), pytest.raises(InvariantViolation, match="E3: the engine did"):
+        live_often()
+
+
 @pytest.mark.parametrize(
     ("target", "old", "new", "law"),
     [

@@ -85,6 +85,14 @@ def share_a_state(context: Any) -> None:
     context.mamba_metadata.request_to_mamba_state_idx[1] = 0
 
 
+def lose_a_state(context: Any) -> None:
+    context._rows._free_states.clear()
+
+
+def forget_the_state_of_a_request(context: Any) -> None:
+    context.mamba_metadata.request_to_mamba_state_idx[1] = -1
+
+
 def keep_a_state_behind(context: Any) -> None:
     context.mamba_metadata.request_to_mamba_state_idx[4] = 1
 
@@ -145,6 +153,8 @@ DAMAGE: list[tuple[Callable[[Any], None], str, str]] = [
     (keep_a_row_behind, "E2", r"rows \[4\] of the table"),
     (use_a_block_tomorrow, "X3", r"blocks \[1\] have stamps"),
     (share_a_state, "E2", "live states are not free or held once each"),
+    (lose_a_state, "E3", "live states .* are lost"),
+    (forget_the_state_of_a_request, "E3", r"live states \[1\] are lost"),
     (keep_a_state_behind, "E2", "without a request have live states"),
     (forget_a_request, "E3", "not those that were added"),
     (turn_rows_around, "E2", "out of order"),

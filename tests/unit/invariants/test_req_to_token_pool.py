@@ -83,7 +83,7 @@ def store_a_negative_slot(pool: ReqToTokenPool) -> None:
         (close_the_padding_row, "P1"),
         (reverse_the_free_rows, "X3"),
         (leave_an_entry_behind, "P2"),
-        (store_a_negative_slot, "E2"),
+        (store_a_negative_slot, "P2"),
     ],
 )
 def test_a_corrupt_pool_is_accused_of_the_law_it_breaks(
@@ -99,6 +99,6 @@ def test_a_corrupt_pool_is_accused_of_the_law_it_breaks(
 
 def test_an_entry_beyond_the_buffers_is_found_when_they_are_known() -> None:
     """E2: entries name rows of the KV buffers."""
-    with pytest.raises(InvariantViolation, match="entries run from 0 to 8, slots from 0 to 7") as caught:
+    with pytest.raises(InvariantViolation, match="entries run to 8, slots from 0 to 7") as caught:
         check_req_to_token_pool(make_pool(), kv_rows=8)
     assert caught.value.law == "E2"

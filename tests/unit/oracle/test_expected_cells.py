@@ -56,6 +56,31 @@ def test_a_content_that_strayed_blames_its_write(cells: ExpectedCells[tuple[str,
     assert blamed(cells, row0=(7, 7), row1=(4, 5), row2=(7, 7)) == "E5"
 
 
+def test_a_foreign_content_was_there_before(cells: ExpectedCells[tuple[str, int]]) -> None:
+    """P2: until somebody has read the cell, or again once what the law is about has happened."""
+    cells = ExpectedCells("buffer {}, row {}", "P2", BLANK, lambda content: content[0] < 0)
+    cells.suspect("X1")
+    assert blamed(cells, row1=(1, 0)) == "X1"
+    assert blamed(cells, row1=(-1, 0)) == "P2"
+    look(cells)
+    cells.suspect("X1")
+    assert blamed(cells, row1=(-1, 0)) == "X1"
+    cells.suspect("P2")
+    cells.suspect("X1")
+    assert blamed(cells, row1=(-1, 0)) == "P2"
+
+
+def test_a_refused_content_that_stands_somewhere_blames_its_refusal() -> None:
+    """X1: it was written all the same, be it foreign or not."""
+    cells = ExpectedCells("buffer {}, row {}", "P2", BLANK, lambda content: content[0] < 0)
+    cells.suspect("X1")
+    cells.bring("X1", [(-1, 0), (5, 5)])
+    cells.put("P3", ("a", 1), (4, 5))
+    assert blamed(cells, row1=(4, 5), row2=(-1, 0)) == "X1"
+    assert blamed(cells, row1=(4, 5), row2=(5, 5)) == "X1"
+    assert blamed(cells, row1=(4, 5), row2=(4, 5)) == "P3"
+
+
 def test_a_reading_counts_what_could_have_failed(cells: ExpectedCells[tuple[str, int]]) -> None:
     """A write of what stood there already proves nothing, and each law counts once."""
     cells.put("P3", ("a", 1), (4, 5))

@@ -226,3 +226,17 @@ def test_where_nodes_end_is_known_until_it_may_have_changed() -> None:
     replaced(book)
     assert [book.cut(WHOLE.upto(end)) for end in (2, 3, 4)] == [True, None, None]
     assert book.cut(Path(Space(), (9,))) is None
+
+
+def test_a_page_in_another_space_is_not_lost() -> None:
+    """K1 before R3: it is shown under another namespace than it was cached under."""
+    bare = model(None)
+    elsewhere = NodeView(1, None, WHOLE.tokens, "1", SLOTS)
+    book = NodeBook(bare, Evidence(), LAWS)
+    with pytest.raises(InvariantViolation, match=r"space of page \(1,\).*\(None, 1\).*\('1', 1\)") as caught:
+        book.look([elsewhere], {})
+    assert caught.value.law == "K1"
+    other = NodeView(1, None, (5, 2, 3, 4), "1", SLOTS)
+    assert look(NodeBook(bare, Evidence(), LAWS), [other]) == "R3"
+    whole = NodeView(2, None, WHOLE.tokens, None, SLOTS)
+    assert look(NodeBook(bare, Evidence(), LAWS), [elsewhere, whole]) == "R9"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -354,12 +355,64 @@ def test_a_refused_call_is_raised() -> None:
         )
 
 
-def test_wrong_pages_are_named_before_a_call_that_was_not_made() -> None:
-    """R5, S3: who takes too little has not met the failing call; that it did not raise says nothing then."""
-    for call, amounts, law in (("free", (2, 0), "R5"), ("free_swa", (0, 1), "S3")):
-        told, evicted = struck(call, *amounts)
-        before = told.outcome(evicted - 1).sizes
-        assert told.law(evicted, result=Evicted(0), effects=(), sizes=before) == law
+@pytest.mark.parametrize(
+    ("call", "amounts", "results"),
+    [
+        ("free", (2, 0), (Evicted(0), Evicted(2, 2), Evicted(4, 4))),
+        ("free_swa", (0, 1), (Evicted(0), Evicted(0, 2))),
+    ],
+)
+def test_a_refused_call_that_is_swallowed_is_named_before_its_consequences(
+    call: str, amounts: tuple[int, int], results: tuple[Evicted, ...]
+) -> None:
+    """X2, and not R5 or S3: the pool took nothing, whatever is told to have gone."""
+    told, evicted = struck(call, *amounts)
+    before = told.outcome(evicted - 1).sizes
+    for result in results:
+        assert told.law(evicted, result=result, effects=(), sizes=before) == "X2"
+    words = told.words(evicted, result=Evicted(0), effects=(), sizes=before)
+    assert words == f"X2: what a failing call raises: expected {INJECTED}, observed no error"
+
+
+def test_the_first_call_of_a_fault_that_is_swallowed_is_found_in_what_follows() -> None:
+    """X2: whoever frees node by node has lost one of them."""
+    told = two_leaves()
+    told(Fault("free"))
+    evicted = told(Evict(2))
+    assert told.law(evicted, result=Evicted(2), effects=(freed(6),)) == "X2"
+    told.steps[-2] = dataclasses.replace(told.steps[-2], operation=Fault("free", 2))
+    assert told.law(evicted, result=Evicted(2), effects=(freed(3),)) == "X2"
+
+
+def test_what_a_swallowed_refusal_does_not_explain_breaks_its_own_law() -> None:
+    """R5, R6, R8, S3: another call was to fail, or a later one, or none had to be made, or enough went."""
+    told = two_leaves()
+    told(Fault("free", 2))
+    evicted = told(Evict(1))
+    assert told.law(evicted, result=Evicted(1), effects=()) == "R5"
+    told.steps[-2] = dataclasses.replace(told.steps[-2], operation=Fault("callback", 3))
+    assert told.law(evicted, result=Evicted(0), effects=()) == "R5"
+    told.steps[-2] = dataclasses.replace(told.steps[-2], operation=Fault("free"))
+    assert told.law(evicted, result=Evicted(1), effects=(freed(6),)) == "R8"
+    told = two_leaves()
+    told(Fault("free"))
+    assert told.law(told(Evict(0)), result=Evicted(1)) == "R5"
+    told, evicted = struck("free_swa", 0, 1)
+    assert told.law(evicted, result=Evicted(0, 3), effects=(halved(1, 2, 3),)) == "S3"
+    told = ToldProgram()
+    told(Lock(told.put(7)))
+    told.put(8)
+    told(Fault("free"))
+    assert told.law(told(Evict(2)), result=Evicted(1), effects=(freed(1),)) == "R6"
+
+
+def test_a_dead_leaf_that_a_swallowed_refusal_left_is_named_by_its_cause() -> None:
+    """X2, and not S4: a leaf went, and the call for the tombstone above it was refused."""
+    told = windowed()
+    told(Evict(0, 1))
+    told(Fault("free", 2))
+    evicted = told(Evict(4))
+    assert told.law(evicted, result=Evicted(4, 2), effects=(freed(3, 4),)) == "X2"
 
 
 def test_an_eviction_fails_only_in_calls_that_it_must_make() -> None:

@@ -284,6 +284,22 @@ def test_without_a_look_any_usable_end_may_be_a_node() -> None:
     assert [told.law(inserted, node_len=length) for length in (0, 1, 3, 5)] == [None, None, None, "S7"]
 
 
+def test_an_insert_that_finds_another_namespace_is_named_by_that() -> None:
+    """K1, and not R3: the tokens that it tells are cached, and not its own's; others are nobody's."""
+    told = ToldProgram(page_size=2, slots=32, swa_slots=32)
+    told.put(7, 7, 8, 8, extra_key="a")
+    met = told.put(7, 7, 8, 8, extra_key="b")
+    assert told.judged()[1] is None
+    words = told.words(met, result=Inserted(4, (), 4))
+    assert words == "K1: tokens of another namespace that an insert finds: expected none, observed 4"
+    assert told.law(met, result=Inserted(2, ((2, 4),), 4)) == "K1"
+    assert [told.law(met, prefix_len=length) for length in (1, 3, 6)] == ["R3", "R3", "R3"]
+    told.put(7, 7, extra_key="c")
+    longer = told.put(7, 7, 8, 8, extra_key="c")
+    assert told.law(longer, prefix_len=4) == "K1"
+    assert told.law(longer, prefix_len=0) == "R3"
+
+
 def test_a_node_that_is_not_shown_is_not_compared() -> None:
     """R3: some caches have none."""
     told = ToldProgram()
@@ -324,6 +340,19 @@ def test_an_insert_whose_pool_refuses_adopts_nothing(held: bool, call: str, situ
     unharmed = tombstoned(held)
     done = unharmed.outcome(unharmed.put(7, 7, 8, 8))
     assert told.law(inserted, result=done.result, effects=done.effects, sizes=done.sizes) == "X2"
+
+
+@pytest.mark.parametrize(("held", "call"), [(False, "free"), (True, "move_swa")])
+def test_an_insert_that_swallows_a_refusal_is_named_by_it(held: bool, call: str) -> None:
+    """X2, and not S7: the pool took nothing, whatever is told to be adopted."""
+    told, inserted = strike(held, call)
+    unharmed = tombstoned(held)
+    done = unharmed.outcome(unharmed.put(7, 7, 8, 8))
+    for adopted in ((), ((0, 2),)):
+        result = Inserted(4, adopted, 4)
+        assert told.law(inserted, result=result, effects=(), sizes=done.sizes) == "X2"
+    other = Effect("free", (3, 4))
+    assert told.law(inserted, result=Inserted(4, ((0, 4),), 4), effects=(other,), sizes=done.sizes) == "S7"
 
 
 def test_without_an_order_of_calls_some_halves_may_have_moved() -> None:

@@ -100,6 +100,33 @@ def test_what_another_namespace_caches_is_not_found() -> None:
     assert told.judged()[0].exercised["K1"] == 1
 
 
+def test_a_match_that_goes_on_in_another_namespace_is_named_by_that() -> None:
+    """K1, and not R2: its own space has the first page, and the answer is as long as the other's."""
+    told = ToldProgram()
+    told.put(7, 8, 9, extra_key="1")
+    told.put(7, extra_key=1)
+    match = told(Match(Key((7, 8, 9), 1)))
+    assert told.judged()[1] is None
+    assert told.law(match, slots=(1, 2, 3), prefix_len=3) == "K1"
+    assert told.law(match, slots=(1, 2), prefix_len=2) == "K1"
+    assert told.law(match, slots=(4, 5, 6, 7), prefix_len=4) == "R2"
+    assert told.law(match, slots=(), prefix_len=0) == "R2"
+
+
+def test_who_splits_no_node_shows_none_of_several_pages() -> None:
+    """R9, M3: the configuration says so, and a law that needs a split is not held against it."""
+    told = ToldProgram(splits=False)
+    told.put(7)
+    told.put(7, 8)
+    look = told(Inspect())
+    assert told.judged()[1] is None
+    told.put(9, 9)
+    long = told(Inspect())
+    with pytest.raises(ProgramError, match="have several pages, and the configuration's splits is false"):
+        told.judged()
+    assert look < long
+
+
 def test_a_dead_window_ends_a_match() -> None:
     """S1: what is stored beyond the last usable prefix is not returned."""
     told = ToldProgram("radix-window", window=2)

@@ -229,3 +229,58 @@ def test_rows_that_are_not_zeroed_may_hold_anything_once_they_are_free() -> None
     written = [*program[:7], (ReadRows(), Table((ZERO, (3, 9, 0), ZERO)), 0)]
     assert judge(steps_of(written), header) == "P3"
     assert judge(steps_of([*GOOD[:3], (FreeRow(FIRST), Failed("KeyError"), 1)]), header) == "P1"
+
+
+def rows_read(
+    program: list[Operation], table: tuple[tuple[int, ...], ...], header: Header = HEADER
+) -> str | None:
+    """Judge a program and a reading of the table after it; what must be refused is."""
+    results: dict[type, Result] = {AllocRows: Slots((1,)), WriteRow: Done(), FreeRow: Done(), Clear: Done()}
+    steps = []
+    for number, operation in enumerate([*program, ReadRows()], 1):
+        is_bad = operation in (AllocRows(-1), FOREIGN)
+        result = Failed("ValueError") if is_bad else results.get(type(operation), Table(table))
+        held = not any(isinstance(one, Clear | FreeRow) for one in program[:number]) and any(
+            one == AllocRows(1) for one in program[:number]
+        )
+        sizes = {"size": 2, "available_size": 2 - held}
+        steps.append(Step(number, operation, Outcome(result, (), sizes)))
+    return judge(steps, header)
+
+
+FOREIGN = WriteRow(FIRST, 0, 1, (-1,))
+UNUSED = (-1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("program", "table", "law"),
+    [
+        ([], (UNUSED, UNUSED, UNUSED), "P2"),
+        ([AllocRows(-1)], (UNUSED, UNUSED, UNUSED), "P2"),
+        ([AllocRows(1)], (ZERO, UNUSED, ZERO), "P2"),
+        ([AllocRows(1), AllocRows(-1)], (ZERO, UNUSED, ZERO), "P2"),
+        ([AllocRows(1), WriteRow(FIRST, 0, 1, (5,)), AllocRows(-1)], (ZERO, (5, -1, -1), ZERO), "P2"),
+        ([AllocRows(1), FreeRow(FIRST), AllocRows(-1)], (ZERO, UNUSED, ZERO), "P2"),
+        ([AllocRows(1), FOREIGN], (ZERO, (-1, 0, 0), ZERO), "X1"),
+        ([AllocRows(1), AllocRows(-1)], (ZERO, (5, 0, 0), ZERO), "X1"),
+    ],
+)
+def test_unused_entries_that_are_no_slots_are_no_fault_of_a_refusal(
+    program: list[Operation], table: tuple[tuple[int, ...], ...], law: str
+) -> None:
+    """P2, and not X1: a row that is not written is zero; X1 where a refused write was carried out."""
+    assert rows_read(program, table) == law
+
+
+@pytest.mark.parametrize("program", [[], [AllocRows(-1)], [AllocRows(1)]])
+def test_who_zeroes_no_rows_may_leave_anything_in_those_that_nobody_wrote(program: list[Operation]) -> None:
+    """P2, X1: from the start, and it is no entry that is overwritten later."""
+    header = dataclasses.replace(HEADER, capabilities=("pool", "refusals"))
+    assert rows_read(program, (UNUSED, UNUSED, UNUSED), header) is None
+    steps = [
+        Step(1, AllocRows(1), Outcome(Slots((1,)), (), {"size": 2, "available_size": 1})),
+        Step(2, WriteRow(FIRST, 0, 1, (5,)), Outcome(Done(), (), {"size": 2, "available_size": 1})),
+    ]
+    evidence, found = judge_steps(header, steps)
+    assert found is None
+    assert not evidence.reached["a stretch overwrites entries"]

@@ -285,6 +285,34 @@ def test_a_call_that_was_let_fail_is_told() -> None:
         assert told.law(evicted) == law
 
 
+@pytest.mark.parametrize(
+    ("fault", "result", "effects", "law"),
+    [
+        (Fault("free_state"), Evicted(0), (), "X2"),
+        (Fault("free_state", 2), Evicted(4, states=3), (*state(2), freed(1, 2, 3, 4)), "X2"),
+        (Fault("free_state", 3), Evicted(4, states=2), (*state(2, 3), freed(1, 2, 3, 4)), "X2"),
+        (Fault("free_state", 3), Evicted(4, states=2), (*state(2), freed(1, 2, 3, 4)), "M7"),
+        (Fault("free"), Evicted(4, states=3), state(2, 3, 4), "X2"),
+        (Fault("free"), Evicted(0, states=3), state(2, 3, 4), "X2"),
+        (Fault("free", 2), Evicted(4, states=3), state(2, 3, 4), "R5"),
+    ],
+)
+def test_a_refused_call_that_is_swallowed_is_named_before_its_consequences(
+    fault: Fault, result: Evicted, effects: tuple[Effect, ...], law: str
+) -> None:
+    """X2, and not R5, M5, M6 or M7: what the pools took is less than was told, or had to go."""
+    told = three_leaves()
+    told(fault)
+    assert told.law(told(Evict(9)), result=result, effects=effects) == law
+
+
+def test_an_eviction_of_nothing_swallows_nothing() -> None:
+    """M6: no call had to be made."""
+    told = three_leaves()
+    told(Fault("free_state"))
+    assert told.law(told(Evict(0)), result=Evicted(0, states=1)) == "M6"
+
+
 def test_a_callback_that_raised_hides_the_result() -> None:
     """X2: what was taken is read off the effects and the sizes."""
     told = three_leaves()

@@ -6,10 +6,13 @@ import dataclasses
 from typing import Any
 
 import pytest
+from pagewise_states import PagewiseStates
 from told_program import HYBRID, ToldProgram
 
+from pymllm.oracle.laws import find_law, laws_of
 from pymllm.oracle.operations import Inspect, Lock
 from pymllm.oracle.outcomes import Inspected, NodeView
+from pymllm.oracle.situations import expected_names
 
 
 @pytest.fixture
@@ -76,6 +79,28 @@ def test_a_split_that_nobody_holds_is_no_split_under_a_hold() -> None:
     assert law is None
     assert evidence.exercised["M3"] == 1
     assert evidence.reached["a split of a held node leaves its state"] == 0
+
+
+def test_who_shows_page_by_page_claims_no_law_of_splits() -> None:
+    """M3: our nodes are split behind it, and nobody could see where the state went but by M1."""
+    made = ToldProgram("pagewise_states:PagewiseStates", **PagewiseStates.CONFIGURATIONS[0])
+    made(Lock(made.put_state(7, 7, 8, 8)))
+    made(Inspect())
+    made.put(7, 7, 9, 9)
+    look = made(Inspect())
+    evidence, law = made.judged()
+    assert law is None
+    assert evidence.exercised["M4"]
+    assert not evidence.exercised["M3"]
+    inspected = made.outcome(look).result
+    assert isinstance(inspected, Inspected)
+    assert [len(node.tokens) for node in inspected.nodes] == [2, 2, 2]
+    config, claims = made.header.config, made.header.capabilities
+    applying = {law.id for law in laws_of("prefix") if law.applies_to(config, claims)}
+    assert "M3" not in applying
+    assert {"M1", "M2", "M4"} <= applying
+    assert "a split of a held node leaves its state" not in expected_names("prefix", config, claims)
+    assert find_law("M3").applies_to({**config, "splits": True}, claims)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,9 @@ class Law:
         Capabilities without which it is not claimed.
     is_of_content : bool
         Whether it says nothing of a cache that keeps nothing (``retains`` is false in its configuration).
+    is_of_splits : bool
+        Whether it says nothing of a cache whose nodes never have several pages, so that none is split
+        (``splits`` is false in its configuration).
     driven_kinds : frozenset of str
         Kinds of which it says something only where an engine drives them (capability ``engine``).
     """
@@ -66,6 +69,7 @@ class Law:
     kinds: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     is_of_content: bool = False
+    is_of_splits: bool = False
     driven_kinds: frozenset[str] = frozenset()
 
     @property
@@ -103,7 +107,8 @@ class Law:
     ) -> bool:
         """Tell whether a program can test it on an adapter of this configuration with these capabilities."""
         is_empty = self.is_of_content and config.get("retains") is False
-        return self.is_claimed_by(capabilities, kind) and not is_empty
+        is_whole = self.is_of_splits and config.get("splits") is False
+        return self.is_claimed_by(capabilities, kind) and not is_empty and not is_whole
 
 
 def law(
@@ -115,6 +120,7 @@ def law(
     kinds: str,
     needs: str = "",
     is_of_content: bool = False,
+    is_of_splits: bool = False,
     driven_kinds: str = "",
 ) -> Law:
     """Make a law of words: ``ways`` are letters of structure, oracle and plant, lists are split at spaces."""
@@ -127,5 +133,6 @@ def law(
         KINDS if kinds == "all" else tuple(kinds.split()),
         frozenset(needs.split()),
         is_of_content,
+        is_of_splits,
         frozenset(driven_kinds.split()),
     )

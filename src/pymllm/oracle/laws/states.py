@@ -162,6 +162,7 @@ LAWS = (
         ways="op",
         kinds="prefix",
         needs="mamba inspect",
+        is_of_splits=True,
     ),
     law(
         "M4",

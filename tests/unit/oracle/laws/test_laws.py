@@ -69,6 +69,15 @@ def test_a_law_of_what_is_kept_says_nothing_where_nothing_is() -> None:
     assert not find_law("S1").applies_to({"page_size": 1}, frozenset())
 
 
+def test_a_law_of_splits_says_nothing_of_who_splits_no_node() -> None:
+    """M3: what can never be tested is not claimed; M1 and M2 are."""
+    claims = frozenset({"mamba", "inspect"})
+    assert find_law("M3").applies_to({"page_size": 1}, claims)
+    assert find_law("M3").applies_to({"page_size": 1, "splits": True}, claims)
+    assert not find_law("M3").applies_to({"page_size": 1, "splits": False}, claims)
+    assert find_law("M1").applies_to({"page_size": 1, "splits": False}, claims)
+
+
 def test_every_kind_has_laws() -> None:
     """There is something to judge of each, and S laws are about prefix caches only."""
     assert all(laws_of(kind) for kind in KINDS)
