@@ -134,15 +134,15 @@ class OwnPrefixCache(BaseAdapter, ABC):
             return None
         # What an insert is to refuse, the pool's books tell it; those of a GPU are asked only on request.
         # One that checks nothing does not sort either, as in a server.
-        switches = {"need_sort": self.is_checked, "check_ownership": self.is_checked}
-        make: Callable[..., Any]
+        switches: dict[str, Any] = {"need_sort": self.is_checked, "check_ownership": self.is_checked}
+        inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
         if kind == "token":
-            make, sizes = TokenToKVPoolAllocator, ["slots"]
+            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size, **switches)
         elif kind == "swa":
-            make, sizes = SWATokenToKVPoolAllocator, ["slots", "swa_slots"]
+            sizes = self._size("slots"), self._size("swa_slots")
+            inner = SWATokenToKVPoolAllocator(*sizes, self._device, page_size, **switches)
         else:
             raise ValueError(f"pool is {kind!r}; it must be none, token or swa")
-        inner = make(*map(self._size, sizes), self._device, page_size, **switches)
         return record_around(inner, lambda effect: self.effects.append(effect))
 
     @property
