@@ -183,7 +183,7 @@ def check_departed(node: BaseTreeNode) -> None:
     pending: list[object] = [node]
     for at in pending:
         for named in gc.get_referents(at):
-            if isinstance(named, BaseTreeNode) and named is not node:
+            if named is not node and isinstance(named, BaseTreeNode):
                 fail("X5", f"node {node.id} has left the tree and keeps node {named.id} alive")
             if id(named) not in seen and gc.is_tracked(named) and not isinstance(named, type):
                 seen.add(id(named))

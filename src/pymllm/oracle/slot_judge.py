@@ -51,7 +51,7 @@ class SlotJudge(PoolJudge):
     -----
     Which law a wrong order or size breaks depends on what came before it: a failed allocation (X4), a clear
     (X7), a refusal (X1), or else A4 and A2. What left no trace in the order is forgotten at the next merge.
-    So with a page that is not free, after a clear before which as many were given rightly.
+    So with a page that is not free, after a clear before which some were given rightly.
     """
 
     KIND: ClassVar[str] = "slots"
@@ -68,6 +68,7 @@ class SlotJudge(PoolJudge):
         self.pool: PageModel | WindowModel = self.full if self.window is None else self.window
         self._order_law = "A4"
         self._most_taken = 0  # pages that one allocation took
+        self._is_as_cleared = False  # nothing was given back since a clear
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes that the contract determines, in tokens, by their documented names."""
@@ -107,8 +108,8 @@ class SlotJudge(PoolJudge):
             room = f"{operation.tokens} slots" if wanted <= self.pool.free_count else "no room"
             what = f"alloc({operation.tokens})"
             self.evidence.refuse("A3", what, f"{room}: {self.pool.free_count} pages are free", result)
-        # What it gave rightly before a clear, and wrongly after it, the clear has spoilt.
-        suspect = "X7" if self._order_law == "X7" and wanted <= self._most_taken else ""
+        # Where pages were given rightly before a clear, and wrongly after it, the clear has spoilt them.
+        suspect = "X7" if self._is_as_cleared and min(wanted, 2) <= self._most_taken else ""
         given = operation.tokens, result.slots, suspect
         pages = check_pages(self.evidence, self.full, self.page_size, *given)
         self._check_order("pages", operation, self.full, pages)
@@ -171,6 +172,7 @@ class SlotJudge(PoolJudge):
         self._expect_done(law, lambda: f"free({slots})", outcome)
         note_free(self.evidence, self.pool, self.page_size, self.given, slots)
         self.pool.give(pages)
+        self._is_as_cleared = False
         return law
 
     def _judge_free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
@@ -183,6 +185,7 @@ class SlotJudge(PoolJudge):
         self.evidence.meet("halves go before their slots", pages)
         self.evidence.meet("halves go inside a group", pages and self.full.group_open)
         window.give_halves(pages)
+        self._is_as_cleared = False
         return "A7"
 
     def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
@@ -272,6 +275,7 @@ class SlotJudge(PoolJudge):
         self.evidence.meet("a clear closes a group", self.full.group_open)
         self.pool.clear()
         self._order_law = "X7"
+        self._is_as_cleared = True
         return "X7"
 
     # -- refusals ------------------------------------------------------------------------------------------
