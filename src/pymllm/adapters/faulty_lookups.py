@@ -165,6 +165,8 @@ class EarlyRefusal(FaultyRadix):
 
     BREAKS = "X1"
     ALSO = ("R8",)
+    # Without the pool's books nothing is claimed to be refused.
+    CONFIGURATIONS = tuple(it for it in Radix.CONFIGURATIONS if it.get("check_ownership") is not False)
     CACHE = _RefusesTooLate
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pymllm.adapters.faulty import Faulty, configured
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
+from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
@@ -16,6 +19,7 @@ __all__ = [
     "DoubleFree",
     "EagerReuse",
     "ForgottenHalves",
+    "ForgottenRing",
     "HalfHeardFrees",
     "MergingFailure",
     "NestedGroups",
@@ -158,6 +162,30 @@ class UnsortedClear(_TokenSlots):
     ALSO = ("X4", "X1")
     CONFIGURATIONS = configured(TokenSlots.CONFIGURATIONS, need_sort=True)
     POOL = _FreesWhatIsHeld
+
+
+class _KeepsItsRing(HostQueueStore):
+    def open_books(self, books: NDArray[np.int32]) -> None:
+        ring = getattr(self, "_ring", books)
+        super().open_books(books)
+        self._ring = ring
+
+
+class _QueueKeepsItsRing(TokenToKVPoolAllocator):
+    def clear(self) -> None:
+        self._store.__class__ = _KeepsItsRing
+        super().clear()
+
+
+class ForgottenRing(_TokenSlots):
+    """Clears a queue of pages and forgets its ring, which still has the pages of before."""
+
+    BREAKS = "X7"
+    ALSO = ("A2", "A3")
+    CONFIGURATIONS = configured(
+        TokenSlots.CONFIGURATIONS, need_sort=False, check_ownership=False, store="host"
+    )
+    POOL = _QueueKeepsItsRing
 
 
 # -- halves --------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Mamba(OwnTree):
         *pool_configurations([None], ["token", "none"], track_slots=3),
         *pool_configurations([None], ["token"], track_slots=1),
         *pool_configurations([None], ["token"], track_slots=32),
+        *pool_configurations([None], ["token"], track_slots=3, check_ownership=False),
     )
 
     def claim(self) -> frozenset[str]:
@@ -142,7 +143,8 @@ class Mamba(OwnTree):
         check_mamba_radix_cache(self.cache)
         check_gdn_pool(self.states.inner)
         if not self.cache.root_node.children:
-            return self.audit_pool()
+            return (*self.audit_departed(), *self.audit_pool())
         laws = ["R5", "R6", "R7", "R8", "R9", "H2", "M8"]
         laws += ["M4", "M5", "M6", "M7"] if len(self.cache.mamba_lru) else []
-        return (*laws, *(["R1"] if self.pool is not None else []), *self.audit_pool())
+        laws += ["R1"] if self.pool is not None and self.is_checked else []
+        return (*laws, *self.audit_departed(), *self.audit_pool())

@@ -83,7 +83,9 @@ class OwnPrefixCache(BaseAdapter, ABC):
     ----------
     name, config
         As of `BaseAdapter`. Keys: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``,
-        ``token`` or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens.
+        ``token`` or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``,
+        on where it is left out. Off, the pool is a queue that neither checks nor sorts, and what only its
+        books could refuse is not refused: a tree over it claims no refusals.
 
     Attributes
     ----------
@@ -130,16 +132,23 @@ class OwnPrefixCache(BaseAdapter, ABC):
         kind, page_size = self.config["pool"], self._size("page_size")
         if kind == "none":
             return None
-        # What an insert is to refuse, the pool's books tell it; by default those of a GPU are not asked.
+        # What an insert is to refuse, the pool's books tell it; those of a GPU are asked only on request.
+        # One that checks nothing does not sort either, as in a server.
+        switches: dict[str, Any] = {"need_sort": self.is_checked, "check_ownership": self.is_checked}
         inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
         if kind == "token":
-            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size, check_ownership=True)
+            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size, **switches)
         elif kind == "swa":
-            slots, swa_slots = self._size("slots"), self._size("swa_slots")
-            inner = SWATokenToKVPoolAllocator(slots, swa_slots, self._device, page_size, check_ownership=True)
+            sizes = self._size("slots"), self._size("swa_slots")
+            inner = SWATokenToKVPoolAllocator(*sizes, self._device, page_size, **switches)
         else:
             raise ValueError(f"pool is {kind!r}; it must be none, token or swa")
         return record_around(inner, lambda effect: self.effects.append(effect))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the pool checks who owns what comes back, as it does unless the configuration says no."""
+        return self.config.get("check_ownership") is not False
 
     def _size(self, key: str) -> int:
         value = self.config[key]

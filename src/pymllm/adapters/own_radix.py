@@ -19,7 +19,10 @@ class Radix(OwnTree):
 
     CACHE: ClassVar[type[RadixCache]] = RadixCache
     """Whose object it is; what is a variation of ours names itself here."""
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token", "swa"])
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["none", "token", "swa"]),
+        *pool_configurations([None], ["token"], check_ownership=False),
+    )
 
     def claim(self) -> frozenset[str]:
         """Claim everything; what is about slots only over a pool."""
@@ -45,22 +48,25 @@ class Radix(OwnTree):
         )
 
     def audit(self) -> Sequence[str]:
-        """Walk the tree and the pool, unless the last operation only read."""
+        """Walk the tree, what has left it, and the pool, unless the last operation only read."""
         if not self.is_touched:
             return ()
         check_radix_cache(self.cache)
         if not self.cache.root_node.children:
-            return self.audit_pool()
+            return (*self.audit_departed(), *self.audit_pool())
         laws = ["R5", "R6", "R7", "R8", "R9", "H2"]
-        if self.pool is not None:
+        if self.pool is not None and self.is_checked:
             laws.append("R1")
         if self.cache.supports_swa:
             laws += ["S3", "S4", "S5", "S6"]
             laws += ["S2"] if self.config["pool"] == "swa" else []
-        return (*laws, *self.audit_pool())
+        return (*laws, *self.audit_departed(), *self.audit_pool())
 
 
 class WindowedRadix(Radix):
     """The same with windows of one page, and of more than one in a paged cache."""
 
-    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([4, 6], ["none", "token", "swa"])
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([4, 6], ["none", "token", "swa"]),
+        *pool_configurations([6], ["swa"], check_ownership=False),
+    )

@@ -10,8 +10,9 @@ from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.malformed_prefix import call_malformed
 from pymllm.adapters.own_prefix import OwnPrefixCache
 from pymllm.adapters.tree_view import path_length, view_node, view_tree
+from pymllm.invariants.radix_tree import check_departed
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.operations import Hash, Inspect, Key, Lock, Malformed, Reset, Unlock
+from pymllm.oracle.operations import Hash, Insert, Inspect, Key, Lock, Malformed, Match, Reset, Unlock
 from pymllm.oracle.outcomes import Done, Hashes, Inspected, Locked, NodeView, Result
 
 __all__ = ["OwnTree"]
@@ -29,6 +30,7 @@ class OwnTree(OwnPrefixCache):
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
         self._held: list[tuple[Any, Any]] = []
+        self._kept: dict[int, Any] = {}
         page_size = self._size("page_size")
         self.foreign_node = self.build(page_size).insert(RadixKey([1] * page_size)).last_node
 
@@ -37,20 +39,47 @@ class OwnTree(OwnPrefixCache):
         """Build another cache of the same class."""
 
     def claim(self) -> frozenset[str]:
-        """Claim what every tree of ours can; what is about slots only over a pool."""
+        """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
         claimed = {
             "extra_key",
             "bigrams",
             "hashes",
             "exact_lru",
-            "refusals",
             "faults",
             "callbacks",
             "call_order",
             "inspect",
             "lean_matches",
         }
-        return frozenset(claimed | {"pool"} if self.config["pool"] != "none" else claimed)
+        if self.is_checked:
+            claimed.add("refusals")
+        if self.config["pool"] != "none":
+            claimed.add("pool")
+        return frozenset(claimed)
+
+    def do_match(self, step: int, operation: Match) -> Result:
+        """Match a key, and keep the node for `audit_departed`."""
+        return self._keep_node(step, super().do_match(step, operation))
+
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        """Insert a key, and keep the node for `audit_departed`."""
+        return self._keep_node(step, super().do_insert(step, operation))
+
+    def _keep_node(self, step: int, result: Result) -> Result:
+        node = self.node_of(step)
+        self._kept[id(node)] = node
+        return result
+
+    def audit_departed(self) -> tuple[str, ...]:
+        """Look once at what each node keeps alive that was handed out and has left the tree; the law's id."""
+        left = [node for node in self._kept.values() if not self._is_inside(node)]
+        for node in left:
+            del self._kept[id(node)]
+            check_departed(node)
+        return ("X5",) if left else ()
+
+    def _is_inside(self, node: Any) -> bool:
+        return node is self.cache.root_node or node._owner is self.cache._tree.epoch
 
     def node_length(self, node: Any, key: Key) -> int:
         """Climb from a node to the root."""

@@ -148,6 +148,7 @@ _FAULTY = {
         "HalfHeardFrees": "frees only those pages whose first slot is named",
         "NestedGroups": "accepts a group inside a group",
         "UnsortedClear": "clears by freeing what is held, so that the next pages are not those of a new pool",
+        "ForgottenRing": "clears a queue of pages and forgets its ring, which still has the pages of before",
         "ForgottenHalves": "frees slots and forgets to give their SWA halves back",
         "SharedHalves": "puts one SWA half behind all slots of an allocation",
     },

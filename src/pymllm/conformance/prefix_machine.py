@@ -75,6 +75,25 @@ class PrefixMachine(StateActs):
         for end in range(at + hole, len(key.tokens) // size + 1):
             self.match(Key(key.tokens[: end * size], key.extra_key, key.form))
 
+    @looked_at(needs="can_evict_windows", weight=3, pages=PAGES, turn=PAGES, style=STYLE, at=PAGES, pick=PICK)
+    def insert_up_to_a_hole(self, pages: int, turn: int, style: int, at: int, pick: int) -> None:
+        """Insert up to a page that stays dead: refused whole, and all is the caller's to free (S7)."""
+        if not self._dead_ends():
+            self.punch_hole(pages=pages, turn=turn, style=style, at=at, hole=2)
+        dead = self._dead_ends()
+        # Of two that lie side by side the second could be revived, were the first one not in its window.
+        pairs = [end for end in dead if self.model.parent(end) in dead]
+        size = self.page_size
+        is_pair = bool(pairs) and self.window is not None and self.window > size
+        if dead:
+            path = picked(pairs if is_pair else dead, pick)
+            bound = len(path.tokens) - size * is_pair
+            protected, evicted = (bound, 0) if is_pair and style % 2 else (0, bound)
+            self._insert_fresh(Key(path.tokens, path.space.extra_key), style, protected, evicted)
+
+    def _dead_ends(self) -> list[Path]:
+        return [end for end, page in self.model.pages.items() if not page.alive]
+
     @looked_at(weight=5, pages=PAGES, turn=PAGES, other=PAGES, style=STYLE, evicted=PAGES, keep=(0, 2))
     def request(self, pages: int, turn: int, other: int, style: int, evicted: int, keep: int) -> None:
         """Serve a request as an engine does: match, hold, make room, insert what was computed, hold that."""

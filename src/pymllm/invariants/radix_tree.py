@@ -6,6 +6,7 @@ Nothing here calls what it checks: locks, sizes and victims are counted again fr
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -14,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.errors import InvariantViolation
+from pymllm.mem_cache.base_tree_node import BaseTreeNode
 from pymllm.mem_cache.radix_tree import RadixNode, RadixTree
 from pymllm.mem_cache.token_encoding import BYTES_PER_ID
 from pymllm.mem_cache.victim_order import VictimOrder
 
 __all__ = [
+    "check_departed",
     "check_distinct",
     "check_hashes",
     "check_leaf_order",
@@ -166,6 +169,25 @@ def check_waiting(law: str, nodes: Sequence[NodeT], orders: Sequence[VictimOrder
     waiting = sum(node._order is not None for node in nodes)
     if waiting != sum(map(len, orders)):
         fail(law, f"{waiting} nodes say that they wait, the orders have {sum(map(len, orders))}")
+
+
+# -- nodes that have left ------------------------------------------------------------------------------
+
+
+def check_departed(node: BaseTreeNode) -> None:
+    """Follow all that a node names which has left its tree: no other node is among it (X5).
+
+    Whoever kept it, as the ``last_node`` of a match, would keep that one alive, and what that one names.
+    """
+    seen = {id(node)}
+    pending: list[object] = [node]
+    for at in pending:
+        for named in gc.get_referents(at):
+            if named is not node and isinstance(named, BaseTreeNode):
+                fail("X5", f"node {node.id} has left the tree and keeps node {named.id} alive")
+            if id(named) not in seen and gc.is_tracked(named) and not isinstance(named, type):
+                seen.add(id(named))
+                pending.append(named)
 
 
 # -- hashes and slots ----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class RadixNode(Protocol):
     _length: int  # tokens of the edge
     _depth: int  # tokens from the root to its end
     _holds: int  # holds taken at exactly this node
-    _owner: object | None  # the tree's epoch while in it; the tree itself for a root; None once removed
+    _owner: object | None  # the tree's epoch while in it; its mark of roots for a root; None once removed
     _only_child: Self | None  # its one child, where that never had a sibling; else None
     _order: VictimOrder[Any] | None  # where it waits for its eviction, and its neighbours there
     _older: Any
@@ -136,6 +136,8 @@ class RadixTree(Generic[NodeT]):
         The orders in which its nodes wait; without them, the unlocked leaves by age.
     """
 
+    root: NodeT
+
     def __init__(
         self,
         make_node: Callable[[], NodeT],
@@ -149,6 +151,7 @@ class RadixTree(Generic[NodeT]):
         self.keeps_pages = keeps_pages
         self._make_node = make_node
         self._ids = count(1)
+        self._of_roots = object()
         self.victims: Victims[NodeT] = Victims() if victims is None else victims
         self.start_with(self.prepare_start())
 
@@ -159,15 +162,16 @@ class RadixTree(Generic[NodeT]):
         root._key = RadixKey([])
         root.value = torch.empty(0, dtype=torch.int64, device=self.device)
         root.lock_ref = 1
-        root._owner = self
+        root._owner = self._of_roots  # not the tree itself, which an old root must not keep alive
         return root, type(self.victims)(), object()
 
     def start_with(self, start: tuple[NodeT, Victims[NodeT], object], nodes: Sequence[NodeT] = ()) -> None:
         """Start empty; ``nodes``, which are those of before, are stale, ids go on counting (X3, X7).
 
-        Reads nothing of what it replaces, so that it works after an interrupt anywhere.
+        Looks at nothing of what it replaces, so that it works after an interrupt anywhere.
         """
         root, victims, epoch = start
+        roots = [self.root] if hasattr(self, "root") else []
         self.epoch = epoch  # first: with it every node of before is stale
         self.root = root
         self.victims.become(victims)
@@ -179,6 +183,8 @@ class RadixTree(Generic[NodeT]):
             node._value = node._starts = node.parent = node._owner = node._only_child = None
             node._order = node._older = node._younger = None
             node.children = {}
+        for before in roots:  # whoever kept it, as the match of nothing, keeps none of the nodes below it
+            before.children, before._only_child = {}, None
 
     # -- walking and growing -------------------------------------------------------------------------
 
@@ -402,7 +408,7 @@ class RadixTree(Generic[NodeT]):
             return False
         if not isinstance(node, node_type):
             raise TypeError(f"node is a {type(node).__name__}: give a {node_type.__name__} of this cache")
-        if node._owner is self:
+        if node._owner is self._of_roots:
             return False
         if node._owner is not self.epoch:
             raise StaleNodeError(

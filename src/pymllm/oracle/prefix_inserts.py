@@ -250,6 +250,15 @@ class InsertJudge:
             "an insert brings duplicates": books.has_pool and own < len(cached),
             "an unaligned tail stays the caller's": len(key.tokens) > whole,
             "an insert is refused whole": plan.refused,
+            "an insert is refused whole and what was cached is the caller's": plan.refused
+            and books.has_pool
+            and any(books.ledger.owner(slot) is Owner.CALLER for slot in slots[bounds[0] : plan.prefix_len]),
+            "an insert is refused whole that would have revived a tombstone": plan.refused
+            and any(
+                len(end.tokens) - books.page_size >= max(bounds) and not books.model.locks(end)
+                for end in dead
+                if end not in same
+            ),
             "a tombstone is revived under a hold": plan.moved,
             "an unlocked tombstone is revived": plan.replaced,
             "new pages are born dead": any(not page.alive for page in plan.new.values()),

@@ -174,6 +174,16 @@ _OF_WINDOWS = (
         when=(_RETAINS, _SECONDARY),
     ),
     *make_situations(
+        "prefix",
+        ("an insert is refused whole and what was cached is the caller's", "S7 R4"),
+        when=(_RETAINS, _WINDOW, _POOL),
+    ),
+    *make_situations(
+        "prefix",
+        ("an insert is refused whole that would have revived a tombstone", "S7"),
+        when=(_RETAINS, _EDGES),
+    ),
+    *make_situations(
         "prefix", ("a held window is the last page alone", "S5", "B32"), when=(_RETAINS, _WINDOW, _WHOLE)
     ),
     *make_situations("prefix", ("a held window begins inside a page", "S5", "B32"), when=(_RETAINS, _RAGGED)),

@@ -51,6 +51,7 @@ class SlotJudge(PoolJudge):
     -----
     Which law a wrong order or size breaks depends on what came before it: a failed allocation (X4), a clear
     (X7), a refusal (X1), or else A4 and A2. What left no trace in the order is forgotten at the next merge.
+    So with a page that is not free, after a clear before which some were given rightly.
     """
 
     KIND: ClassVar[str] = "slots"
@@ -66,6 +67,8 @@ class SlotJudge(PoolJudge):
         self.full = PageModel(pages) if self.window is None else self.window.full
         self.pool: PageModel | WindowModel = self.full if self.window is None else self.window
         self._order_law = "A4"
+        self._most_taken = 0  # pages that one allocation took
+        self._is_as_cleared = False  # nothing was given back since a clear
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes that the specification determines, in tokens, by their documented names."""
@@ -105,12 +108,15 @@ class SlotJudge(PoolJudge):
             room = f"{operation.tokens} slots" if wanted <= self.pool.free_count else "no room"
             what = f"alloc({operation.tokens})"
             self.evidence.refuse("A3", what, f"{room}: {self.pool.free_count} pages are free", result)
-        pages = check_pages(self.evidence, self.full, self.page_size, operation.tokens, result.slots)
+        # Where pages were given rightly before a clear, and wrongly after it, the clear has spoilt them.
+        suspect = "X7" if self._is_as_cleared and min(wanted, 2) <= self._most_taken else ""
+        given = operation.tokens, result.slots, suspect
+        pages = check_pages(self.evidence, self.full, self.page_size, *given)
         self._check_order("pages", operation, self.full, pages)
         halves: list[int] = []
         if self.window is not None:
-            swa, given = self.window.swa, (result.slots, result.swa_slots)
-            halves = check_halves(self.evidence, swa, self.page_size, *given)
+            swa, both = self.window.swa, (result.slots, result.swa_slots, suspect)
+            halves = check_halves(self.evidence, swa, self.page_size, *both)
             self._check_order("SWA halves", operation, swa, halves)
         note_alloc(self.evidence, self.pool, wanted)
         if operation.tokens % self.page_size:
@@ -122,6 +128,7 @@ class SlotJudge(PoolJudge):
         else:
             self.window.take(pages, halves)
         self.given.record(step, result.slots)
+        self._most_taken = max(self._most_taken, wanted)
         return "A2"
 
     def _fail_alloc(self) -> str:
@@ -165,6 +172,7 @@ class SlotJudge(PoolJudge):
         self._expect_done(law, lambda: f"free({slots})", outcome)
         note_free(self.evidence, self.pool, self.page_size, self.given, slots)
         self.pool.give(pages)
+        self._is_as_cleared = False
         return law
 
     def _judge_free_swa(self, step: int, operation: FreeSWA, outcome: Outcome) -> str:
@@ -177,6 +185,7 @@ class SlotJudge(PoolJudge):
         self.evidence.meet("halves go before their slots", pages)
         self.evidence.meet("halves go inside a group", pages and self.full.group_open)
         window.give_halves(pages)
+        self._is_as_cleared = False
         return "A7"
 
     def _judge_move_swa(self, step: int, operation: MoveSWA, outcome: Outcome) -> str:
@@ -266,6 +275,7 @@ class SlotJudge(PoolJudge):
         self.evidence.meet("a clear closes a group", self.full.group_open)
         self.pool.clear()
         self._order_law = "X7"
+        self._is_as_cleared = True
         return "X7"
 
     # -- refusals ------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
     (faulty_slots.HalfHeardFrees, (Alloc(2), Free((Span(1, 1, 2),)))),
     (faulty_slots.NestedGroups, (BeginGroup(), BeginGroup())),
     (faulty_slots.UnsortedClear, (Alloc(1), Clear(), Alloc(1))),
+    (faulty_slots.ForgottenRing, (Alloc(3), Free((Span(1, 2, 3),)), Clear(), Alloc(3))),
     (faulty_slots.ForgottenHalves, (Alloc(1), FIRST)),
     (faulty_slots.SharedHalves, (Alloc(2),)),
 ]

@@ -165,7 +165,7 @@ def test_audits_walk_tree_lists_and_pools(config: dict[str, Any]) -> None:
     assert empty < laws <= STRUCTURAL
     assert empty == ({"A1", "A2"} & laws)
     assert laws >= {"M4", "M5", "M6", "M7", "M8", "R9"}
-    assert ("R1" in laws) == bool(adapter.pool)
+    assert ("R1" in laws) == (bool(adapter.pool) and adapter.is_checked)
     adapter.apply(4, Inspect())
     assert adapter.audit() == ()
 

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_prefix import pool_configurations
-from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.errors import ProgramError
+from pymllm.mem_cache.host_queue import HostQueueStore
+from pymllm.mem_cache.slot_store import SlotStore
 from pymllm.oracle.operations import (
     Alloc,
     Evict,
@@ -110,6 +113,18 @@ class TestPool:
         assert len({tuple(config.items()) for config in made}) == 8
         assert {config["page_size"] for config in made} == {1, 4}
         assert all(config["retains"] is False and config["slots"] in (24, 48) for config in made)
+
+    @pytest.mark.parametrize("kind", [Radix, WindowedRadix, Mamba])
+    def test_pools_that_check_nothing_are_played_for_each_page_size(self, kind: type[Any]) -> None:
+        """X7, R5: the queue of free pages and what a cache gives it; no refusals are claimed of it."""
+        found = [config for config in kind.CONFIGURATIONS if "check_ownership" in config]
+        assert {config["page_size"] for config in found} == {1, 4}
+        for config in found:
+            made = kind("made", config)
+            stores = [value for value in vars(made.pool.inner).values() if isinstance(value, SlotStore)]
+            assert {type(store) for store in stores} == {HostQueueStore}
+            assert "refusals" not in made.capabilities
+            assert "refusals" in kind("made", {**config, "check_ownership": True}).capabilities
 
 
 class TestKeys:

@@ -67,7 +67,8 @@ def test_audits_walk_tree_and_pool(kind: type[Radix], config: dict[str, Any]) ->
     laws = set(fill(adapter).audit())
     assert empty < laws <= STRUCTURAL
     assert empty == ({"A1", "A2", "A7"} & laws)
-    assert ({"A1", "A2"} <= laws) == ("R1" in laws) == bool(adapter.pool)
+    assert ({"A1", "A2"} <= laws) == bool(adapter.pool)
+    assert ("R1" in laws) == (bool(adapter.pool) and adapter.is_checked)
     assert ("S4" in laws) == (config["window"] is not None)
     assert ("S2" in laws) == (config["window"] is not None and config["pool"] == "swa")
 

@@ -169,10 +169,10 @@ def test_capabilities_follow_the_configuration(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_store_page_size_order_and_check_is_examined(kind: str) -> None:
-    """Twelve configurations each, all different."""
+    """Sixteen configurations each, all different."""
     keys = ("store", "page_size", "need_sort", "check_ownership")
     seen = [tuple(config[key] for key in keys) for config in KINDS[kind].CONFIGURATIONS]
-    assert len(seen) == len(set(seen)) == 12
+    assert len(seen) == len(set(seen)) == 16
 
 
 @pytest.mark.parametrize("store", ["host", "device"])

@@ -9,7 +9,20 @@ import pytest
 from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_radix import Radix
 from pymllm.adapters.own_tree import OwnTree
-from pymllm.oracle.operations import Hash, Insert, Inspect, Key, Lock, Malformed, Match, Reset, Span, Unlock
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.operations import (
+    Evict,
+    Hash,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Malformed,
+    Match,
+    Reset,
+    Span,
+    Unlock,
+)
 from pymllm.oracle.outcomes import Done, Hashes, Inspected, Locked, Unsupported
 
 CONFIG = {"page_size": 2, "window": None, "pool": "none", "slots": 8, "swa_slots": 8, "track_slots": 3}
@@ -84,3 +97,21 @@ def test_an_adapter_that_builds_no_other_tree_cannot_be_made() -> None:
     unfinished = type("Unfinished", (OwnTree,), {"make_cache": Radix.make_cache})
     with pytest.raises(TypeError, match=r"abstract method '?build"):
         unfinished("tree", CONFIG)
+
+
+@each_tree
+def test_a_node_that_left_is_looked_at_once(kind: type[OwnTree]) -> None:
+    """X5: what was handed out and evicted names no other node; roots of before a reset neither."""
+    made = fill(kind)
+    made.apply(2, Match(Key((9, 9))))
+    assert "X5" not in made.audit()
+    node, other = made.node_of(1), made.foreign_node
+    made.apply(3, Evict(100))
+    node._older = other
+    with pytest.raises(
+        InvariantViolation, match=rf"X5: node {node.id} has left the tree and keeps node \d+ alive"
+    ):
+        made.audit()
+    assert "X5" not in made.audit()
+    made.apply(4, Reset())
+    assert "X5" in made.audit()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import weakref
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +15,8 @@ import torch
 from pymllm.adapters.tree_view import view_tree
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_token_ids
+from pymllm.mem_cache.base_tree_node import BaseTreeNode
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.radix_tree import namespace_prior
 from pymllm.oracle.page_hashes import hash_pages
@@ -297,3 +303,58 @@ class TestHashes:
         chain = hash_pages(Path(Space(), (0,) * 8), 1)
         assert tuple(cache.compute_node_hash(node)) == chain[5:]
         assert all(one != two for one, two in pairwise(chain))
+
+
+CACHES: dict[str, Callable[[], Any]] = {
+    "plain": RadixCache,
+    "window": lambda: RadixCache(1, 4),
+    "mamba": MambaRadixCache,
+}
+
+
+@pytest.mark.parametrize("shape", ["chain", "flat"])
+@pytest.mark.parametrize("way", ["evict", "hold and evict", "reset"])
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_kept_node_keeps_no_other_alive(kind: str, way: str, shape: str) -> None:
+    """X5: of 1,000 nodes that left there is the one that somebody kept, and the root of before the reset."""
+    tokens = range(1000)
+    gc.collect()
+    gc.disable()
+    try:
+        known = {id(found) for found in gc.get_objects() if issubclass(type(found), BaseTreeNode)}
+        cache, kept = CACHES[kind](), []
+        for token in tokens:
+            key = list(tokens[: token + 1]) if shape == "chain" else [token]
+            state = {} if kind != "mamba" or token % 2 else {"mamba_value": torch.tensor([token + 1])}
+            node = cache.insert(RadixKey(key), **state).last_node
+            kept = kept or [node]
+            if way == "hold and evict" and not token % 3:
+                token_of_hold = cache.inc_lock_ref(node)
+                cache.dec_lock_ref(node, swa_boundary_id=token_of_hold)
+        del node
+        if way == "reset":
+            kept.append(cache.root_node)
+            cache.reset()
+        while cache.total_size():
+            cache.evict(1, 1)
+        now = [found for found in gc.get_objects() if issubclass(type(found), BaseTreeNode)]
+        lists = [cache.full_lru, cache.mamba_lru] if kind == "mamba" else []
+        own = [cache.root_node, *(end for order in lists for end in (order.head, order.tail))]
+        known |= {id(node) for node in own}
+        left = [found for found in now if id(found) not in known]
+        del now
+    finally:
+        gc.enable()
+    assert {id(node) for node in left} == {id(node) for node in kept}
+
+
+def test_an_old_root_keeps_no_cache_alive() -> None:
+    """X5, X7: what a match of nothing handed out is a root without a tree."""
+    cache = RadixCache()
+    cache.insert(RadixKey([1]))
+    root, tree = cache.match_prefix(RadixKey([2])).last_node, weakref.ref(cache._tree)
+    cache.reset()
+    cache.dec_lock_ref(root)
+    del cache
+    gc.collect()
+    assert (tree(), root.children, root._only_child) == (None, {}, None)

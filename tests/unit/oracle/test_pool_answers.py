@@ -42,3 +42,19 @@ def test_other_halves_are_refused(pool: PageModel, halves: tuple[int, ...]) -> N
     """A7: each page has a free one behind it."""
     with pytest.raises(InvariantViolation, match="A7"):
         check_halves(Evidence(), pool, 2, (2, 3), halves)
+
+
+@pytest.mark.parametrize("slots", [(4, 5), (2, 3, 2, 3)])
+def test_what_is_suspect_is_named_for_pages_that_are_not_free(
+    pool: PageModel, slots: tuple[int, ...]
+) -> None:
+    """X7: a clear may have spoilt what is held or given twice; nothing else is blamed on it."""
+    for check in (
+        lambda given: check_pages(Evidence(), pool, 2, len(given), given, "X7"),
+        lambda given: check_halves(Evidence(), pool, 2, given, given, "X7"),
+    ):
+        with pytest.raises(InvariantViolation, match="X7: "):
+            check(slots)
+        assert check((2, 3)) == [1]
+    with pytest.raises(InvariantViolation, match="A3"):
+        check_pages(Evidence(), pool, 2, 2, (3, 2), "X7")

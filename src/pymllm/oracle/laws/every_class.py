@@ -251,7 +251,9 @@ LAWS = (
 
         What a node keeps keeps no more than itself alive. `kept_bytes` of a shown node must be 8 for each of
         its tokens: its slots are int64, and no view of something longer. After a split that is so of both
-        halves, whichever of them is evicted first.
+        halves, whichever of them is evicted first. A node that has left, or the root of before a reset, keeps
+        no other node and no tree alive, whoever kept it: who holds on to what a match returned must not
+        hold on to all that was evicted since. (No outcome shows that; a walk from inside does.)
 
         A program that is asked by lines of JSON can share no memory with its caller, so the first part
         is true of it by nature. It is judged by `kept_bytes` alone; who leaves that out leaves X5 unknown.

@@ -144,11 +144,12 @@ LAWS = (
         | `1 2 3 4 5` | `1 2` | 2 | `[[2, 4]]` | 4 |
         | `1 2 3 4` | `1 2 3 4 5 6` | 4 | none | 4 |
 
-        An insert of no whole page does nothing at all, but what is to be refused (S7) is refused first. What is passed belongs to the caller again when the
-        call returns: the cache keeps no view of its key or slots (X5).
+        An insert of no whole page does nothing at all, but what is to be refused (S7) is refused first.
+        What is passed belongs to the caller again when the call returns: the cache keeps no view of its
+        key or slots (X5).
 
-        A cache that keeps nothing (`retains` is false) answers 0 and adopts nothing, whatever it is given; its
-        `node_len` is not looked at. It claims at most `pool`, `extra_key`, `bigrams` and `engine`.
+        A cache that keeps nothing (`retains` is false) answers 0 and adopts nothing, whatever it is given;
+        its `node_len` is not looked at. It claims at most `pool`, `extra_key`, `bigrams` and `engine`.
 
         Why
         ---
