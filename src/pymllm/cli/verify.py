@@ -63,13 +63,15 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
     "--examples",
     type=Whole(1, 10_000_000),
     metavar="N",
-    show_default="as many as the profile has time for",
+    show_default="as many as the profile promises",
     help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "
     "unknown: with 1 that is most laws; what breaks seldom needs hundreds.",
 )
 @jobs_option
 @timeout_option
-@click.option("--strict", is_flag=True, help="Fail where a situation was never reached, too.")
+@click.option(
+    "--strict", is_flag=True, help="Fail where a situation was never reached or a search was cut short, too."
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -186,11 +188,15 @@ def _stdout_is_terminal() -> bool:
 
 def _complain_of(report: VerifyReport) -> None:
     """Say in one line beside a JSON document what its reader has to look for."""
+    from pymllm.cli.verify_table import cut_short
+
     for adapter in report.adapters:
         for finding in adapter.findings:
             complain(f"{finding.law} is violated by {adapter.name}: {finding.violation.message}")
         for problem in adapter.problems:
             complain(f"{adapter.name} could not be examined to the end: {problem.message}")
+    if report.is_cut_short:
+        complain(cut_short(report).removeprefix("; "))
     for row in report.situations if report.is_strict else ():
         if row.unmet:
             complain(f"{row.machine} never reached: {row.name} ({', '.join(row.unmet)})")
