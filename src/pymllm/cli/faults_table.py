@@ -51,7 +51,7 @@ def make_text(report: FaultsReport, width: int | None = None) -> str:
     """
     table = Table(box=None, pad_edge=False)
     columns = ["id", "fault", "caught", "law", "by the", "operations", "seconds"]
-    columns += ["program"] if any(result.program is not None for result in report.results) else []
+    columns += ["program"] if report.plan.shrinks else []
     for name in columns:
         table.add_column(name, justify="right" if name in ("operations", "seconds", "program") else "left")
     for result in sorted(report.results, key=lambda result: result.is_caught):

@@ -210,8 +210,9 @@ def _look_for_faults(
     with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
         plan, _ = replace(options, output=Path(folder)).settle()
     hunter = partial(hunt_by_soak, plan)
+    # A campaign makes small what it finds, by limits of its own; above 0 the table has a column for it.
     return look_and_tell(
-        chosen, HuntPlan((plan.seed,)), options.jobs, progress, as_json, store, hunter=hunter
+        chosen, HuntPlan((plan.seed,), shrinks=1), options.jobs, progress, as_json, store, hunter=hunter
     )
 
 

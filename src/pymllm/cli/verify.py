@@ -194,7 +194,13 @@ def _look_for_faults(
     plan = settle(options)
     hunter = partial(hunt_by_verify, plan)
     return look_and_tell(
-        chosen, HuntPlan((plan.seed,)), options.jobs, progress, as_json, store, hunter=hunter
+        chosen,
+        HuntPlan((plan.seed,), shrinks=plan.profile.shrinks),
+        options.jobs,
+        progress,
+        as_json,
+        store,
+        hunter=hunter,
     )
 
 
