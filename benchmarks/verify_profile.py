@@ -135,7 +135,7 @@ def _part_of(file: str) -> str | None:
 def profile(adapter: str, examples: int, seed: int = 0) -> Profile:
     """Verify an adapter in this process, with so many programs for each machine and configuration."""
     sampler = Sampler()
-    plan = VerifyPlan((find_adapter(adapter),), (), CI, seed, examples, jobs=0)
+    plan = VerifyPlan((find_adapter(adapter),), (), CI, seed, examples, jobs=0)  # in this process
     start = time.process_time()
     with sampler.sampling():
         report = verify(plan)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.planting import Edit
+from stranger_cache import PageCache
+
+from pymllm.adapters.cabinet.fault import ANY, Fault
+from pymllm.adapters.cabinet.planting import Edit, Replace
 
 _ADAPTER = ("stranger_adapter:StrangerCache",)
+
+
+def forget_all(self: PageCache, count: int) -> list[int]:
+    """Evict, and lose the slots."""
+    self.pages.clear()
+    return []
+
 
 TABLE = (
     Fault(
@@ -28,5 +37,19 @@ TABLE = (
         ("R8",),
         _ADAPTER,
         (Edit("stranger_cache:PageCache.match", "self.pages[prefix] = self.pages.pop(prefix)", "pass"),),
+    ),
+    Fault(
+        "clumsy-eviction",
+        "loses what it evicts",
+        ANY,  # some law must notice; which one, we cannot tell
+        _ADAPTER,
+        (Replace("stranger_cache:PageCache.evict", forget_all),),
+    ),
+    Fault(
+        "sticky-holds",
+        "counts a hold twice, and its release once",
+        ("R6", "R5"),
+        _ADAPTER,
+        (Replace("stranger_cache:PageCache.hold(by)", 2, was=1),),
     ),
 )

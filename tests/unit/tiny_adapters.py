@@ -165,7 +165,8 @@ class Breaks(TinyRows):
     """Is broken itself, once it has two rows to count."""
 
     def sizes(self) -> dict[str, int]:
-        return {**super().sizes(), "free_count": 1 // (len(self.free) != 1)}
+        sizes = super().sizes()
+        return {**sizes, "size": sizes["size"] // (len(self.free) != 1)}
 
 
 class Dies(TinyRows):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.planting import Edit
+from pymllm.adapters.cabinet.fault import ANY, Fault
+from pymllm.adapters.cabinet.planting import Edit, Replace
 
 _FREE = "tiny_adapters:TinyRows.do_free_row"
 _ZEROES = "self.rows[row] = [0] * self.context"
@@ -23,7 +23,20 @@ ENDLESS = Fault(
 )
 BROKEN = Fault("broken", "breaks down", ("P2",), ("tiny_adapters:LacksSetting",))
 
+WHOLE = Fault(
+    "whole",
+    "frees nothing",
+    ANY,
+    ("tiny_adapters:TinyRows",),
+    (
+        Replace(
+            "tiny_adapters:TinyRows.do_free_row", "def do_free_row(self, step, operation):\n    return Done()"
+        ),
+    ),
+)
 TABLE = (DIRTY, KEEPING)
+BY_ANY = (WHOLE,)
+TROUBLE = (STALE, BROKEN)
 TWICE = (DIRTY, DIRTY)
 STRANGE = (DIRTY, "dirty")
 EMPTY = ()

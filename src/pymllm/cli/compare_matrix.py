@@ -18,6 +18,7 @@ from pymllm.cli.program import escaped
 from pymllm.cli.verify_document import make_document as make_verify_document
 from pymllm.cli.verify_document import verify_schema
 from pymllm.cli.verify_files import SavedFiles
+from pymllm.cli.verify_table import cut_short
 from pymllm.cli.violation_text import again_lines, explain, problem_lines
 from pymllm.conformance.results import AdapterResult, LawResult, VerifyReport
 from pymllm.oracle.laws import Law, find_law
@@ -179,5 +180,6 @@ def _sum_up(report: VerifyReport) -> str:
     order = (Verdict.UNKNOWN, Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_CLAIMED)
     cells = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in order)
     machines = [machine for adapter in report.adapters for machine in adapter.machines]
-    programs, steps = sum(it.programs for it in machines), sum(it.steps for it in machines)
-    return f"cells: {cells}; {programs:,} programs, {steps:,} steps, {report.seconds:.1f} s"
+    steps = sum(it.steps for it in machines)
+    played = f"{report.programs:,} programs, {steps:,} steps, {report.seconds:.1f} s"
+    return f"cells: {cells}; {played}{cut_short(report)}"

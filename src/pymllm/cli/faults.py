@@ -8,8 +8,9 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,29 +25,46 @@ from pymllm.cli.run_store import (
 )
 from pymllm.cli.values import SEED
 from pymllm.errors import UsageError
-from pymllm.text_file import write_text_file
+from pymllm.text_file import cut, write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
-    from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
     from pymllm.conformance.kept_results import KeptResults
 
-__all__ = ["faults_command"]
+__all__ = [
+    "cabinet_option",
+    "choose_faults",
+    "faults_command",
+    "look_and_tell",
+    "planted_option",
+    "refuse_beside_faults",
+]
 
 _FULL_SEEDS = 5
 _SHRINKS = 300
 
 
+def cabinet_option(help: str) -> Callable[[Any], Any]:
+    """Return the option that names somebody's faults."""
+    return click.option("--cabinet", "cabinets", metavar="MODULE:TABLE", multiple=True, help=help)
+
+
+planted_option = click.option(
+    "--fault",
+    "faults",
+    metavar="ID",
+    multiple=True,
+    help="Only this fault of --cabinet, or of this package; may be repeated.",
+)
+
+
 @click.command("faults", short_help="Plant known faults and see each one caught.")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option(
-    "--cabinet",
-    "cabinets",
-    metavar="MODULE:TABLE",
-    multiple=True,
-    show_default="the faults of this package",
-    help="Somebody's faults, a sequence of Fault; may be repeated. Without an ID only these are planted.",
+@cabinet_option(
+    "Somebody's faults, a sequence of Fault; may be repeated. Without an ID only these are planted. "
+    "By default there are those of this package."
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
 @click.option(
@@ -103,21 +121,35 @@ def faults_command(
     refuse_unwritable_store(store)
     require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
-    chosen = _choose(ids, cabinets)
+    chosen = choose_faults(ids, cabinets)
     if only_list:
         say("\n".join(_lines(chosen)))
         return 0
+    kept = None if keep is None else _open(keep)
+    return look_and_tell(chosen, _plan(full, seed), jobs, progress, as_json, store, page, kept)
+
+
+def look_and_tell(
+    chosen: Sequence[Fault],
+    plan: HuntPlan,
+    jobs: int | None,
+    progress: str,
+    as_json: bool,
+    store: Path | None,
+    page: Path | None = None,
+    kept: KeptResults | None = None,
+    hunter: Callable[[HuntTask], FaultResult] | None = None,
+) -> int:
+    """Look for faults, and say what became of them; the exit status."""
+    from pymllm.cli.faults_document import make_document
+    from pymllm.cli.faults_table import make_page, make_text
     from pymllm.cli.progress import progress_bar
     from pymllm.conformance.faults_run import look_for_faults
 
     def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
         return progress_bar(progress, label, total, unit="")
 
-    kept = None if keep is None else _open(keep)
-    report = look_for_faults(chosen, _plan(full, seed), count_processes(jobs), show, kept)
-    from pymllm.cli.faults_document import make_document
-    from pymllm.cli.faults_table import make_page, make_text
-
+    report = look_for_faults(chosen, plan, count_processes(jobs), show, kept, hunter)
     if page is not None and report.interruption is None:
         write_text_file(page, make_page(report))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -129,6 +161,15 @@ def faults_command(
     return report.exit_status
 
 
+def refuse_beside_faults(options: Mapping[str, object]) -> None:
+    """Refuse options of a command that mean nothing while faults are looked for."""
+    for name, value in options.items():
+        if value:
+            raise click.UsageError(
+                f"{name}: with --cabinet or --fault only faults are told of; leave it away."
+            )
+
+
 def _refuse_beside_list(options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value:
@@ -137,7 +178,16 @@ def _refuse_beside_list(options: Mapping[str, object]) -> None:
             )
 
 
-def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:
+def choose_faults(
+    ids: Sequence[str], cabinets: Sequence[str], adapters: Sequence[str] = ()
+) -> tuple[Fault, ...]:
+    """Return the faults that the options name, of these adapters only where any are named.
+
+    Raises
+    ------
+    click.UsageError
+        There is no such table or fault, or none of them is about any of the adapters.
+    """
     from pymllm.adapters.cabinet.table import find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
@@ -145,9 +195,23 @@ def _choose(ids: Sequence[str], cabinets: Sequence[str]) -> tuple[Fault, ...]:
     try:
         others = [_load(place) for place in cabinets]
         cabinet = join_cabinets([own_cabinet(), *others] if ids or not cabinets else others)
-        return find_faults(ids, cabinet)
+        chosen = find_faults(ids, cabinet)
     except UsageError as error:
         raise click.UsageError(f"{error}.") from error
+    if not adapters:
+        return chosen
+    named = set(adapters)
+    own = [
+        replace(fault, adapters=tuple(name for name in fault.adapters if name in named))
+        for fault in chosen
+        if named.intersection(fault.adapters)
+    ]
+    if not own:
+        raise click.UsageError(
+            f"none of {len(chosen)} faults is about {', '.join(map(cut, adapters))}; "
+            f"they are about {', '.join(dict.fromkeys(name for it in chosen for name in it.adapters))}."
+        )
+    return tuple(own)
 
 
 def _load(place: str) -> tuple[Fault, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymllm.adapters.cabinet.fault import SEARCHERS
+from pymllm.conformance.command_hunts import CAMPAIGN, VERIFICATION
 from pymllm.conformance.detection import Detection, FaultResult
 from pymllm.conformance.faults_run import FaultsReport
 from pymllm.oracle.history import Config
@@ -116,5 +117,5 @@ def faults_schema() -> dict[str, Any]:
     found["properties"]["schema"] = {"const": SCHEMA}
     found["properties"]["version"] = {"const": VERSION}
     row = found["properties"]["faults"]["items"]["properties"]["detections"]["items"]
-    row["properties"]["searcher"] = {"enum": list(SEARCHERS)}
+    row["properties"]["searcher"] = {"enum": [*SEARCHERS, VERIFICATION, CAMPAIGN]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "pymllm faults", **found}

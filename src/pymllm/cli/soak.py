@@ -8,12 +8,22 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pymllm.cli.command_option import command_option, names_of
+from pymllm.cli.faults import (
+    cabinet_option,
+    choose_faults,
+    look_and_tell,
+    planted_option,
+    refuse_beside_faults,
+)
 from pymllm.cli.file_adapter import is_of_registry
 from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
@@ -28,6 +38,7 @@ from pymllm.cli.soak_plan import AUDIT, LEDGER, SoakOptions
 from pymllm.cli.values import CONFIG, SEED, Amount, Whole
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
+from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.conformance.soak.campaign import SoakReport
@@ -116,6 +127,11 @@ _page_option = click.option(
     metavar="FOLDER",
     help="Go on with a campaign behind its last run; name a module or command of it with --adapter again.",
 )
+@cabinet_option(
+    "Plant each fault of this table, and see whether a campaign catches it; may be repeated. Each gets its "
+    "own --minutes or --operations."
+)
+@planted_option
 @json_option
 @store_option
 @_page_option
@@ -130,6 +146,8 @@ def soak_command(
     page: Path | None,
     progress: str,
     commands: tuple[str, ...],
+    cabinets: tuple[str, ...],
+    faults: tuple[str, ...],
     **options: Any,
 ) -> int | None:
     """Play long campaigns from seeds: pools that fill, age and drain for hours, every operation judged.
@@ -141,6 +159,9 @@ def soak_command(
     Ends with 0 where nothing was found, with 1 where a law is broken, with 2 for bad input, and with 3 where
     an adapter could not be asked, or no run ended. After Ctrl-C or SIGTERM it tells what is known by then and
     ends with 130 or 143. docs/soak.md explains table, ledger and document.
+
+    With --cabinet or --fault it plants one fault after the other, and plays a campaign on its adapters until
+    a run fails; no ledger is kept. Ends with 0 where each was caught by a law of its list, else with 1.
     """
     if context.invoked_subcommand is not None:
         return None
@@ -149,6 +170,17 @@ def soak_command(
     plan.check()
     _refuse_page(page)
     refuse_unwritable_store(store)
+    if cabinets or faults:
+        refuse_beside_faults(
+            {
+                "--page": page,
+                "--strict": strict,
+                "--output": plan.output,
+                "--resume": plan.resume,
+                "--run": plan.run is not None,
+            }
+        )
+        return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     report = _play(plan, progress)
@@ -158,6 +190,30 @@ def soak_command(
         complain(f"go on with: {_resuming(report)}")
         raise report.interruption
     return report.verdict(strict=strict).exit_status
+
+
+def _look_for_faults(
+    options: SoakOptions,
+    cabinets: Sequence[str],
+    faults: Sequence[str],
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+) -> int:
+    """Play a campaign with one fault after the other in place."""
+    require_torch("pymllm soak --cabinet")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    chosen = choose_faults(faults, cabinets, options.adapters)
+    from pymllm.conformance.command_hunts import hunt_by_soak
+    from pymllm.conformance.detection import HuntPlan
+
+    with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
+        plan, _ = replace(options, output=Path(folder)).settle()
+    hunter = partial(hunt_by_soak, plan)
+    # A campaign makes small what it finds, by limits of its own; above 0 the table has a column for it.
+    return look_and_tell(
+        chosen, HuntPlan((plan.seed,), shrinks=1), options.jobs, progress, as_json, store, hunter=hunter
+    )
 
 
 def _refuse_page(page: Path | None) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,13 @@ from click.core import ParameterSource
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.cli.command_option import command_option, names_of
+from pymllm.cli.faults import (
+    cabinet_option,
+    choose_faults,
+    look_and_tell,
+    planted_option,
+    refuse_beside_faults,
+)
 from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
 from pymllm.cli.program import complain, say
 from pymllm.cli.run_store import (
@@ -26,6 +35,7 @@ from pymllm.cli.run_store import (
 from pymllm.cli.values import SEED, Whole
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions
 from pymllm.text_file import write_text_file
+from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
     from pymllm.cli.verify_files import SavedFiles
@@ -63,13 +73,15 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
     "--examples",
     type=Whole(1, 10_000_000),
     metavar="N",
-    show_default="as many as the profile has time for",
+    show_default="as many as the profile promises",
     help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "
     "unknown: with 1 that is most laws; what breaks seldom needs hundreds.",
 )
 @jobs_option
 @timeout_option
-@click.option("--strict", is_flag=True, help="Fail where a situation was never reached, too.")
+@click.option(
+    "--strict", is_flag=True, help="Fail where a situation was never reached or a search was cut short, too."
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -91,6 +103,10 @@ __all__ = ["refuse_unwritable_folder", "verify_command"]
     is_flag=True,
     help="Only talk with each --command for a moment, and tell what is wrong with its answers.",
 )
+@cabinet_option(
+    "Plant each fault of this table, and see whether this very search catches it; may be repeated."
+)
+@planted_option
 @click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
 @progress_option
 def verify_command(
@@ -102,6 +118,8 @@ def verify_command(
     progress: str,
     commands: tuple[str, ...],
     check_protocol: bool,
+    cabinets: tuple[str, ...],
+    faults: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Search implementations for programs that break a law.
@@ -115,12 +133,21 @@ def verify_command(
     could not be examined. With --strict, situations that no program reached are looked for once more, and
     it ends with 1 where one of them still was not. After Ctrl-C or SIGTERM it tells what is known by then
     and ends with 130 or 143. docs/verify.md explains table and document.
+
+    With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
+    Ends with 0 where every fault was caught by a law of its list, else with 1.
     """
     options["adapters"] = names_of(options["adapters"], commands)
     plan = VerifyOptions(**options)
     plan.check()
     if check_protocol:
         return _check_protocols(plan, output, as_json, junit is not None or store is not None)
+    if cabinets or faults:
+        is_moved = click.get_current_context().get_parameter_source("output") is not ParameterSource.DEFAULT
+        refuse_beside_faults(
+            {"--output": is_moved, "--junit": junit, "--strict": plan.strict, "--verbose": verbose}
+        )
+        return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
     refuse_missing_folder("--junit", junit)
     refuse_unwritable_store(store)
     refuse_unwritable_folder(output)
@@ -145,6 +172,36 @@ def verify_command(
     if report.interruption is not None:
         raise report.interruption
     return report.exit_status
+
+
+def _look_for_faults(
+    options: VerifyOptions,
+    cabinets: Sequence[str],
+    faults: Sequence[str],
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+) -> int:
+    """Verify with one fault after the other in place."""
+    require_torch("pymllm verify --cabinet")
+    refuse_unwritable_store(store)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    chosen = choose_faults(faults, cabinets, options.adapters)
+    from pymllm.cli.verify_run import settle
+    from pymllm.conformance.command_hunts import hunt_by_verify
+    from pymllm.conformance.detection import HuntPlan
+
+    plan = settle(options)
+    hunter = partial(hunt_by_verify, plan)
+    return look_and_tell(
+        chosen,
+        HuntPlan((plan.seed,), shrinks=plan.profile.shrinks),
+        options.jobs,
+        progress,
+        as_json,
+        store,
+        hunter=hunter,
+    )
 
 
 def _check_protocols(plan: VerifyOptions, output: Path, as_json: bool, is_more_asked: bool) -> int:
@@ -186,11 +243,15 @@ def _stdout_is_terminal() -> bool:
 
 def _complain_of(report: VerifyReport) -> None:
     """Say in one line beside a JSON document what its reader has to look for."""
+    from pymllm.cli.verify_table import cut_short
+
     for adapter in report.adapters:
         for finding in adapter.findings:
             complain(f"{finding.law} is violated by {adapter.name}: {finding.violation.message}")
         for problem in adapter.problems:
             complain(f"{adapter.name} could not be examined to the end: {problem.message}")
+    if report.is_cut_short:
+        complain(cut_short(report).removeprefix("; "))
     for row in report.situations if report.is_strict else ():
         if row.unmet:
             complain(f"{row.machine} never reached: {row.name} ({', '.join(row.unmet)})")

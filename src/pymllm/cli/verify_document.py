@@ -47,7 +47,8 @@ class InvariantRow:
 class MachineRow:
     """What a machine did over all configurations of an adapter.
 
-    Situations by how often they were met; unmet are those that it should have met and never did.
+    Situations by how often they were met; unmet are those that it should have met and never did. Fewer
+    programs than promised were played where a search took much too long and was cut short.
     """
 
     name: str
@@ -58,6 +59,7 @@ class MachineRow:
     steps_per_second: float
     situations: dict[str, int]
     unmet: tuple[str, ...]
+    promised: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class Document:
     invariants: tuple[InvariantRow, ...]
     situations: tuple[SituationRow, ...]
     adapters: tuple[AdapterRow, ...]
+    programs: int
+    promised: int
 
 
 def make_document(report: VerifyReport, files: SavedFiles) -> dict[str, Any]:
@@ -170,6 +174,8 @@ def make_document(report: VerifyReport, files: SavedFiles) -> dict[str, Any]:
         tuple(InvariantRow(it.name, it.laws, it.verdict.value) for it in report.invariants),
         tuple(SituationRow(it.name, it.machine, it.times, it.unmet) for it in report.situations),
         tuple(_adapter_row(adapter, files) for adapter in report.adapters),
+        report.programs,
+        report.promised,
     )
     plain: dict[str, Any] = encode(document)
     return plain
@@ -190,6 +196,7 @@ def _machine_row(machine: MachineResult) -> MachineRow:
         round(machine.steps_per_second, 1),
         machine.reached,
         machine.unmet,
+        machine.promised,
     )
 
 

@@ -24,7 +24,7 @@ from pymllm.conformance.results import (
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict
 
-__all__ = ["make_text", "sum_up"]
+__all__ = ["cut_short", "make_text", "sum_up"]
 
 _WORDS = {
     Verdict.UNKNOWN: "UNKNOWN",
@@ -109,8 +109,18 @@ def sum_up(report: VerifyReport) -> str:
         )
     )
     machines = [machine for adapter in report.adapters for machine in adapter.machines]
-    programs, steps = sum(it.programs for it in machines), sum(it.steps for it in machines)
-    return f"{spelled}; {programs:,} programs, {steps:,} steps, {report.seconds:.1f} s"
+    steps = sum(it.steps for it in machines)
+    played = f"{spelled}; {report.programs:,} programs, {steps:,} steps, {report.seconds:.1f} s"
+    return played + cut_short(report)
+
+
+def cut_short(report: VerifyReport) -> str:
+    """Say how much less was played than promised, if it was."""
+    if not report.is_cut_short:
+        return ""
+    failed = "failed by --strict: " if report.is_strict else ""
+    played = f"played {report.programs:,} of {report.promised:,} promised programs"
+    return f"; {failed}CUT SHORT: time was up, {played}"
 
 
 def _heading(report: VerifyReport) -> str:
@@ -203,7 +213,7 @@ def _machine_table(report: VerifyReport) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for column in ("adapter", "machine"):
         table.add_column(column, header_style="")
-    for column in ("configurations", "programs", "steps", "time", "steps/s", "situations"):
+    for column in ("configurations", "programs", "promised", "steps", "time", "steps/s", "situations"):
         table.add_column(column, justify="right", header_style="")
     for adapter in report.adapters:
         for machine in adapter.machines:
@@ -212,6 +222,7 @@ def _machine_table(report: VerifyReport) -> Table:
                 machine.name,
                 f"{machine.configurations:,}",
                 f"{machine.programs:,}",
+                f"{machine.promised:,}",
                 f"{machine.steps:,}",
                 f"{machine.seconds:.1f} s",
                 f"{machine.steps_per_second:,.0f}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.fault import ANY, Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.deadline import TookTooLong, deadline
@@ -122,7 +122,8 @@ class FaultResult:
     @property
     def unlisted(self) -> tuple[str, ...]:
         """Laws that caught it and are not in its list."""
-        return tuple(dict.fromkeys(it.law for it in self.detections if it.law not in self.fault.laws))
+        laws = (it.law for it in self.detections if not self.fault.may_be_caught_by(it.law))
+        return tuple(dict.fromkeys(laws))
 
     @property
     def laws(self) -> tuple[str, ...]:
@@ -243,10 +244,11 @@ def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:
     """Shrink what was found, and let Hypothesis look for something small by itself; the smallest's length."""
-    lengths = [len(shrink(caught.found, seconds=None, plays=shrinks, laws=fault.laws).history)]
+    laws = None if fault.laws == ANY else fault.laws
+    lengths = [len(shrink(caught.found, seconds=None, plays=shrinks, laws=laws).history)]
     again = make_machine(
         caught.machine.__bases__[0], caught.adapter, caught.config, seed=seed, audit=caught.is_inside
     )
     result = search(again, SearchPlan(seed, _SHRUNK_ACTS, _SHRUNK_EXAMPLES, 0.0, shrinks))
-    lengths += [len(finding.history) for finding in result.found if finding.law in fault.laws]
+    lengths += [len(finding.history) for finding in result.found if fault.may_be_caught_by(finding.law)]
     return min(lengths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -63,6 +63,7 @@ def look_for_faults(
     jobs: int,
     progress: Progress | None = None,
     kept: KeptResults | None = None,
+    hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> FaultsReport:
     """Put each fault in place and look for it.
 
@@ -78,6 +79,8 @@ def look_for_faults(
         As of `pymllm.conformance.runner.Progress`.
     kept : KeptResults, optional
         What it has is not looked for again; what is found is kept there at once.
+    hunter : callable, optional
+        Looks for a fault in a process beside this one; `hunt` by default.
 
     Returns
     -------
@@ -95,9 +98,10 @@ def look_for_faults(
     known = {task.fault.id: kept.find(task) for task in tasks} if kept is not None else {}
     found = {id: result for id, result in known.items() if result is not None}
     before = len(found)
+    left = [task for task in tasks if task.fault.id not in found]
     with Workers(jobs) as workers, show("faults", len(tasks)) as done:
         try:
-            for task, answer in workers.stream(hunt, [task for task in tasks if task.fault.id not in found]):
+            for task, answer in workers.stream(hunter or hunt, left):
                 found[task.fault.id] = _result_of(task.fault, answer)
                 if kept is not None and not isinstance(answer, Lost):
                     kept.keep(task, answer)

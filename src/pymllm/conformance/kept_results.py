@@ -81,7 +81,7 @@ class KeptResults:
             file.write(json.dumps(encode(line)) + "\n")
 
     def _key_of(self, task: HuntTask) -> str:
-        edited = digest_modules([edit.target.partition(":")[0] for edit in task.fault.edits])
+        edited = digest_modules([module for edit in task.fault.edits for module in edit.modules])
         sources = [edited, *map(digest_adapter, task.fault.adapters)]
         return hashlib.sha256(f"{self._version} {sources} {task!r}".encode()).hexdigest()
 

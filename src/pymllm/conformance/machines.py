@@ -30,11 +30,16 @@ class MachineEntry:
         Share of the time for one configuration, beside the other machines.
     needs : frozenset of str
         Capabilities without which it cannot run.
+    pace, driven_pace : float
+        Programs of Hypothesis, and driven ones, in a second of a quiet core, on our own classes: so many are
+        promised for a second of a profile.
     """
 
     place: str
     weight: float
     needs: frozenset[str] = frozenset()
+    pace: float = 23.0
+    driven_pace: float = 7.0
 
     @property
     def name(self) -> str:
@@ -63,17 +68,23 @@ class MachineEntry:
 
 
 MACHINES: dict[str, tuple[MachineEntry, ...]] = {
-    "slots": (MachineEntry("pymllm.conformance.slot_machine:SlotMachine", 0.25),),
-    "rows": (MachineEntry("pymllm.conformance.row_machine:RowMachine", 1.0),),
-    "buffers": (MachineEntry("pymllm.conformance.buffer_machine:BufferMachine", 0.5),),
-    "states": (MachineEntry("pymllm.conformance.state_machine:StateMachine", 0.6),),
-    "hashes": (MachineEntry("pymllm.conformance.hash_machine:HashMachine", 1.0),),
-    "prefix": (
-        MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 0.75),
-        MachineEntry("pymllm.conformance.lifecycle_machine:LifecycleMachine", 0.75, _DRIVEN),
+    "slots": (MachineEntry("pymllm.conformance.slot_machine:SlotMachine", 0.25, pace=70, driven_pace=40),),
+    "rows": (MachineEntry("pymllm.conformance.row_machine:RowMachine", 1.0, pace=65, driven_pace=33),),
+    "buffers": (
+        MachineEntry("pymllm.conformance.buffer_machine:BufferMachine", 0.5, pace=35, driven_pace=21),
     ),
-    "blocks": (MachineEntry("pymllm.conformance.block_machine:BlockMachine", 0.4),),
-    "requests": (MachineEntry("pymllm.conformance.request_machine:RequestMachine", 0.6),),
+    "states": (MachineEntry("pymllm.conformance.state_machine:StateMachine", 0.6, pace=55, driven_pace=18),),
+    "hashes": (MachineEntry("pymllm.conformance.hash_machine:HashMachine", 1.0, pace=120, driven_pace=120),),
+    "prefix": (
+        MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 0.75, pace=23, driven_pace=7),
+        MachineEntry(
+            "pymllm.conformance.lifecycle_machine:LifecycleMachine", 0.75, _DRIVEN, pace=11, driven_pace=2
+        ),
+    ),
+    "blocks": (MachineEntry("pymllm.conformance.block_machine:BlockMachine", 0.4, pace=24, driven_pace=8),),
+    "requests": (
+        MachineEntry("pymllm.conformance.request_machine:RequestMachine", 0.6, pace=12, driven_pace=1.5),
+    ),
 }
 """The machines of each kind."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -72,12 +71,9 @@ def plan_refining(searches: Sequence[SearchedConfiguration], plan: VerifyPlan) -
 
 
 def _search_again(source: SearchedConfiguration, plan: VerifyPlan) -> SearchPlan | None:
-    number = source.result.failed_slice
-    if number is None:  # found by a burst, which Hypothesis had no part in
-        return None
-    profile = plan.profile
-    again = SearchPlan(plan.seed, profile.steps, plan.examples, math.inf, profile.shrinks)
-    return replace(again, first_slice=number, slices=1)
+    again = source.result.again
+    # None: driven, by a search or by a burst; Hypothesis had no part in it.
+    return None if again is None else replace(again, shrinks=plan.profile.shrinks)
 
 
 def refine(task: RefineTask) -> tuple[Finding, ...]:

@@ -114,7 +114,10 @@ class SituationResult:
 
 @dataclass(frozen=True, slots=True)
 class MachineResult:
-    """What one machine did, over all configurations of an adapter, and what it had to reach."""
+    """What one machine did, over all configurations of an adapter, what it had to reach, and what is missing.
+
+    Missing are programs that were promised and not played, because a search took much too long.
+    """
 
     name: str
     configurations: int
@@ -123,6 +126,12 @@ class MachineResult:
     seconds: float
     reached: dict[str, int]
     expected: frozenset[str] = frozenset()
+    missing: int = 0
+
+    @property
+    def promised(self) -> int:
+        """Programs that there would be, had no search been cut short by the clock."""
+        return self.programs + self.missing
 
     @property
     def steps_per_second(self) -> float:
@@ -194,7 +203,7 @@ class VerifyReport:
     interruption : KeyboardInterrupt or None
         What ended it early.
     is_strict : bool
-        Whether a situation that was never reached counts as a failure.
+        Whether a situation that was never reached counts as a failure, and a search that was cut short.
     """
 
     profile: str
@@ -229,14 +238,29 @@ class VerifyReport:
         return merge_situations(self.adapters)
 
     @property
+    def programs(self) -> int:
+        """Played."""
+        return sum(machine.programs for adapter in self.adapters for machine in adapter.machines)
+
+    @property
+    def promised(self) -> int:
+        """Programs that there would be, had no search been cut short by the clock."""
+        return sum(machine.promised for adapter in self.adapters for machine in adapter.machines)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether less was played than the profile promises: what holds was tested less often."""
+        return self.programs < self.promised
+
+    @property
     def verdict(self) -> Verdict:
         """The heaviest."""
         return merge_verdicts(adapter.verdict for adapter in self.adapters)
 
     @property
     def exit_status(self) -> int:
-        """That of the verdict; 1 also where it is strict and a situation was never reached."""
-        if self.is_strict and any(row.unmet for row in self.situations):
+        """That of the verdict; 1 also where it is strict, and was cut short or never reached a situation."""
+        if self.is_strict and (self.is_cut_short or any(row.unmet for row in self.situations)):
             return Verdict.VIOLATED.exit_status
         return self.verdict.exit_status
 
@@ -334,6 +358,7 @@ def _sum_machines(searches: Sequence[SearchedConfiguration]) -> tuple[MachineRes
                 sum(result.seconds for result in results),
                 dict(sorted(reached.items())),
                 frozenset().union(*expected),
+                sum(result.missing for result in results),
             )
         )
     return tuple(summed)

@@ -8,7 +8,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,13 +29,13 @@ from pymllm.oracle.history import History
 __all__ = ["Crash", "SearchPlan", "SearchResult", "burst", "search"]
 
 _SLICE = 25  # Programs per run of Hypothesis: what it remembers of them grows with their number.
-_SHARE = 0.5  # of the time is for Hypothesis
+_SHARE = 0.5  # of the longest time is for Hypothesis, where there are driven programs, too
 _LONGER = 4  # times as many acts has a program that it does not play
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """How long to search.
+    """How much to search. What is played follows from numbers alone, however busy the machine is.
 
     Parameters
     ----------
@@ -43,10 +43,11 @@ class SearchPlan:
         Where the choices come from.
     steps : int
         Most acts of one program.
-    examples : int or None
-        Programs to play; ``None`` plays until ``seconds`` are up, and one at least.
+    examples : int
+        Programs of Hypothesis, or of a burst.
     seconds : float
-        Looked at only without ``examples``.
+        Most seconds to look, by the clock, so that nothing goes on for ever; one program is played in any
+        case. 0 for no limit.
     shrinks : int
         Most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
         steps. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is.
@@ -54,15 +55,18 @@ class SearchPlan:
         Which run of Hypothesis is the first, and
     slices : int or None
         how many there are at most: what a search found in one can be found again without those before it.
+    driven : int
+        Long programs to drive behind those of Hypothesis, and as many more as that left out.
     """
 
     seed: int
     steps: int
-    examples: int | None
-    seconds: float
+    examples: int
+    seconds: float = 0.0
     shrinks: int = 300
     first_slice: int = 0
     slices: int | None = None
+    driven: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,10 @@ class SearchResult:
         The smallest program seen for each broken law, the smallest of all first.
     crash : Crash or None
         What ended the search early; ``None`` where a violation did.
-    failed_slice : int or None
-        The run of Hypothesis that found something, if one did.
+    again : SearchPlan or None
+        Finds the same with nothing before it; ``None`` where no run of Hypothesis has found anything.
+    missing : int
+        Programs of the plan that were not played because time was up.
     """
 
     programs: int
@@ -105,7 +111,8 @@ class SearchResult:
     reached: Counter[str]
     found: tuple[Finding, ...]
     crash: Crash | None
-    failed_slice: int | None = None
+    again: SearchPlan | None = None
+    missing: int = 0
 
 
 @contextmanager
@@ -134,7 +141,9 @@ class _Watch:
     Attributes
     ----------
     share : float
-        Of the plan's seconds: how much may be spent so far.
+        Of the plan's seconds: how much may be spent so far, and
+    most : int
+        how many programs may have been played.
     """
 
     def __init__(self, machine: type[ActingMachine], plan: SearchPlan) -> None:
@@ -146,7 +155,9 @@ class _Watch:
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
         self.share = 1.0
+        self.most = plan.examples
         self._is_stopped = False
+        self._is_out_of_time = False
         self._is_cut = False  # stopped while it made something smaller
         self._is_hung = False
         self._crash: Crash | None = None
@@ -172,17 +183,21 @@ class _Watch:
 
     @property
     def is_late(self) -> bool:
-        """Whether it is enough: of shrinking, or else of looking, where one more would end too late."""
+        """Whether it is enough: of shrinking, or else of looking, or one more would end too late."""
         if self._failed_at is not None:
             return self._programs - self._failed_at >= self._plan.shrinks
-        if self._plan.examples is not None:
-            return self._programs >= self._plan.examples  # Hypothesis may play one more than it was asked for
+        if self._programs >= self.most:  # Hypothesis may play one more than it was asked for
+            return True
         spent = time.monotonic() - self._start
-        return spent + spent / max(self._programs, 1) > self.share * self._plan.seconds
+        self._is_out_of_time = (
+            0 < self.share * self._plan.seconds < spent + spent / max(self._programs, 1)
+            and self._programs > 0
+        )
+        return self._is_out_of_time
 
     def begin(self) -> ActingMachine:
         """Make the machine of the next program; in time, or not at all."""
-        if self._is_hung or (self._programs and self.is_late):
+        if self._is_hung or self.is_late:
             self._is_stopped, self._is_cut = True, self._failed_at is not None
             raise _TimeIsUp
         return self._machine()
@@ -209,7 +224,8 @@ class _Watch:
         short.sort(key=lambda found: len(found.history))
         found = tuple(make_finding(found) for found in short)
         crash = None if found else self._crash
-        return SearchResult(self._programs, self._steps, spent, *self._counts, found, crash)
+        missing = 0 if self.is_over or not self._is_out_of_time else self.most - self._programs
+        return SearchResult(self._programs, self._steps, spent, *self._counts, found, crash, missing=missing)
 
     def _note(self, examiner: Examiner) -> None:
         self._programs += 1
@@ -243,25 +259,25 @@ class _Watch:
 
 
 def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
-    """Let Hypothesis play a machine, and shrink the first program that breaks a law; then play long programs.
+    """Let Hypothesis play a machine, and shrink the first program that breaks a law; then drive long ones.
 
-    Where time decides, half of it goes to long programs from seeds. Hypothesis knows how to vary and to
-    shrink; in the same time `drive` plays several times as many acts, by the weights that the machine gives.
+    Hypothesis knows how to vary and to shrink; in the same time `drive` plays several times as many acts, by
+    the weights that the machine gives.
 
     Parameters
     ----------
     machine : type of ActingMachine
         A class of `make_machine`, not used before: what it counts is kept in its attributes.
     plan : SearchPlan
-        How long.
+        How much.
 
     Notes
     -----
     Shrinking may slip from one law to another that a smaller program breaks: all that were seen are in
-    the result. Equal plans with ``examples`` give equal results, times aside.
+    the result. Equal plans give equal results, times aside, as long as their time does not run out.
     """
     watch = _Watch(machine, plan)
-    watch.share = _SHARE if plan.slices is None else 1.0
+    watch.share = _SHARE if plan.driven else 1.0
     number = plan.first_slice
     # An adapter that cannot even be made ends the search before it begins.
     for number, programs in () if watch.is_over else _slices(plan):
@@ -274,11 +290,13 @@ def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
             watch.watch(seed(f"{plan.seed}/{machine.__name__}/{number}")(run))
         if watch.is_late or watch.is_over:
             break
-    if watch.is_over or plan.examples is not None or plan.slices is not None:
+    if watch.is_over:
         result = watch.result()
-        return dataclasses.replace(result, failed_slice=number) if result.found else result
-    watch.share = 1.0
-    _drive_on(watch, machine, plan.seed, itertools.count(), _LONGER * plan.steps, lambda: False)
+        again = dataclasses.replace(plan, seconds=0.0, first_slice=number, slices=1, driven=0)
+        return dataclasses.replace(result, again=again) if result.found else result
+    if plan.driven:
+        watch.share, watch.most = 1.0, plan.examples + plan.driven
+        _drive_on(watch, machine, plan.seed, _LONGER * plan.steps, lambda: False)
     return watch.result()
 
 
@@ -299,10 +317,9 @@ def burst(
         Their names.
     """
     watch = _Watch(machine, plan)
-    numbers = itertools.count() if plan.examples is None else range(plan.examples)
     is_done = functools.partial(_is_everything_met, watch, laws, situations)
-    _drive_on(watch, machine, plan.seed, numbers, plan.steps, is_done)
-    return watch.result()
+    _drive_on(watch, machine, plan.seed, plan.steps, is_done)
+    return dataclasses.replace(watch.result(), missing=0)  # what it has not met is told by its name
 
 
 def _is_everything_met(watch: _Watch, laws: Collection[str], situations: Collection[str]) -> bool:
@@ -313,12 +330,11 @@ def _drive_on(
     watch: _Watch,
     machine: type[ActingMachine],
     seed: int,
-    numbers: Iterable[int],
     acts: int,
     is_done: Callable[[], bool],
 ) -> None:
     """Drive a machine from one seed after another, until it is over, late or done."""
-    for number in numbers:
+    for number in itertools.count():
         if watch.is_over or watch.is_late or is_done():
             return
         watch.watch(functools.partial(drive, machine, seed + number, acts))
@@ -328,12 +344,9 @@ def _slices(plan: SearchPlan) -> Iterator[tuple[int, int]]:
     """Yield the runs of Hypothesis: number, and how many programs."""
     slices = itertools.count() if plan.slices is None else range(plan.slices)
     for number in (plan.first_slice + place for place in slices):
-        if plan.examples is None:
-            yield number, _SLICE
-        elif number * _SLICE < plan.examples:
-            yield number, min(_SLICE, plan.examples - number * _SLICE)
-        else:
+        if number * _SLICE >= plan.examples:
             return
+        yield number, min(_SLICE, plan.examples - number * _SLICE)
 
 
 def _settings(steps: int, programs: int) -> settings:

@@ -1,4 +1,4 @@
-"""What a verification has to search, and how long each search may take."""
+"""What a verification has to search, and how many programs each search plays."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ from pymllm.oracle.verdicts import Verdict
 __all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
+_HALF = 0.5  # of the time is for Hypothesis, half for driven programs
+_PATIENCE = (
+    8  # A search may take so many times as long as on a quiet machine, on which it is our own class's,
+)
+_PATIENCE_LEAST = 10.0  # and so many seconds at least, before it is cut short.
 _BURST_ACTS = 400
 # An engine's act is many operations: 80 test every law that 400 do, in a quarter of the time (0.1 to 0.6 s).
 _BURST_ACTS_OF_AN_ENGINE = 80
-_BURST_SECONDS = 5.0  # at most: it ends once the law was tested, which takes longer on a busy machine
+_BURST_ACTS_IN_ALL = 16_000  # at most, in all programs: it ends once the law was tested
+_BURST_ACTS_IN_ALL_OF_AN_ENGINE = 2_000  # some seconds, either of them
+_BURST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class VerifyPlan:
     seed : int
         Of all choices.
     examples : int or None
-        Programs per machine and configuration instead of the profile's time; the same on every machine.
+        Programs of Hypothesis per machine and configuration instead of what the profile promises.
     jobs : int
         Processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`.
     timeout : float
@@ -72,7 +79,7 @@ class SearchTask:
     situations: tuple[str, ...] = ()
 
 
-def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan, spent: float = 0.0) -> list[SearchTask]:
+def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
     """Plan a search for every machine and configuration that can test a law asked for.
 
     Parameters
@@ -81,23 +88,29 @@ def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan, spent: float 
         Adapters that can be examined.
     plan : VerifyPlan
         What to do.
-    spent : float
-        Seconds since the start.
 
     Returns
     -------
     list of SearchTask
-        In the order of the adapters and their configurations, each with its part of the profile's time.
+        In the order of the adapters and their configurations, each with its part of what the profile
+        promises. It follows from what is to be searched alone: not from the number of jobs, nor from time.
     """
     tasks = [task for smoke in smokes for task in _plan_adapter(smoke, plan)]
     weights = _weigh(tasks)
     profile = plan.profile
-    left = max(profile.seconds - spent, profile.seconds / 2)
-    unit = min(profile.seconds_max, left * max(plan.jobs, 1) / max(sum(weights), 1e-9))
+    unit = min(profile.seconds_max, profile.seconds / max(sum(weights), 1e-9))
     return [
-        replace(task, plan=replace(task.plan, seconds=unit * weight))
+        task if plan.examples is not None else _promise(task, unit * weight)
         for task, weight in zip(tasks, weights, strict=True)
     ]
+
+
+def _promise(task: SearchTask, seconds: float) -> SearchTask:
+    """Give a search the programs that its machine plays in so much time of a quiet core."""
+    examples = max(1, round(_HALF * seconds * task.machine.pace))
+    driven = max(1, round(_HALF * seconds * task.machine.driven_pace))
+    most = max(_PATIENCE * seconds, _PATIENCE_LEAST)
+    return replace(task, plan=replace(task.plan, examples=examples, driven=driven, seconds=most))
 
 
 def _plan_adapter(smoke: SmokeReport, plan: VerifyPlan) -> list[SearchTask]:
@@ -117,9 +130,9 @@ def _weigh(tasks: Sequence[SearchTask]) -> list[float]:
     ]
 
 
-def _search_plan(plan: VerifyPlan, seconds: float = 0.0) -> SearchPlan:
+def _search_plan(plan: VerifyPlan) -> SearchPlan:
     """Plan to find, and to leave it at that: `pymllm.conformance.refining` makes small what was found."""
-    return SearchPlan(plan.seed, plan.profile.steps, plan.examples, seconds, shrinks=0)
+    return SearchPlan(plan.seed, plan.profile.steps, plan.examples or 1, shrinks=0)
 
 
 def plan_bursts(
@@ -144,7 +157,7 @@ def plan_bursts(
         What the bursts of earlier turns came to.
     turn : int
         Which of the machines that may test a law looks for it, from 0. Not every machine that may does it,
-        and one that cannot takes all of its time: a second one is asked only for what the first left.
+        and one that cannot plays all of its programs: a second one is asked only for what the first left.
     """
     bursts: list[SearchTask] = []
     for smoke in smokes if plan.examples is None else ():
@@ -189,12 +202,13 @@ def _burst(
 ) -> SearchTask:
     is_short = found.machine.has_engine and not situations  # some of which come only late
     acts = _BURST_ACTS_OF_AN_ENGINE if is_short else _BURST_ACTS
+    most = _BURST_ACTS_IN_ALL_OF_AN_ENGINE if found.machine.has_engine else _BURST_ACTS_IN_ALL
     return SearchTask(
         found.adapter,
         found.config,
         found.capabilities,
         found.machine,
-        replace(_search_plan(plan, _BURST_SECONDS), steps=acts),
+        replace(_search_plan(plan), steps=acts, examples=most // acts, seconds=_BURST_SECONDS),
         tuple(laws),
         tuple(situations),
     )

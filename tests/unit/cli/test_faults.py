@@ -80,6 +80,15 @@ def test_the_list_names_the_laws_beforehand() -> None:
     assert lines[0].split()[1:3] == ["R2,", "R6"]
 
 
+def test_a_fault_may_be_caught_by_any_law(tiny: str) -> None:
+    """P3: the list and the document say so; a whole method was replaced."""
+    assert faults("--cabinet", "tiny_cabinet:BY_ANY", "--list").stdout == "whole  any  frees nothing\n"
+    result = faults("--cabinet", "tiny_cabinet:BY_ANY", "--full", "--json")
+    (row,) = json.loads(result.stdout)["faults"]
+    assert (result.exit_code, row["laws"], row["caught"], row["unlisted"]) == (0, ["any"], True, [])
+    assert row["program"] >= 2
+
+
 def test_results_can_be_kept_only_in_a_text(tmp_path: Path) -> None:
     """X1: a file of another kind is left as it is."""
     path = tmp_path / "results.jsonl"

@@ -326,3 +326,17 @@ def test_an_interrupt_tells_what_there_is_and_how_to_go_on(
     assert result.exit_code == 130
     assert f"go on with: pymllm soak --resume {tmp_path}" in result.stderr
     assert "in 1 runs" in result.stdout
+
+
+def test_planted_faults_are_looked_for_by_campaigns(tiny: str, tmp_path: Path) -> None:
+    """P2: each gets its own operations; no ledger is left."""
+    amount = ("--operations", "3000", "--longest", "300", "--seed", "3", "--jobs", "1")
+    result = soak("--cabinet", "tiny_cabinet:TABLE", "--fault", "dirty", *amount, "--json")
+    document = json.loads(result.stdout)
+    Draft202012Validator(make_schema("faults")).validate(document)
+    (row,) = document["faults"]
+    assert (result.exit_code, row["caught"]) == (0, True)
+    assert (row["detections"][0]["law"], row["detections"][0]["searcher"]) == ("P2", "campaign")
+    result = soak("--cabinet", "tiny_cabinet:TABLE", "--output", tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--output: with --cabinet or --fault only faults are told of" in result.stderr

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 from pymllm.cli import main
 from pymllm.cli.program import Terminated
@@ -405,3 +406,47 @@ def test_a_program_that_does_not_go_on_has_a_verdict_and_files(
     said = Path(problem["conversation"]).read_text(encoding="utf-8").splitlines()
     assert said[1].startswith(f"# {verdict}: ")
     assert any(f'"step":{last.number},"op":{{"op":"evict"' in line for line in said)
+
+
+def test_planted_faults_are_looked_for_as_always(tiny: str) -> None:
+    """P1, P2: each with the law, or what caught it instead; the document is that of faults."""
+    result = verify("--cabinet", "tiny_cabinet:TABLE", *FEW)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["keeping", "dirty"]
+    assert "BY ANOTHER LAW" in lines[1]
+    assert lines[-1].startswith("1 of 2 faults caught by a law of their list (2 by the verification)")
+    adapter = ("--adapter", f"{tiny}:TinyRows")
+    result = verify("--cabinet", "tiny_cabinet:TABLE", *adapter, *FEW, "--json")
+    document = json.loads(result.stdout)
+    Draft202012Validator(make_schema("faults")).validate(document)
+    assert (result.exit_code, [row["id"] for row in document["faults"]]) == (0, ["dirty"])
+    assert document["faults"][0]["detections"][0]["searcher"] == "verification"
+
+
+def test_a_fault_is_chosen_by_its_id(tiny: str) -> None:
+    """One of this package without a cabinet."""
+    result = verify("--fault", "B116", *FEW)
+    assert (result.exit_code, result.stdout.splitlines()[1].split()[0]) == (0, "B116")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--strict",), "--strict: with --cabinet or --fault only faults are told of"),
+        (("--output", "there"), "--output: with --cabinet or --fault only faults are told of"),
+        (("--fault", "B999"), "no fault 'B999'"),
+        (
+            ("--adapter", "hashes"),
+            "none of 2 faults is about hashes; they are about tiny_adapters:TinyRows, ",
+        ),
+        (("--cabinet", "nowhere:TABLE"), "cannot import nowhere"),
+    ],
+)
+def test_what_means_nothing_beside_faults_is_refused(
+    tiny: str, arguments: tuple[str, ...], words: str
+) -> None:
+    """X1: one line, and nothing is planted."""
+    result = verify("--cabinet", "tiny_cabinet:TABLE", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr

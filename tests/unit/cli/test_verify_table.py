@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from pymllm.cli.verify_files import SavedFiles
 from pymllm.cli.verify_table import make_text, sum_up
 from pymllm.conformance.results import VerifyReport
@@ -104,11 +106,11 @@ def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyRep
     plain, verbose = (make_text(report, FILES, verbose=verbose) for verbose in (False, True))
     assert "configurations" not in plain
     assert (
-        "my.rows:Rows   RowMachine                2         37   1,000   0.5 s     2,000            2\n"
+        "my.rows:Rows   RowMachine                2         37         37   1,000   0.5 s     2,000"
         in verbose
     )
     assert (
-        "rows           RowMachine                1          3      10   0.0 s         0            0\n"
+        "rows           RowMachine                1          3          3      10   0.0 s         0"
         in verbose
     )
     count = ["RowMachine", "a", "row", "is", "freed", "twice", "4", "rows"]
@@ -133,6 +135,21 @@ def test_the_last_line_sums_up(report: VerifyReport) -> None:
     line = "1 unknown, 2 violated, 1 hold, 1 not claimed; 40 programs, 1,010 steps, 12.3 s"
     assert sum_up(report) == line
     assert make_text(report, FILES).splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(("is_strict", "words"), [(False, "s; CUT"), (True, "s; failed by --strict: CUT")])
+def test_the_last_line_says_when_less_was_played_than_promised(
+    report: VerifyReport, is_strict: bool, words: str
+) -> None:
+    """Each machine says it, too, where all are listed."""
+    adapter = report.adapters[0]
+    (machine,) = adapter.machines
+    cut = dataclasses.replace(adapter, machines=(dataclasses.replace(machine, missing=63),))
+    report = dataclasses.replace(report, adapters=(cut, *report.adapters[1:]), is_strict=is_strict)
+    assert sum_up(report).endswith(f"{words} SHORT: time was up, played 40 of 103 promised programs")
+    text = make_text(report, FILES, verbose=True)
+    assert text.splitlines()[-1] == sum_up(report)
+    assert "         37        100   1,000   0.5 s" in text
 
 
 def test_a_number_of_programs_and_a_single_process_are_said(report: VerifyReport) -> None:

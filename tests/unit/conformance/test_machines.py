@@ -32,6 +32,7 @@ def test_every_machine_is_there(entry: MachineEntry) -> None:
     assert issubclass(machine, ActingMachine)
     assert machine.__name__ == entry.name
     assert entry.weight > 0
+    assert entry.pace >= entry.driven_pace > 0
 
 
 def test_the_engine_drives_only_what_can_be_driven() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 
 from pymllm.adapters.cabinet.planting import planted
@@ -32,7 +31,8 @@ def finding(law: str, steps: int) -> Finding:
 
 
 def done(adapter: str, n: int, *found: Finding, failed_slice: int | None = None) -> SearchedConfiguration:
-    result = SearchResult(1, 1, 1.0, Counter(), Counter(), Counter(), found, None, failed_slice)
+    again = None if failed_slice is None else SearchPlan(3, 40, 60, 0.0, 0, failed_slice, 1)
+    result = SearchResult(1, 1, 1.0, Counter(), Counter(), Counter(), found, None, again)
     return SearchedConfiguration(adapter, {"n": n}, frozenset(), MACHINE, result)
 
 
@@ -58,7 +58,7 @@ def test_the_smallest_of_each_law_and_adapter_is_made_smaller() -> None:
         None,
         (0, 1),
     ]
-    assert tasks[0].plan == SearchPlan(3, CI.steps, None, math.inf, CI.shrinks, 5, 1)
+    assert tasks[0].plan == SearchPlan(3, 40, 60, 0.0, CI.shrinks, 5, 1)
     assert {task.plays for task in tasks} == {CI.shrinks}
 
 
@@ -74,8 +74,8 @@ def test_a_finding_becomes_small(tiny: str) -> None:
     raw = SearchPlan(seed=1, steps=20, examples=30, seconds=0.0, shrinks=0)
     result = search(make_machine(RowMachine, adapter, dict(CONFIG)), raw)
     (found, *_) = result.found
-    assert result.failed_slice == 0
-    again = dataclasses.replace(raw, shrinks=300, first_slice=0, slices=1)
+    assert result.again == dataclasses.replace(raw, first_slice=0, slices=1)
+    again = dataclasses.replace(result.again, shrinks=300)
     task = RefineTask(adapter, dict(CONFIG), MACHINE, found, 300, None)
     (dropped,) = refine(task)
     refined = refine(dataclasses.replace(task, plan=again))

@@ -197,6 +197,23 @@ def test_a_situation_at_zero_fails_where_it_is_strict(is_strict: bool, status: i
     assert dataclasses.replace(report, adapters=reached).exit_status == 0
 
 
+@pytest.mark.parametrize(("is_strict", "status"), [(False, 0), (True, 1)])
+def test_a_search_that_was_cut_short_fails_where_it_is_strict(is_strict: bool, status: int) -> None:
+    """What was tested holds; how many programs are missing is summed up over configurations and machines."""
+    one = searched({"P1": 3})
+    cut = dataclasses.replace(one, config={"n": 2}, result=dataclasses.replace(one.result, missing=5))
+    adapter = judge_adapter(SMOKE, [one, cut], [find_law("P1")])
+    (machine,) = adapter.machines
+    assert (machine.programs, machine.promised) == (4, 9)
+    met = dataclasses.replace(adapter, machines=(dataclasses.replace(machine, expected=frozenset()),))
+    report = VerifyReport("ci", 0, None, 1, 40, {}, (met,), 1.0, is_strict=is_strict)
+    assert (report.verdict, report.programs, report.promised) == (Verdict.HOLDS, 4, 9)
+    assert (report.is_cut_short, report.exit_status) == (True, status)
+    whole = dataclasses.replace(met, machines=(dataclasses.replace(met.machines[0], missing=0),))
+    report = dataclasses.replace(report, adapters=(whole,))
+    assert (report.is_cut_short, report.exit_status) == (False, 0)
+
+
 def test_nothing_is_known_of_an_adapter_that_cannot_be_examined() -> None:
     """Its laws are unknown where its kind is known, none of them violated."""
     result = leave_unknown(SmokeFailure("tiny", "rows", "no way"))

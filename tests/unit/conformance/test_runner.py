@@ -191,12 +191,28 @@ def test_a_law_that_nobody_can_test_is_refused(tiny: str) -> None:
         verify(plan_of(f"{tiny}:TinyRows", laws=("R6", "X1")))
 
 
-def test_time_decides_where_no_number_does(tiny: str) -> None:
-    """A profile's seconds are shared by the configurations."""
-    profile = dataclasses.replace(DEV, seconds=1.0)
-    report = verify(plan_of(f"{tiny}:TinyRows", examples=None, profile=profile))
-    (machine,) = report.adapters[0].machines
-    assert 2 <= machine.programs < 1000
+def test_a_profile_promises_programs_and_not_time(tiny: str) -> None:
+    """X3: as many in one process as in two, and again; each of them is played."""
+    names = (f"{tiny}:TinyRows", "hashes")
+    reports = [verify(plan_of(*names, examples=None, jobs=jobs)) for jobs in (1, 2)]
+    assert facts_of(reports[0]) == facts_of(reports[1])
+    assert reports[0].programs == reports[0].promised > 50
+    assert not reports[0].is_cut_short
+
+
+@pytest.mark.parametrize(("is_strict", "status"), [(False, 0), (True, 1)])
+def test_a_search_that_is_cut_short_is_told(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, is_strict: bool, status: int
+) -> None:
+    """What was tested holds all the same; only a strict run fails for it."""
+    for name in ("_PATIENCE", "_PATIENCE_LEAST"):
+        monkeypatch.setattr(f"pymllm.conformance.search_tasks.{name}", 1e-9)
+    law = ("P1",)
+    report = verify(plan_of(f"{tiny}:TinyRows", examples=None, laws=law, jobs=0, is_strict=is_strict))
+    assert report.verdict is Verdict.HOLDS
+    assert report.is_cut_short
+    assert report.programs < report.promised
+    assert report.exit_status == status
 
 
 def test_a_law_that_no_program_tested_gets_another_search(tiny: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import pytest
 
@@ -56,14 +57,31 @@ def test_a_broken_law_is_found_with_the_smallest_program(tiny: str) -> None:
     assert (finding.is_rerun, finding.is_judged) == (True, True)
 
 
-def test_time_ends_a_search_without_a_number_of_programs(tiny: str) -> None:
+def test_a_search_that_takes_too_long_says_what_is_missing(tiny: str) -> None:
     """One program at least is played, however little time there is; nothing is taken for a crash."""
-    plan = SearchPlan(seed=1, steps=10, examples=None, seconds=0.0)
+    plan = SearchPlan(seed=1, steps=10, examples=30, seconds=1e-9, driven=7)
     result = search(machine_of(f"{tiny}:TinyRows"), plan)
-    assert (result.programs, result.crash) == (1, None)
-    result = search(machine_of(f"{tiny}:TinyRows"), dataclasses.replace(plan, seconds=1.0))
-    assert result.programs > 1
-    assert result.crash is None
+    assert (result.programs, result.missing, result.crash) == (1, 36, None)
+    assert burst(machine_of(f"{tiny}:TinyRows"), plan, ["R6"]).missing == 0
+
+
+def test_what_is_played_does_not_follow_from_time(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that runs a thousand times as fast, as it seems to on a busy machine, changes nothing."""
+    plan = SearchPlan(seed=1, steps=10, examples=30, seconds=1e5, driven=7)
+    quiet = search(machine_of(f"{tiny}:TinyRows"), plan)
+    clock = time.monotonic
+    monkeypatch.setattr("pymllm.conformance.search.time.monotonic", lambda: 1000 * clock())
+    busy = search(machine_of(f"{tiny}:TinyRows"), plan)
+    assert facts_of(busy) == facts_of(quiet)
+    assert (quiet.programs, quiet.missing) == (37, 0)
+    assert busy.seconds > quiet.seconds
+
+
+def test_a_violation_leaves_nothing_missing(tiny: str) -> None:
+    """Who has found what to look for has not been cut short."""
+    result = search(machine_of(f"{tiny}:KeepsEntries"), dataclasses.replace(PLAN, examples=500, driven=9))
+    assert result.found
+    assert (result.programs < 509, result.missing) == (True, 0)
 
 
 def test_what_was_found_is_found_again_without_what_was_played_before(tiny: str) -> None:
@@ -71,9 +89,9 @@ def test_what_was_found_is_found_again_without_what_was_played_before(tiny: str)
     plan = dataclasses.replace(PLAN, examples=500, shrinks=0)
     machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
     first = search(machine, plan)
-    assert first.failed_slice is not None
-    assert first.failed_slice > 0
-    again = dataclasses.replace(plan, first_slice=first.failed_slice, slices=1)
+    assert first.again is not None
+    assert first.again.first_slice > 0
+    again = first.again
     machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
     second = search(machine, again)
     assert [it.history for it in second.found] == [it.history for it in first.found]
@@ -81,7 +99,7 @@ def test_what_was_found_is_found_again_without_what_was_played_before(tiny: str)
     machine = make_machine(RowMachine, f"{tiny}:FailsLate", dict(CONFIG))
     small = search(machine, dataclasses.replace(again, shrinks=300))
     assert len(small.found[0].history) < len(first.found[0].history)
-    assert search(machine_of(f"{tiny}:TinyRows"), PLAN).failed_slice is None
+    assert search(machine_of(f"{tiny}:TinyRows"), PLAN).again is None
 
 
 def test_shrinking_ends(tiny: str) -> None:
@@ -122,7 +140,10 @@ def test_an_adapter_that_cannot_be_made_is_a_crash_without_a_program(tiny: str) 
     result = search(make_machine(RowMachine, f"{tiny}:TinyRows", {}), PLAN)
     assert (result.programs, result.found) == (0, ())
     assert result.crash is not None
-    assert result.crash.message.startswith("cannot be built with {}: there is no 'max_context_len' in it; ")
+    assert result.crash.message == (
+        "cannot be built with {}: there is no 'max_context_len' in it; one of its own is "
+        "{'max_reqs': 3, 'max_context_len': 4}"
+    )
     assert result.crash.history is None
 
 
@@ -151,7 +172,7 @@ def test_a_burst_ends_once_the_laws_were_tested(tiny: str) -> None:
     result = burst(machine_of(f"{tiny}:TinyRows"), plan, ["P1", "R6"])
     assert (result.programs, result.found, result.crash) == (5, (), None)
     assert result.steps > 5 * 400
-    late = dataclasses.replace(plan, examples=None, seconds=0.05)
+    late = dataclasses.replace(plan, examples=10_000, seconds=0.05)
     assert 1 <= burst(machine_of(f"{tiny}:TinyRows"), late, ["R6"]).programs < 100
 
 
@@ -172,13 +193,13 @@ def test_a_burst_keeps_what_it_finds(tiny: str) -> None:
     assert len(result.found[0].history) == 4
 
 
-def test_half_of_the_time_is_for_long_programs(tiny: str) -> None:
+def test_behind_the_programs_of_hypothesis_come_long_ones(tiny: str) -> None:
     """They go where the short ones of Hypothesis end; what they find loses the steps that do not matter."""
-    plan = SearchPlan(seed=1, steps=5, examples=None, seconds=2.0, shrinks=500)
+    plan = SearchPlan(seed=1, steps=5, examples=20, shrinks=500, driven=200)
     result = search(machine_of(f"{tiny}:WearsOut"), plan)
-    assert result.failed_slice is None
+    assert result.again is None
     assert result.found[0].law == "P2"
     assert plan.steps < len(result.found[0].history) < 20
     assert not result.found[0].is_unfinished
-    again = dataclasses.replace(plan, first_slice=0, slices=1)  # for what only Hypothesis has found
+    again = dataclasses.replace(plan, slices=1, driven=0)
     assert search(machine_of(f"{tiny}:WearsOut"), again).found == ()

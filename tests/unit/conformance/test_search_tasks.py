@@ -58,26 +58,48 @@ def profile(seconds: float, seconds_max: float) -> Profile:
     return dataclasses.replace(CI, seconds=seconds, seconds_max=seconds_max)
 
 
-def test_the_time_of_a_profile_is_shared_out_by_weight() -> None:
-    """All jobs together use what there is; nobody more than the most."""
+def spent(task: SearchTask) -> tuple[float, float]:
+    """Seconds of a quiet core that the programs of Hypothesis take, and the driven ones."""
+    return task.plan.examples / task.machine.pace, task.plan.driven / task.machine.driven_pace
+
+
+def test_what_a_profile_promises_is_shared_out_by_weight() -> None:
+    """Half of each share is for Hypothesis; nobody gets more than the most."""
     plan = dataclasses.replace(PLAN, profile=profile(10.0, 100.0))
     tasks = plan_searches([ROWS, CACHE], plan)
-    assert abs(sum(task.plan.seconds for task in tasks) - 10.0 * plan.jobs) < 1e-6
-    weights = {task.plan.seconds / task.machine.weight for task in tasks}
-    assert max(weights) - min(weights) < 1e-6
-    for spent, left in ((4.0, 6.0), (9.0, 5.0)):
-        tasks = plan_searches([ROWS], plan, spent)
-        assert abs(sum(task.plan.seconds for task in tasks) - left * plan.jobs) < 1e-6
+    unit = 10.0 / sum(task.machine.weight for task in tasks)
+    for task in tasks:
+        assert spent(task) == pytest.approx([unit * task.machine.weight / 2] * 2, rel=0.25)
     tasks = plan_searches([ROWS], dataclasses.replace(PLAN, profile=profile(10.0, 0.5)))
-    assert [task.plan.seconds for task in tasks] == [0.5 * task.machine.weight for task in tasks]
+    assert [(task.plan.examples, task.plan.driven) for task in tasks] == [(16, 8)] * 2  # 0.25 s of 65 and 33
+
+
+def test_the_number_of_jobs_and_the_clock_promise_nothing() -> None:
+    """X3: what is played follows from the options alone, on any machine."""
+    plans = [
+        [task.plan for task in plan_searches([ROWS, CACHE], dataclasses.replace(PLAN, jobs=jobs))]
+        for jobs in (0, 1, 64)
+    ]
+    assert plans[0] == plans[1] == plans[2]
+
+
+def test_a_search_is_cut_short_when_it_takes_many_times_as_long() -> None:
+    """However little it should take, it has ten seconds; a number of programs takes what it takes."""
+    plan = dataclasses.replace(PLAN, profile=profile(1e6, 100.0))
+    assert [task.plan.seconds for task in plan_searches([ROWS], plan)] == [800.0, 800.0]
+    plan = dataclasses.replace(PLAN, profile=profile(0.1, 100.0))
+    assert [task.plan.seconds for task in plan_searches([ROWS], plan)] == [10.0, 10.0]
+    plan = dataclasses.replace(plan, examples=5)
+    assert [(task.plan.seconds, task.plan.driven) for task in plan_searches([ROWS], plan)] == [(0.0, 0)] * 2
 
 
 def test_many_configurations_share_what_twelve_would_take() -> None:
     """An adapter caps itself."""
-    plan = dataclasses.replace(PLAN, profile=profile(1e6, 1.0))
+    plan = dataclasses.replace(PLAN, profile=profile(1e6, 10.0))
     many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(48)))
     (machine,) = MACHINES["rows"]
-    assert abs(sum(task.plan.seconds for task in plan_searches([many], plan)) - 12 * machine.weight) < 1e-6
+    taken = sum(sum(spent(task)) for task in plan_searches([many], plan))
+    assert taken == pytest.approx(12 * 10.0 * machine.weight, rel=0.05)
 
 
 def test_a_number_of_programs_and_the_seed_are_passed_on() -> None:
@@ -108,7 +130,9 @@ def test_what_nothing_has_tested_is_searched_again() -> None:
     assert plan_bursts([ROWS], searched(ROWS, **ALL), PLAN) == []
     bursts = plan_bursts([ROWS], searched(ROWS, **{**ALL, "P2": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(1, ("P2",)), (2, ("P2",))]
-    assert [task.plan.seconds for task in bursts] == [5.0, 5.0]
+    assert [(task.plan.steps, task.plan.examples, task.plan.seconds) for task in bursts] == [
+        (400, 40, 60.0)
+    ] * 2
     many = SmokeReport("rows", "rows", tuple(({"n": n}, POOL) for n in range(9)))
     bursts = plan_bursts([many], searched(many, **{**ALL, "P2": 0, "P3": 0}), PLAN)
     assert [(task.config["n"], task.laws) for task in bursts] == [(0, ("P2", "P3")), (8, ("P2", "P3"))]

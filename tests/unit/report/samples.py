@@ -80,6 +80,7 @@ def adapter(name: str, kind: str | None, laws: list[Any], **changes: Any) -> dic
                 "steps_per_second": 1000.0,
                 "situations": {},
                 "unmet": [],
+                "promised": 10,
             }
         ],
         "violations": [],
@@ -120,6 +121,8 @@ def verify(*adapters: dict[str, Any], **changes: Any) -> dict[str, Any]:
             ),
             adapter("rows", "rows", [law("P2", "holds", 1234), law("X1", "not claimed"), law("X4", "holds")]),
         ],
+        "programs": 20,
+        "promised": 20,
         **changes,
     }
 

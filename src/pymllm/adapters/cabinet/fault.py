@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pymllm.adapters.cabinet.planting import Edit
+from pymllm.adapters.cabinet.planting import Change
 from pymllm.oracle.history import Config
 
-__all__ = ["SEARCHERS", "Fault"]
+__all__ = ["ANY", "SEARCHERS", "Fault"]
+
+ANY = ("any",)
+"""For `Fault.laws`: whichever law catches it will do."""
 
 SEARCHERS = ("machine", "life-cycle machine", "invariants", "sweep")
 """Who can catch a fault: random programs judged by their outcomes; the same by an engine that drives; walks
@@ -27,10 +30,11 @@ class Fault:
     title : str
         What is wrong, in one line.
     laws : tuple of str
-        Ids of the laws that may catch it, written down before anybody looks; the most telling first.
+        Ids of the laws that may catch it, written down before anybody looks; the most telling first. `ANY`
+        for whichever.
     adapters : tuple of str
         Whom to examine, by registry name or ``module:Class``, in this order.
-    edits : tuple of Edit
+    edits : tuple of Edit or Replace
         What makes the adapters' classes wrong while they are examined; empty where the adapters are wrong
         by themselves.
     settings : dict
@@ -50,7 +54,7 @@ class Fault:
     title: str
     laws: tuple[str, ...]
     adapters: tuple[str, ...]
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[Change, ...] = ()
     settings: Config = field(default_factory=dict)
     searchers: tuple[str, ...] = SEARCHERS
     note: str = ""
@@ -59,6 +63,10 @@ class Fault:
     def entry(self) -> str:
         """The id without the system: what the catalogue calls it, if it is from there."""
         return self.id.partition("-")[0]
+
+    def may_be_caught_by(self, law: str) -> bool:
+        """Tell whether a law is one of those that may catch it."""
+        return self.laws == ANY or law in self.laws
 
     def __post_init__(self) -> None:
         for name in ("id", "title", "laws", "adapters", "searchers"):

@@ -1,8 +1,9 @@
 """Put a fault into running code, and take it out again.
 
-A fault is one or more edits of a function's text. The edited text is compiled, and the function object gets
-the new code for the time of a ``with`` block: whoever imported the function, bound it or registered it runs
-the fault, without a copy of the module and without a changed file.
+A fault is one or more changes. An edit changes a function's text. The edited text is compiled, and the
+function object gets the new code for the time of a ``with`` block: whoever imported the function, bound it or
+registered it runs the fault, without a copy of the module and without a changed file. A replacement puts
+something else in the place of a name.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import __future__
 
 import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import linecache
@@ -18,8 +20,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
+from typing import Any
 
-__all__ = ["Edit", "StaleEditError", "planted"]
+__all__ = ["Change", "Edit", "Replace", "StaleEditError", "planted"]
+
+_WRAPPERS = (staticmethod, classmethod, property)
+_PARAMETER = re.compile(r"(.+)\((\w+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +48,204 @@ class Edit:
     old: str
     new: str
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Whose source says what it comes to."""
+        return (self.target.partition(":")[0],)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A function or a class by its name, which says the same in every process."""
+
+    place: str
+
+    def find(self) -> Any:
+        return functools.reduce(getattr, self.path.split("."), importlib.import_module(self.module))
+
+    @property
+    def module(self) -> str:
+        return self.place.partition(":")[0]
+
+    @property
+    def path(self) -> str:
+        return self.place.partition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Something else in the place of a constant, a class's attribute, a default value or a whole function.
+
+    Parameters
+    ----------
+    target : str
+        ``"package.module:NAME"``, ``"package.module:Class.attribute"``, or, for a parameter's default value,
+        ``"package.module:Class.function(name)"``; a dataclass's field is one of ``Class.__init__(field)``.
+    by : object
+        The other value. For a function another one with the same parameters: one of a module, or the text
+        that defines it, which runs among the names of the target's module.
+    was : object, optional
+        The value that the target must have now, so that the fault goes stale when somebody changes it.
+
+    Raises
+    ------
+    ValueError
+        ``by`` has no name in a module: it could not be found in another process.
+
+    Notes
+    -----
+    A module that has imported a constant, or a function that is not replaced by a text, by its name keeps
+    the sound one: name that module, too. What is said to each object alone, such as a field without a
+    default, is set by a function: edit that.
+    """
+
+    target: str
+    by: Any
+    was: Any = ...
+
+    def __post_init__(self) -> None:
+        """Keep a function by its name."""
+        if callable(self.by):
+            path = getattr(self.by, "__qualname__", "<nothing>")
+            if "<" in path:
+                raise ValueError(
+                    f"{self.target}: {self.by!r} has no name in a module; give a function of a module, "
+                    "or its text"
+                )
+            object.__setattr__(self, "by", _Named(f"{self.by.__module__}:{path}"))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Whose source says what it comes to."""
+        own = self.target.partition(":")[0]
+        return (own, self.by.module) if isinstance(self.by, _Named) else (own,)
+
+
+Change = Edit | Replace
+"""What a fault is made of."""
+
 
 class StaleEditError(Exception):
-    """The code has changed and an edit no longer fits it: bring the edit up to date."""
+    """The code has changed and an edit or a replacement no longer fits it: bring it up to date."""
 
 
 @contextlib.contextmanager
-def planted(edits: Sequence[Edit]) -> Iterator[None]:
+def planted(edits: Sequence[Change]) -> Iterator[None]:
     """Run the code of the block with faults in it.
 
     Parameters
     ----------
-    edits : sequence of Edit
-        Several of one function are made one after the other.
+    edits : sequence of Edit or Replace
+        Several edits of one function are made one after the other.
 
     Raises
     ------
     StaleEditError
-        A target is gone, what an edit looks for is not there exactly once, or the edited text does not
-        compile; nothing was changed then.
+        A target is gone or is changed in two ways, what an edit looks for is not there exactly once, the
+        new text does not compile, or what replaces something does not fit or is the same; nothing was
+        changed then.
     """
     targets = dict.fromkeys(edit.target for edit in edits)
-    codes = [_with_faults(target, [edit for edit in edits if edit.target == target]) for target in targets]
-    sound = [(function, function.__code__) for function, _ in codes]
-    for function, code in codes:
-        function.__code__ = code
+    ready = [
+        put for target in targets for put in _prepare(target, [it for it in edits if it.target == target])
+    ]
+    sound = [
+        (owner, name, vars(owner)[name] if name in vars(owner) else getattr(owner, name))
+        for owner, name, _ in ready
+    ]
     try:
+        for owner, name, value in ready:
+            setattr(owner, name, value)
         yield
     finally:
-        for function, code in sound:
-            function.__code__ = code
+        for owner, name, value in reversed(sound):
+            setattr(owner, name, value)
+
+
+_Put = tuple[Any, str, Any]
+"""Whose attribute is set, its name, and to what."""
+
+
+def _prepare(target: str, changes: list[Change]) -> list[_Put]:
+    """Find out what has to be set where, and set nothing yet."""
+    edits = [change for change in changes if isinstance(change, Edit)]
+    if len(edits) == len(changes):
+        function, code = _with_faults(target, edits)
+        return [(function, "__code__", code)]
+    change = changes[0]
+    if len(changes) > 1 or not isinstance(change, Replace):
+        raise StaleEditError(f"{target} is replaced, and changed {len(changes)} times; replace it once")
+    by = _resolved(target, change.by)
+    parameter = _PARAMETER.fullmatch(target)
+    if parameter is not None:
+        return [_with_default(_find(parameter[1]), parameter[2], by, change)]
+    owner, name = _own(target)
+    old = vars(owner)[name]
+    if not isinstance(_unwrapped(old), FunctionType):
+        _refuse_unfit(change, old, by)
+        return [(owner, name, by)]
+    function = _unwrapped(old)
+    if isinstance(by, str):
+        new = _defined(function, textwrap.dedent(by).strip() + "\n", target)
+        _refuse_other_parameters(target, function, new)
+        names = ("__code__", "__defaults__", "__kwdefaults__")
+        return [(function, name, getattr(new, name)) for name in names]
+    if not callable(by):
+        raise StaleEditError(f"{target} is a function, and {by!r} is none, nor a text that defines one")
+    _refuse_other_parameters(target, function, by)
+    wrapper = next((it for it in _WRAPPERS if isinstance(old, it)), None)
+    if isinstance(old, property):
+        return [(owner, name, property(by, old.fset, old.fdel, old.__doc__))]
+    return [(owner, name, by if wrapper is None else wrapper(by))]
+
+
+def _resolved(target: str, by: object) -> Any:
+    try:
+        return by.find() if isinstance(by, _Named) else by
+    except (ImportError, AttributeError) as error:
+        raise StaleEditError(f"{target}: what replaces it cannot be found: {error}") from error
+
+
+def _refuse_unfit(change: Replace, old: object, by: object) -> None:
+    """Refuse a value where another one stood, or the same, with which nothing would be wrong."""
+    if change.was is not ... and not _is_same(change.was, old):
+        raise StaleEditError(f"{change.target} is {old!r}, not {change.was!r}")
+    if _is_same(by, old):
+        raise StaleEditError(f"{change.target} is {old!r} already; the fault would change nothing")
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Tell whether two values are equal and of one type; 0 is not False here."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    try:
+        return bool(one == other)
+    except Exception:  # such as of arrays
+        return False
+
+
+def _refuse_other_parameters(target: str, old: FunctionType, new: Callable[..., object]) -> None:
+    if new is old:
+        raise StaleEditError(f"{target} is replaced by itself; the fault would change nothing")
+    takes, instead = (inspect.signature(it).parameters for it in (old, new))
+    if list(takes) != list(instead):
+        raise StaleEditError(
+            f"{target} takes ({', '.join(takes)}), and what replaces it ({', '.join(instead)})"
+        )
+
+
+def _with_default(function: FunctionType, name: str, by: object, change: Replace) -> _Put:
+    """Say how a parameter gets another default value; it must have one."""
+    parameter = inspect.signature(function).parameters.get(name)
+    if parameter is None or parameter.default is parameter.empty:
+        raise StaleEditError(f"{change.target}: the function has no parameter {name} with a default value")
+    _refuse_unfit(change, parameter.default, by)
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return function, "__kwdefaults__", {**(function.__kwdefaults__ or {}), name: by}
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = list(function.__defaults__ or ())
+    defaults[positional.index(name) - len(positional)] = by
+    return function, "__defaults__", tuple(defaults)
 
 
 def _with_faults(target: str, edits: list[Edit]) -> tuple[FunctionType, CodeType]:
@@ -79,21 +253,37 @@ def _with_faults(target: str, edits: list[Edit]) -> tuple[FunctionType, CodeType
     text = textwrap.dedent(inspect.getsource(function))
     for edit in edits:
         text = _edited(text, edit)
-    return function, _compiled(function, text, target)
+    return function, _defined(function, text, target).__code__
 
 
 def _find(target: str) -> FunctionType:
     """Return the function behind a target, out of its property or static method."""
-    module, _, path = target.partition(":")
-    found = importlib.import_module(module)
-    for name in path.split("."):
-        if name not in vars(found):
-            raise StaleEditError(f"{target}: {found!r} has no {name} of its own")
-        found = vars(found)[name]
-    for wrapped in ("fget", "__func__"):
-        found = getattr(found, wrapped, found)
+    owner, name = _own(target)
+    found = _unwrapped(vars(owner)[name])
     if not isinstance(found, FunctionType):
         raise StaleEditError(f"{target} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _own(target: str) -> tuple[Any, str]:
+    """Return whose attribute a target is, and the attribute's name."""
+    module, _, path = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise StaleEditError(f"{target}: {error}") from error
+    owner, name = found, ""
+    for name in path.split("."):
+        owner = found
+        if name not in getattr(owner, "__dict__", {}):
+            raise StaleEditError(f"{target}: {owner!r} has no {name} of its own")
+        found = vars(owner)[name]
+    return owner, name
+
+
+def _unwrapped(found: Any) -> Any:
+    for wrapped in ("fget", "__func__"):
+        found = getattr(found, wrapped, found)
     return found
 
 
@@ -115,14 +305,15 @@ def _places(text: str, first: str, *rest: str) -> Iterator[tuple[int, int, str]]
             yield found.start(), found.start() + len(whole), indent
 
 
-def _compiled(function: FunctionType, text: str, target: str) -> CodeType:
-    """Compile a function's text to what can take the place of its code."""
+def _defined(function: FunctionType, text: str, target: str) -> FunctionType:
+    """Define another function by a text, whose code can take the place of the function's."""
     name = f"<fault in {target}>"
     try:
-        definition = ast.parse(text, name).body[0]
-    except SyntaxError as error:
-        raise StaleEditError(f"{target} with its edits is no Python any more: {error}") from error
-    assert isinstance(definition, ast.FunctionDef)
+        (definition,) = ast.parse(text, name).body
+    except (SyntaxError, ValueError) as error:
+        raise StaleEditError(f"{target} with its fault is no Python function any more: {error}") from error
+    if not isinstance(definition, ast.FunctionDef) or definition.name != function.__name__:
+        raise StaleEditError(f"{target}: the text must define {function.__name__}, and nothing else")
     definition.decorator_list.clear()
     # Inside another function, so that super() finds its class where the old code found it.
     tree = ast.parse(f"def outer(__class__):\n    return {function.__name__}", name)
@@ -133,4 +324,8 @@ def _compiled(function: FunctionType, text: str, target: str) -> CodeType:
     exec(code, function.__globals__, namespace)
     # Tracebacks show the text with the fault.
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    return namespace["outer"](None).__code__
+    new = namespace["outer"](None)
+    if new.__code__.co_freevars != function.__code__.co_freevars:
+        names = ", ".join({*new.__code__.co_freevars} ^ {*function.__code__.co_freevars})
+        raise StaleEditError(f"{target} with its fault takes {names} from around it otherwise than before")
+    return new

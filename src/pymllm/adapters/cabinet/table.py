@@ -16,7 +16,7 @@ from pymllm.adapters.cabinet import (
     radix_faults,
     schedule_faults,
 )
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.fault import ANY, Fault
 from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import FAULTY, AdapterEntry, find_adapter, load_adapter
 from pymllm.errors import UsageError
@@ -101,7 +101,7 @@ def _checked(place: str, table: object) -> tuple[Fault, ...]:
 
 def _check_names(place: str, fault: Fault) -> None:
     try:
-        for law in fault.laws:
+        for law in fault.laws if fault.laws != ANY else ():
             find_law(law)
         for adapter in fault.adapters:
             find_adapter(adapter)

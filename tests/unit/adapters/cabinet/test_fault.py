@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
+from pymllm.adapters.cabinet.fault import ANY, SEARCHERS, Fault
 
 GOOD: dict[str, Any] = {"id": "x", "title": "is wrong", "laws": ("R1",), "adapters": ("radix",)}
 
@@ -33,3 +33,10 @@ def test_a_fault_that_says_too_little_is_refused(field: str, value: object) -> N
     """X1: the message names the fault and what is wrong with it."""
     with pytest.raises(ValueError, match=r"fault '.*': .*(must be|no searcher)"):
         Fault(**{**GOOD, field: value})
+
+
+def test_any_law_will_do_where_nobody_knows_better() -> None:
+    """Else only those of its list."""
+    assert Fault(**GOOD).may_be_caught_by("R1")
+    assert not Fault(**GOOD).may_be_caught_by("R2")
+    assert Fault(**{**GOOD, "laws": ANY}).may_be_caught_by("R2")

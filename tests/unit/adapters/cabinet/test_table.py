@@ -40,6 +40,7 @@ def test_a_law_of_every_fault_is_about_one_of_its_adapters(fault: Fault) -> None
 def test_somebody_elses_table_is_loaded(tiny: str) -> None:
     """By module and name."""
     assert [fault.id for fault in load_cabinet("tiny_cabinet:TABLE")] == ["dirty", "keeping"]
+    assert [fault.laws for fault in load_cabinet("tiny_cabinet:BY_ANY")] == [("any",)]
 
 
 @pytest.mark.parametrize(
