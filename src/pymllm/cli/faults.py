@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from pymllm.text_file import write_text_file
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import HuntPlan
+    from pymllm.conformance.faults_run import FaultsReport
     from pymllm.conformance.kept_results import KeptResults
 
 __all__ = ["faults_command"]
@@ -56,7 +58,7 @@ _SHRINKS = 300
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the table as Markdown, too.",
+    help="Write a page of Markdown, too; where there is one, its rows of other faults stay.",
 )
 @click.option(
     "--keep",
@@ -106,10 +108,10 @@ def faults_command(
     kept = None if keep is None else _open(keep)
     report = look_for_faults(chosen, _plan(full, seed), count_processes(jobs), show, kept)
     from pymllm.cli.faults_document import make_document
-    from pymllm.cli.faults_table import make_page, make_text
+    from pymllm.cli.faults_table import make_text
 
     if page is not None and report.interruption is None:
-        write_text_file(page, make_page(report))
+        _print(report, page)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     document = make_document(report)
     keep_run(store, document)
@@ -149,10 +151,27 @@ def _open(path: Path) -> KeptResults:
         raise click.UsageError(f"{error}.") from error
 
 
+def _print(report: FaultsReport, page: Path) -> None:
+    from pymllm.cli.faults_page import make_page
+
+    earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
+    write_text_file(page, make_page(report, datetime.now(tz=UTC).date(), earlier))
+
+
 def _lines(faults: Sequence[Fault]) -> list[str]:
     width = max(len(fault.id) for fault in faults)
     laws = max(len(", ".join(fault.laws)) for fault in faults)
-    return [f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}" for fault in faults]
+    return [
+        f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}{_source(fault)}"
+        for fault in faults
+    ]
+
+
+def _source(fault: Fault) -> str:
+    from pymllm.adapters.cabinet.bugs import bug_of
+
+    bug = bug_of(fault)
+    return "" if bug is None else f" ({bug.engine}: {bug.links[0]})"
 
 
 def _plan(full: bool, seed: int) -> HuntPlan:
