@@ -46,9 +46,7 @@ Ids never change their meaning. *How* is what went wrong, *seen* what users saw.
 another way than theirs, the line of the plant says in what way the fault differs.
 """
 _COLUMNS = ("id", "fault", "law", "by the", "operations", "seconds", "program", "run")
-_ROW = re.compile(
-    r"^\| \[?([\w-]+)\]?(?:\(#[\w-]+\))? \| [^|]* \| ((?:[^|]* \| ){5})(\d+) \|$", re.MULTILINE
-)
+_ROW = re.compile(r"^\| \[?([\w-]+)\]?(?:\(#[\w-]+\))? \| [^|]* \| ((?:[^|]* \| ){5})(\d+) \|$", re.MULTILINE)
 _RUN = re.compile(r"^- run (\d+): .*$", re.MULTILINE)
 _KINDS = {"issues": "issue", "pull": "pull request"}
 
