@@ -41,7 +41,8 @@ def anchors_of(page: Path) -> set[str]:
     """What a link to a place inside of a page may name."""
     text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    named = re.findall(r'<a id="([\w-]+)"></a>', text)
+    return {*named, *(re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles)}
 
 
 def links_of(page: Path) -> list[str]:
