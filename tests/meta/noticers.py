@@ -256,14 +256,14 @@ NOTICERS: dict[str, Noticer] = {
     "B166": Noticer(_HERE + "test_noticers.py::test_a_half_given_back_in_a_group_is_the_one_of_then"),
     "B167": Noticer(_CACHES + "test_swa_allocator.py::test_freeing_a_half_keeps_the_full_slot"),
     "B169": Noticer(_CACHES + "test_swa_allocator.py::test_free_returns_what_is_left_of_both"),
-    "B170": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1-4]"),
+    "B170": Noticer(_ENGINE + "test_engine_memory.py::test_chunk_is_cut_to_what_the_window_half_has"),
     "B172": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1-4]"),
-    "B173": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1]"),
+    "B173": Noticer(_ENGINE + "test_engine_memory.py::test_a_whole_hit_is_held_as_any_other"),
     "B175": Noticer(_CACHES + "test_radix_tree.py::TestHashes::test_pages_chain_to_their_ancestors"),
     "B176": Noticer(
         _CACHES + "test_radix_cache.py::TestMatch::test_hits_are_counted_on_the_returned_path_only"
     ),
-    "B178": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1-4]"),
+    "B178": Noticer(_ENGINE + "test_engine_memory.py::test_tokens_behind_a_dead_window_are_counted"),
     "B179": Noticer(
         _CACHES + "test_radix_cache.py::TestLocks::test_hold_moves_tokens_from_evictable_to_protected"
     ),
@@ -285,7 +285,7 @@ NOTICERS: dict[str, Noticer] = {
         _BLOCKS + "test_kv_block_allocator.py::test_what_lies_above_a_referenced_descendant_is_not_evictable"
     ),
     "B200": Noticer(_CACHES + "test_sliding_window.py::TestHolds::test_release_takes_nobody_elses_window"),
-    "B202": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1]"),
-    "B205": Noticer(_BLOCKS + "test_request_context.py::test_a_request_that_finds_no_room_leaves_no_trace"),
+    "B202": Noticer(_ENGINE + "test_engine_memory.py::test_short_memory_changes_nothing_but_what_is_evicted"),
+    "B205": Noticer(_HERE + "test_noticers.py::test_windowed_insert_is_no_hit"),
 }
 """By the id of the fault."""

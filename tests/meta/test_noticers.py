@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from pymllm.mem_cache import EvictResult, KVPool, RadixCache, RadixKey, SWATokenToKVPoolAllocator
@@ -99,3 +100,14 @@ def test_a_page_has_its_tokens_in_their_places() -> None:
     rows = torch.arange(1.0, 5.0).view(4, 1, 1)
     pool.set_kv_buffer(0, torch.arange(4, 8), rows, rows)
     assert pool.get_key_buffer(0).flatten().tolist() == [0.0] * 4 + [1.0, 2.0, 3.0, 4.0] + [0.0] * 4
+
+
+def test_windowed_insert_is_no_hit() -> None:
+    """R10: hits are matches; an insert is none, whether it is taken or refused."""
+    cache = windowed_cache([1, 2, 3])
+    node = cache.match_prefix(RadixKey([1, 2, 3])).last_node
+    cache.insert(RadixKey([1, 2, 3]))
+    assert node.hit_count == 1
+    with pytest.raises(ValueError, match="prev_prefix_len is 4"):
+        cache.insert(RadixKey([1, 2, 3, 4]), prev_prefix_len=4)
+    assert node.hit_count == 1

@@ -45,7 +45,7 @@ _POOLS = (
     ),
     plant(
         "B167",
-        ("A7", "A1", "A2"),
+        ("A7", "A6", "A1", "A2"),
         ("swa-slots",),
         (
             Edit(
@@ -74,7 +74,8 @@ _POOLS = (
                 "pymllm.mem_cache.kv_pool:KVPool._write_rows",
                 "index = index.to(self.device, torch.int64)",
                 "index = index.to(self.device, torch.int64)\n"
-                "index = index - 2 * (index % self.page_size) + (self.page_size - 1) * (index > 0)",
+                "mirrored = index - 2 * (index % self.page_size) + self.page_size - 1\n"
+                "index = torch.where(index < self.page_size, index, mirrored)",
             ),
         ),
         settings={"page_size": 4},
@@ -88,7 +89,8 @@ _POOLS = (
             Edit(
                 f"{_SWA}.translate_to_swa",
                 "return self._full.slots_at(self._half_of.take(pages), offsets, indices.shape)",
-                "return indices.to(self.device, torch.int32)",
+                "raw = indices.to(self.device, torch.int32)\n"
+                "return torch.where(raw < self.swa_size + self.page_size, raw, 0)",
             ),
         ),
         note="one rank: the window pool is what has numbers of its own",
@@ -234,7 +236,7 @@ _ENGINES = (
     ),
     plant(
         "B178",
-        ("E2", "R4", "E3", "A5"),
+        ("E2", "R4", "E3", "A5", "R9"),  # R9: what is freed is in the tree, for whoever walks it
         ("radix-window",),
         (
             Edit(
@@ -298,18 +300,16 @@ _BLOCKS = (
     ),
     plant(
         "B205",
-        ("X4", "C1"),
-        ("requests",),
+        ("R10", "X2"),
+        ("radix-window",),
         (
             Edit(
-                f"{_CONTEXT}._match",
-                "self.kv_block_allocator.retain_memory_blocks(blocks)",
-                "last = self.prefix_cache_lru_clock - 1\n"
-                "self.kv_block_allocator._stamp(np.array(blocks, np.int64), last)\n"
-                "self.kv_block_allocator.retain_memory_blocks(blocks)",
+                f"{_CACHE}._insert_windowed",
+                "walk = self._tree.walk(paged)",
+                "walk = self._tree.walk(paged)\nfor node in walk.path:\n    node.hit_count += 1",
             ),
         ),
-        note="no counters of hits here: it is the time of the last use that a refused request changes",
+        note="what counts hits before it knows whether it is refused is an insert with a window",
     ),
 )
 
