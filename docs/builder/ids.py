@@ -5,23 +5,18 @@ from __future__ import annotations
 import re
 from posixpath import dirname, relpath
 
-from sources import ROOT
-
+from pymllm.adapters.cabinet.bugs import BUGS
+from pymllm.adapters.cabinet.table import PLANTED
 from pymllm.oracle.laws import LAWS
 
 __all__ = ["places_of_ids", "with_ids"]
 
-_BUGS = frozenset(
-    re.findall(
-        r"^\| (B\d+[\w-]*) \|", (ROOT / "docs" / "faults.md").read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-)
+_BUGS = {*BUGS, *(fault.id for fault in PLANTED)}
 _PLACES = {
     **{law.id: f"laws.html#{law.id.lower()}" for law in LAWS},
     **{bug: f"faults.html#{bug.lower()}" for bug in _BUGS},
 }
 _ID = re.compile(rf"(?<![\w-])(?:{'|'.join(sorted(_PLACES, key=len, reverse=True))})(?![\w-])")
-_ROW = re.compile(rf"<td>({'|'.join(sorted(_BUGS, key=len, reverse=True))})</td>")
 _TAG = re.compile(r"(<[^>]*>)")
 _LEFT_ALONE = ("a", "autoref", "code", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "script", "style")
 
@@ -41,8 +36,6 @@ def with_ids(html: str, page: str) -> str:
     page : str
         Its address on the site, such as ``"api/errors.html"``.
     """
-    if page == "faults.html":
-        html = _ROW.sub(lambda found: f'<td id="{found[1].lower()}">{found[1]}</td>', html)
     inside: list[str] = []
     parts = []
     for part in _TAG.split(html):

@@ -103,7 +103,7 @@ def _claims(law: Law) -> str:
 
 def _named(fault: Fault) -> str:
     first, second = fault.title[0], fault.title[1]
-    return f"{fault.id} ({first.lower() if second.islower() else first}{fault.title[1:]})"
+    return f"{fault.id} ({first if second.isupper() else first.lower()}{fault.title[1:]})"
 
 
 def _wrong_implementations() -> dict[str, list[str]]:

@@ -253,5 +253,39 @@ NOTICERS: dict[str, Noticer] = {
     "B107-requests": Noticer(_BLOCKS + "test_request_rows.py::test_a_closed_row_keeps_nothing"),
     "B115-requests": Noticer(_BLOCKS + "test_request_context.py::test_a_full_hit_leaves_a_token_to_compute"),
     "B148-requests": Noticer(_BLOCKS + "test_forward_batch.py::test_tokens_in_shared_blocks_go_to_the_dummy"),
+    "B166": Noticer(_HERE + "test_noticers.py::test_a_half_given_back_in_a_group_is_the_one_of_then"),
+    "B167": Noticer(_CACHES + "test_swa_allocator.py::test_freeing_a_half_keeps_the_full_slot"),
+    "B169": Noticer(_CACHES + "test_swa_allocator.py::test_free_returns_what_is_left_of_both"),
+    "B170": Noticer(_ENGINE + "test_engine_memory.py::test_chunk_is_cut_to_what_the_window_half_has"),
+    "B172": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1-4]"),
+    "B173": Noticer(_ENGINE + "test_engine_memory.py::test_a_whole_hit_is_held_as_any_other"),
+    "B175": Noticer(_CACHES + "test_radix_tree.py::TestHashes::test_pages_chain_to_their_ancestors"),
+    "B176": Noticer(
+        _CACHES + "test_radix_cache.py::TestMatch::test_hits_are_counted_on_the_returned_path_only"
+    ),
+    "B178": Noticer(_ENGINE + "test_engine_memory.py::test_tokens_behind_a_dead_window_are_counted"),
+    "B179": Noticer(
+        _CACHES + "test_radix_cache.py::TestLocks::test_hold_moves_tokens_from_evictable_to_protected"
+    ),
+    "B181": Noticer(_HERE + "test_noticers.py::test_a_page_has_its_tokens_in_their_places"),
+    "B182": Noticer(_CACHES + "test_swa_allocator.py::test_the_halves_of_a_page_are_a_page"),
+    "B185": Noticer(
+        _CACHES + "test_mamba_radix_cache.py::TestMatch::test_tokens_without_a_state_cannot_be_resumed_from"
+    ),
+    "B187": Noticer(_ENGINE + "test_engine.py::test_random_lives_break_no_law[0-radix-1]"),
+    "B188": Noticer(
+        _BLOCKS + "test_request_context.py::test_a_request_resumes_from_the_deepest_state_and_shares_all_kv"
+    ),
+    "B193": Noticer(
+        _CACHES
+        + "test_sliding_window.py::TestUsablePrefixes::test_prefix_after_a_tombstone_needs_a_whole_window"
+    ),
+    "B194": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_match_splits_only_where_it_ends"),
+    "B199": Noticer(
+        _BLOCKS + "test_kv_block_allocator.py::test_what_lies_above_a_referenced_descendant_is_not_evictable"
+    ),
+    "B200": Noticer(_CACHES + "test_sliding_window.py::TestHolds::test_release_takes_nobody_elses_window"),
+    "B202": Noticer(_ENGINE + "test_engine_memory.py::test_short_memory_changes_nothing_but_what_is_evicted"),
+    "B205": Noticer(_HERE + "test_noticers.py::test_windowed_insert_is_no_hit"),
 }
 """By the id of the fault."""

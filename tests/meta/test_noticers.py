@@ -1,10 +1,11 @@
-"""Promises that no test of a single module makes, but whose breach is in the catalogue of bugs."""
+"""Promises that no test of a single module makes, but whose breach is a known bug."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from pymllm.mem_cache import EvictResult, RadixCache, RadixKey
+from pymllm.mem_cache import EvictResult, KVPool, RadixCache, RadixKey, SWATokenToKVPoolAllocator
 from pymllm.workloads.engine import Engine, EngineConfig
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import TraceSource
@@ -77,3 +78,36 @@ def test_an_idle_engine_keeps_what_is_cached() -> None:
     asked = [Request(n, n * 3_600_000.0, 20, 2, prompt, 1) for n in range(2)]
     report = Engine(EngineConfig(capacity=64), TraceSource(asked)).run()
     assert report.hit_tokens == 19
+
+
+def test_a_half_given_back_in_a_group_is_the_one_of_then() -> None:
+    """A7: a half that comes to the slot later in the group is not given back with it."""
+    allocator = SWATokenToKVPoolAllocator(4, 4, device="cpu", check_ownership=False)
+    slots = allocator.alloc(2)
+    assert slots is not None
+    half = allocator.translate_to_swa(slots[1:])
+    allocator.free_group_begin()
+    allocator.free_swa(slots[:1])
+    allocator.move_swa(slots[1:], slots[:1])
+    allocator.free_group_end()
+    assert allocator.translate_to_swa(slots).tolist() == [int(half), 0]
+    assert allocator.swa_available_size() == 3
+
+
+def test_a_page_has_its_tokens_in_their_places() -> None:
+    """P3: with pages of several slots, too, each row is where its slot says."""
+    pool = KVPool(8, 1, 1, 1, device="cpu", dtype=torch.float32, page_size=4)
+    rows = torch.arange(1.0, 5.0).view(4, 1, 1)
+    pool.set_kv_buffer(0, torch.arange(4, 8), rows, rows)
+    assert pool.get_key_buffer(0).flatten().tolist() == [0.0] * 4 + [1.0, 2.0, 3.0, 4.0] + [0.0] * 4
+
+
+def test_windowed_insert_is_no_hit() -> None:
+    """R10: hits are matches; an insert is none, whether it is taken or refused."""
+    cache = windowed_cache([1, 2, 3])
+    node = cache.match_prefix(RadixKey([1, 2, 3])).last_node
+    cache.insert(RadixKey([1, 2, 3]))
+    assert node.hit_count == 1
+    with pytest.raises(ValueError, match="prev_prefix_len is 4"):
+        cache.insert(RadixKey([1, 2, 3, 4]), prev_prefix_len=4)
+    assert node.hit_count == 1

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from pymllm.torch_extra import require_torch
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
+    from pymllm.conformance.faults_run import FaultsReport
     from pymllm.conformance.kept_results import KeptResults
 
 __all__ = [
@@ -82,7 +84,7 @@ planted_option = click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the table as Markdown, too.",
+    help="Write a page of Markdown, too; where there is one, its rows of other faults stay.",
 )
 @click.option(
     "--keep",
@@ -142,7 +144,7 @@ def look_and_tell(
 ) -> int:
     """Look for faults, and say what became of them; the exit status."""
     from pymllm.cli.faults_document import make_document
-    from pymllm.cli.faults_table import make_page, make_text
+    from pymllm.cli.faults_table import make_text
     from pymllm.cli.progress import progress_bar
     from pymllm.conformance.faults_run import look_for_faults
 
@@ -151,7 +153,7 @@ def look_and_tell(
 
     report = look_for_faults(chosen, plan, count_processes(jobs), show, kept, hunter)
     if page is not None and report.interruption is None:
-        write_text_file(page, make_page(report))
+        _print(report, page)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     document = make_document(report)
     keep_run(store, document)
@@ -234,10 +236,27 @@ def _open(path: Path) -> KeptResults:
         raise click.UsageError(f"{error}.") from error
 
 
+def _print(report: FaultsReport, page: Path) -> None:
+    from pymllm.cli.faults_page import make_page
+
+    earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
+    write_text_file(page, make_page(report, datetime.now(tz=UTC).date(), earlier))
+
+
 def _lines(faults: Sequence[Fault]) -> list[str]:
     width = max(len(fault.id) for fault in faults)
     laws = max(len(", ".join(fault.laws)) for fault in faults)
-    return [f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}" for fault in faults]
+    return [
+        f"{fault.id:{width}}  {', '.join(fault.laws):{laws}}  {fault.title}{_source(fault)}"
+        for fault in faults
+    ]
+
+
+def _source(fault: Fault) -> str:
+    from pymllm.adapters.cabinet.bugs import bug_of
+
+    bug = bug_of(fault)
+    return "" if bug is None else f" ({bug.engine}: {bug.links[0]})"
 
 
 def _plan(full: bool, seed: int) -> HuntPlan:

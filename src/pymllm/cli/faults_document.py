@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.adapters.cabinet.fault import SEARCHERS
+from pymllm.adapters.cabinet.bugs import bug_of
+from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
 from pymllm.conformance.command_hunts import CAMPAIGN, VERIFICATION
 from pymllm.conformance.detection import Detection, FaultResult
 from pymllm.conformance.faults_run import FaultsReport
@@ -37,8 +38,21 @@ class DetectionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BugRow:
+    """Whose bug a fault was, and where it is written down; links are absolute."""
+
+    id: str
+    engine: str
+    version: str | None
+    links: tuple[str, ...]
+    mechanism: str
+    seen: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
 class FaultRow:
-    """What became of a fault; medians are null where it was never caught."""
+    """What became of a fault; medians are null where it was never caught, and ``bug`` where it is of none."""
 
     id: str
     title: str
@@ -50,6 +64,7 @@ class FaultRow:
     program: int | None
     detections: tuple[DetectionRow, ...]
     problems: tuple[str, ...]
+    bug: BugRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,15 @@ def _fault_row(result: FaultResult) -> FaultRow:
         result.program,
         tuple(map(_detection_row, result.detections)),
         result.problems,
+        _bug_row(result.fault),
     )
+
+
+def _bug_row(fault: Fault) -> BugRow | None:
+    bug = bug_of(fault)
+    if bug is None:
+        return None
+    return BugRow(bug.id, bug.engine, bug.version or None, bug.links, bug.mechanism, bug.seen, bug.evidence)
 
 
 def _detection_row(it: Detection) -> DetectionRow:

@@ -1,4 +1,4 @@
-"""The table of faults as text, and as a page of Markdown: who was caught, by whom, after how much."""
+"""The table of faults as text: who was caught, by whom, after how much."""
 
 from __future__ import annotations
 
@@ -6,37 +6,11 @@ from collections import Counter
 
 from rich.table import Table
 
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
 from pymllm.cli.drawn_tables import table_console
 from pymllm.conformance.detection import FaultResult
 from pymllm.conformance.faults_run import FaultsReport
 
-__all__ = ["make_page", "make_text", "sum_up"]
-
-_HEAD = """\
-# Faults
-
-Each is one of our classes made wrong in one way; most are bugs from the history of serving engines.
-`pymllm faults` puts one after the other in place, and it must be caught by a law that was written down
-beforehand. A planted one must be noticed by a test, too (`tests/meta/noticers.py`).
-
-*operations* were carried out by who caught it until it did, *seconds* went by in all: medians over {seeds}
-seeds, with {jobs} processes. *program* is the smallest that was found to break one of the laws, in
-operations. The laws are those that caught it; `pymllm faults --list` has those that may.
-
-This page is written by `pymllm faults --full --page docs/faults.md`.
-
-"""
-_NOTES = """
-Where a class is built another way than the catalogue's entry, the fault differs:
-
-"""
-_TAIL = """
-## Not planted
-
-| id | bug | reason |
-| --- | --- | --- |
-"""
+__all__ = ["cells_of", "make_text", "sum_up"]
 
 
 def make_text(report: FaultsReport, width: int | None = None) -> str:
@@ -55,7 +29,7 @@ def make_text(report: FaultsReport, width: int | None = None) -> str:
     for name in columns:
         table.add_column(name, justify="right" if name in ("operations", "seconds", "program") else "left")
     for result in sorted(report.results, key=lambda result: result.is_caught):
-        table.add_row(*_cells(result)[: len(columns)])
+        table.add_row(*cells_of(result)[: len(columns)])
     console = table_console(width)
     with console.capture() as captured:
         console.print(table)
@@ -65,7 +39,8 @@ def make_text(report: FaultsReport, width: int | None = None) -> str:
     return "\n".join([*lines, "", sum_up(report)]) + "\n"
 
 
-def _cells(result: FaultResult) -> list[str]:
+def cells_of(result: FaultResult) -> list[str]:
+    """Return a row of the table."""
     found = bool(result.detections)
     return [
         result.fault.id,
@@ -99,25 +74,3 @@ def sum_up(report: FaultsReport) -> str:
     total = len(report.results)
     kept = f" without {report.kept} that were known" if report.kept else ""
     return f"{caught} of {total} faults caught by a law of their list{found}; {report.seconds:.1f} s{kept}"
-
-
-def make_page(report: FaultsReport) -> str:
-    """Lay a report out as the page docs/faults.md."""
-    head = ["id", "fault", "law", "by the", "operations", "seconds", "program"]
-    lines = [
-        f"| {' | '.join(head)} |",
-        f"| {' | '.join('---:' if it in head[4:] else '---' for it in head)} |",
-    ]
-    for result in report.results:
-        cells = _cells(result)
-        caught = cells[3] if result.is_caught else f"{cells[3]} **{cells[2].lower()}**".strip()
-        lines.append(f"| {' | '.join([*cells[:2], caught, *cells[4:]])} |")
-    notes = [f"- {it.fault.id}: {it.fault.note}." for it in report.results if it.fault.note]
-    unplanted = [f"| {id} | {entry.title} | {entry.reason} |" for id, entry in UNPLANTED.items()]
-    page = (
-        _HEAD.format(seeds=len(report.plan.seeds), jobs=report.jobs)
-        + "\n".join([*lines, "", sum_up(report)])
-        + ".\n"
-    )
-    page += _NOTES + "\n".join(notes) + "\n" if notes else ""
-    return page + _TAIL + "\n".join(unplanted) + "\n"

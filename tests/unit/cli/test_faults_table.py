@@ -1,10 +1,9 @@
-"""The table of faults and the page of it."""
+"""The table of faults."""
 
 from __future__ import annotations
 
 from pymllm.adapters.cabinet.fault import Fault
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
-from pymllm.cli.faults_table import make_page, make_text, sum_up
+from pymllm.cli.faults_table import make_text, sum_up
 from pymllm.conformance.detection import Detection, FaultResult, HuntPlan
 from pymllm.conformance.faults_run import FaultsReport
 
@@ -51,14 +50,3 @@ def test_the_last_line_says_who_caught_how_many() -> None:
         "1 of 2 faults caught by a law of their list (1 by the machine); 12.3 s"
     )
     assert sum_up(report(MISSED)) == "0 of 1 faults caught by a law of their list; 12.3 s"
-
-
-def test_the_page_has_everything() -> None:
-    """Every fault, every note, and every entry that is not planted."""
-    page = make_page(report(CAUGHT, UNLISTED, MISSED, shrinks=1))
-    assert "| B1 | is wrong | R1 | machine | 1,200 | 0.50 | 4 |" in page
-    assert "| mine | is wrong, too | R1 **by another law** | machine | 1,200 | 0.50 | 4 |" in page
-    assert "| mine | is wrong, too | **no** |  |  |  |  |" in page
-    assert "- B1: in another way." in page
-    assert all(f"| {id} | {entry.title} | {entry.reason} |" in page for id, entry in UNPLANTED.items())
-    assert "differs" not in make_page(report(MISSED))

@@ -51,7 +51,7 @@ def test_request_grows_into_its_last_page_first(
 def test_short_memory_changes_nothing_but_what_is_evicted(
     engine_of: Callable[..., Engine], ask: Callable[..., Request]
 ) -> None:
-    """X4: a request that cannot grow keeps its row and its slots."""
+    """E3, X4: a request that cannot grow keeps its row and its slots, and gets no others."""
     memory = engine_of([], capacity=16, page_size=4).memory
     live = started(memory, ask(0, 30), 5)
     assert memory.extend(live, 12) is None
@@ -176,10 +176,24 @@ def test_chunk_is_cut_to_what_the_window_half_has(
     assert pieces == [12, 8, 8, 8, 4]
 
 
+def test_a_whole_hit_is_held_as_any_other(
+    engine_of: Callable[..., Engine], ask: Callable[..., Request]
+) -> None:
+    """R6, E3: who gives a hold back has taken it, also where everything that may be hit was."""
+    memory = engine_of([], page_size=4).memory
+    prompt = range(100, 116)
+    memory.finish(started(memory, ask(0, 16, tokens=prompt), 16))
+    live = LiveRequest(ask(1, 20, tokens=prompt), place=1)
+    memory.match_and_hold(live)
+    assert (live.held_length, memory.probe.cache.protected_size()) == (16, 16)
+    memory.give_back(live)
+    assert memory.probe.cache.protected_size() == 0
+
+
 def test_tokens_behind_a_dead_window_are_counted(
     engine_of: Callable[..., Engine], ask: Callable[..., Request]
 ) -> None:
-    """S1: KV that is cached but not usable is computed again, and revived by its new owner."""
+    """S1, R4: KV that is cached but not usable is computed again; what revives it is the cache's."""
     memory = engine_of([], page_size=4, sliding_window_size=6).memory
     prompt = range(100, 116)
     memory.finish(started(memory, ask(0, 16, tokens=prompt), 16))

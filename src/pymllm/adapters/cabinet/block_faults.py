@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -14,9 +14,8 @@ _INDEX = f"{_CONTEXTS}prefix_index:PrefixIndex"
 _CONTEXT = f"{_CONTEXTS}request_context:RequestContext"
 
 _REFERENCES = (
-    Fault(
+    plant(
         "B118",
-        "Shared block released twice in one call counts once",
         ("C1", "X6"),  # an observer that raises is told of a block that the books still have
         ("blocks",),
         (
@@ -27,9 +26,8 @@ _REFERENCES = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B119",
-        "Ancestor evicted before its descendant",
         ("C1",),
         ("blocks", "requests"),
         (
@@ -43,9 +41,8 @@ _REFERENCES = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B133",
-        "Null and repeated blocks reach the free queue",
         ("C1", "E4", "C3"),  # C3: they can be registered, too
         ("blocks", "requests"),
         (
@@ -64,9 +61,8 @@ _REFERENCES = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B124-blocks",
-        "Observer called before the books are written",
         ("X6", "C6", "C1"),
         ("blocks", "requests"),
         (
@@ -80,9 +76,8 @@ _REFERENCES = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B104-blocks",
-        "Blocks recycled repeatedly",
         ("E3",),
         ("requests",),
         (
@@ -94,9 +89,8 @@ _REFERENCES = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B121-blocks",
-        "Pin not rolled back when the allocation fails",
         ("X4", "C1", "X2", "E3"),
         ("requests",),
         (
@@ -107,9 +101,8 @@ _REFERENCES = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B164-blocks",
-        "Matched block is also the head of the free queue",
         ("X6", "C1"),
         ("requests",),
         (
@@ -126,9 +119,8 @@ _REFERENCES = (
 )
 
 _INDEXED = (
-    Fault(
+    plant(
         "B122",
-        "Registering a block twice raises its parent's child count twice",
         ("C1", "C3", "C6"),  # C6: nobody is told of the children that it forgets
         ("blocks", "requests"),
         (
@@ -139,16 +131,14 @@ _INDEXED = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B125",
-        "Block popped from the evictor stays in the cached index",
         ("C1", "C3", "X2"),
         ("blocks", "requests"),
         (Edit(f"{_HASHES}.forget", "del self.to_block[hash_value]", "pass"),),
     ),
-    Fault(
+    plant(
         "B127",
-        "Second block with the same hash is dropped from the index",
         ("C3", "C1"),
         ("blocks", "requests"),
         (
@@ -165,9 +155,8 @@ _INDEXED = (
         ),
         note="the second block counts as cached, but the index does not have it",
     ),
-    Fault(
+    plant(
         "B130",
-        "Hash published before the KV exists",
         ("C3", "E4"),
         ("requests",),
         (
@@ -178,9 +167,8 @@ _INDEXED = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B131",
-        "Reused block's old hash still points at it",
         ("C3", "C6"),
         ("blocks", "requests"),
         (
@@ -192,9 +180,8 @@ _INDEXED = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B136-blocks",
-        "Weak process hash: collisions between prompts",
         ("C3",),
         ("blocks", "requests"),
         (
@@ -205,9 +192,8 @@ _INDEXED = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B137",
-        "No check that a hit has the right tokens",
         ("C3", "X4"),  # with a wrong hit a request fits where there is no room
         ("requests",),
         (
@@ -219,9 +205,8 @@ _INDEXED = (
         ),
         settings={"hash_digits": 1},
     ),
-    Fault(
+    plant(
         "B143-blocks",
-        "Content-only hashes make a block its own parent",
         ("C3",),
         ("blocks", "requests"),
         (

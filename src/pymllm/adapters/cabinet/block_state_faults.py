@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -13,24 +13,21 @@ _ALLOCATOR = f"{_CONTEXTS}mamba_slot_allocator:MambaSlotAllocator"
 _REQUESTS = f"{_CONTEXTS}request_context:RequestContext"
 
 _IN_THE_ALLOCATOR = (
-    Fault(
+    plant(
         "B76",
-        "Aborted restore leaves a published, never-filled slot",
         ("X2", "C7"),
         ("requests",),
         (Edit(f"{_ALLOCATOR}._commit", "self._invalidate_one_by_one(kept)", "pass"),),
         note="the slot is mapped before the copy, and stays so where the copy fails",
     ),
-    Fault(
+    plant(
         "B80",
-        "Offsets framed on the first chunk only",
         ("C8",),
         ("requests",),
         (Edit(f"{_ALLOCATOR}.compute_and_store_offsets", "first = start + skipped", "first = skipped"),),
     ),
-    Fault(
+    plant(
         "B82",
-        "Slot batch allocation consumes free slots before failing",
         ("C5", "C2"),
         ("blocks", "requests"),
         (
@@ -45,9 +42,8 @@ _IN_THE_ALLOCATOR = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B85",
-        "Snapshot allocation evicts the blocks being committed",
         ("C5",),
         ("blocks",),
         (
@@ -58,9 +54,8 @@ _IN_THE_ALLOCATOR = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B86",
-        "State index computed in the wrong block size",
         ("C8", "E4"),
         ("requests",),
         (
@@ -71,9 +66,8 @@ _IN_THE_ALLOCATOR = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B88",
-        "Partial removal reports success but leaves the state",
         ("C7",),
         ("blocks", "requests"),
         (
@@ -84,9 +78,8 @@ _IN_THE_ALLOCATOR = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B128",
-        "Removing one duplicate removes the survivor's entry",
         ("C4",),
         ("blocks", "requests"),
         (
@@ -102,9 +95,8 @@ _IN_THE_ALLOCATOR = (
 )
 
 _IN_REQUESTS = (
-    Fault(
+    plant(
         "B76-requests",
-        "Aborted restore leaves a published, never-filled slot",
         # C1: it holds hits behind the last state, which a right one does not. E4: it needs blocks for them.
         ("E1", "E2", "C1", "E4"),
         ("requests",),
@@ -118,9 +110,8 @@ _IN_REQUESTS = (
         ),
         note="the context restores without a look, and takes no notice of a restore that did not happen",
     ),
-    Fault(
+    plant(
         "B79-requests",
-        "Idle dummy step wipes the prefix cache",
         ("C1", "C6", "E4"),  # E4: requests that are set aside cannot go on
         ("requests",),
         (
@@ -134,9 +125,8 @@ _IN_REQUESTS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B107-requests",
-        "Rows of finished requests are not cleared",
         ("E2", "C3"),  # what is left in a row looks like a hit
         ("requests",),
         (
@@ -147,16 +137,14 @@ _IN_REQUESTS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B115-requests",
-        "Full hit leaves nothing to compute",
         ("E4", "E1"),
         ("requests",),
         (Edit(f"{_REQUESTS}._resume", "(live.prompt.size - 1) //", "live.prompt.size //"),),
     ),
-    Fault(
+    plant(
         "B148-requests",
-        "Padding id -1 used as an index",
         ("E5", "E2"),
         ("requests",),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -13,9 +13,8 @@ _ENGINE = "pymllm.workloads.engine:Engine"
 _MEMORY = "pymllm.workloads.engine_memory:EngineMemory"
 
 _OWNERSHIP = (
-    Fault(
+    plant(
         "B10",
-        "Two nodes own the same physical pages",
         ("R9", "E2"),
         ("radix",),
         (
@@ -31,9 +30,8 @@ _OWNERSHIP = (
         ),
         note="a caller inserts the same slots under a second key; the cache cannot know",
     ),
-    Fault(
+    plant(
         "B97",
-        "Two adjacent frees share a page",
         ("A5", "E3"),
         ("radix",),
         (
@@ -44,9 +42,8 @@ _OWNERSHIP = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B98",
-        "Retract rounds up and leaks the page",
         ("E3",),
         ("radix",),
         (
@@ -58,9 +55,8 @@ _OWNERSHIP = (
         ),
         note="the prefix is always whole pages here, so it is the tail that is rounded the wrong way",
     ),
-    Fault(
+    plant(
         "B101",
-        "Duplicates freed while the request's row still names them",
         ("E2", "A5"),
         ("radix",),
         (
@@ -71,9 +67,8 @@ _OWNERSHIP = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B104",
-        "Blocks recycled repeatedly",
         ("A5", "E3"),
         ("radix",),
         (
@@ -84,9 +79,8 @@ _OWNERSHIP = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B157",
-        "Pinned staging buffer rewritten while it is being copied",
         ("E2", "E3"),
         ("radix",),
         (
@@ -101,9 +95,8 @@ _OWNERSHIP = (
 )
 
 _LOCKS = (
-    Fault(
+    plant(
         "B17",
-        "Temporary lock released without its boundary token",
         ("S5", "E3"),
         ("radix-window",),
         (
@@ -114,9 +107,8 @@ _LOCKS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B110",
-        "Chunked prefill leak, three tries",
         ("E3", "E4"),
         ("radix",),
         (
@@ -127,17 +119,15 @@ _LOCKS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B121",
-        "Pin not rolled back when the allocation fails",
         ("E3", "E4"),
         ("radix",),
         (Edit(f"{_ENGINE}._refuse", "self.memory.give_back(live)", "live.forget_memory()"),),
         note="the pin is the hold of a request that is then refused",
     ),
-    Fault(
+    plant(
         "B164",
-        "Matched block is also the head of the free queue",
         ("E2",),
         ("radix",),
         (
@@ -152,9 +142,8 @@ _LOCKS = (
 )
 
 _WINDOWS = (
-    Fault(
+    plant(
         "B32",
-        "Window eviction reaches the last leaf when page_size > window",
         ("S1", "S7"),
         ("radix-window",),
         (
@@ -166,9 +155,8 @@ _WINDOWS = (
         ),
         settings={"pool": "swa", "page_size": 4},
     ),
-    Fault(
+    plant(
         "B37",
-        "Out-of-window KV is freed and then cached",
         ("E2", "E3"),  # what was freed early is freed again at the end
         ("radix-window",),
         (
@@ -180,9 +168,8 @@ _WINDOWS = (
         ),
         settings={"pool": "swa"},
     ),
-    Fault(
+    plant(
         "B38",
-        "Eviction boundary not forwarded for unfinished requests",
         ("S7", "E2"),
         ("radix-window",),
         (

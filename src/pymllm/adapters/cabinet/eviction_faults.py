@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -17,9 +17,8 @@ _VICTIMS = "pymllm.mem_cache.victims:InnerVictims"
 _LATECOMERS = "pymllm.mem_cache.victim_order:_Latecomers"
 
 _WINDOWS = (
-    Fault(
+    plant(
         "B31",
-        "Live-token counter reset only when the window was already full",
         ("S1", "S7"),  # an insert answers with the node that a match would end at
         ("radix-window",),
         (
@@ -31,16 +30,14 @@ _WINDOWS = (
         ),
         settings={"page_size": 1},  # runs that are shorter than a window need room for several nodes in it
     ),
-    Fault(
+    plant(
         "B34",
-        "Reviving a tombstone replaces KV that others have locked",
         ("S7", "X2"),
         ("radix-window",),
         (Edit(f"{_WINDOW_INSERT}._plan_revivals", "moves=bool(node.lock_ref)", "moves=False"),),
     ),
-    Fault(
+    plant(
         "B35",
-        "The same in upstream pymllm",
         ("S7", "X2"),
         ("radix-window",),
         (
@@ -51,17 +48,15 @@ _WINDOWS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B40",
-        "Leaf locked for full but not for window cannot be evicted from the window pool",
         ("S3",),
         ("radix-window",),
         (Edit(f"{_WINDOW_PLAN}.take_windows", "if node is None:", "if node is None or node.lock_ref:"),),
         note="a hold covers its own node's window (S5), so the skipped node is an inner one",
     ),
-    Fault(
+    plant(
         "B41",
-        "Window eviction kills the one window that makes a branch usable",
         ("S3", "R5", "R8"),
         ("radix-window",),
         (
@@ -76,9 +71,8 @@ _WINDOWS = (
         ),
         note="what the contract decides of it: of one access, the end of the path goes last",
     ),
-    Fault(
+    plant(
         "B43",
-        "The same in upstream pymllm",
         ("R8",),
         ("radix-window",),
         (
@@ -89,9 +83,8 @@ _WINDOWS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B44",
-        "Tombstone-leaf cascade runs in one eviction path only",
         ("S4", "R5"),
         ("radix-window",),
         (
@@ -104,9 +97,8 @@ _WINDOWS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B46",
-        "Freeing a tombstone is reported as window memory freed",
         ("S3", "S6"),  # what is reported is taken off the evictable size, too
         ("radix-window",),
         (
@@ -117,9 +109,8 @@ _WINDOWS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B47",
-        "Retention keeps exactly one window, so one token of divergence loses it",
         ("S7", "S6"),
         ("radix-window",),
         (
@@ -136,9 +127,8 @@ _WINDOWS = (
 )
 
 _EVICTION = (
-    Fault(
+    plant(
         "B49",
-        "Split prefix keeps an old timestamp",
         ("R8",),
         ("radix",),
         (
@@ -149,9 +139,8 @@ _EVICTION = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B50",
-        "Unmatched suffix is made young by a split",
         ("R8",),
         ("radix",),
         (
@@ -162,9 +151,8 @@ _EVICTION = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B53",
-        "Tie on the timestamp, victim chosen by address",
         ("R8", "S3", "R5"),
         ("radix-window",),
         (
@@ -179,9 +167,8 @@ _EVICTION = (
         ),
         note="the node's number stands in for its address, so that the plant is reproducible",
     ),
-    Fault(
+    plant(
         "B55",
-        "Second-granular timestamps make eviction random",
         ("R8", "X3"),
         ("radix",),
         (
@@ -192,9 +179,8 @@ _EVICTION = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B56",
-        "Lazy heap is only right for some policies",
         ("R5", "R8", "X2"),
         ("radix",),
         (
@@ -206,16 +192,14 @@ _EVICTION = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B58",
-        "LRU list and timestamps disagree (window tree)",
         ("S3", "R5", "R6", "X2"),
         ("radix-window",),
         (Edit(f"{_VICTIMS}.touch", "inner.move(path)", "pass"),),
     ),
-    Fault(
+    plant(
         "B61",
-        "Victim has descendants in the other tier",
         # What hangs below goes too, out of turn or held, or stays; or what walks the broken tree next fails.
         ("R9", "R6", "S4", "R5", "R2", "X2"),
         ("radix-window",),
@@ -233,9 +217,8 @@ _EVICTION = (
         ),
         settings={"pool": "swa"},
     ),
-    Fault(
+    plant(
         "B62",
-        "Counter adjusted on the wrong side of a move",
         ("S6", "S3"),  # S3: whoever asks for as much as the counter says does not get it
         ("radix-window",),
         (
@@ -246,16 +229,14 @@ _EVICTION = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B65",
-        "Pending list written but never read in write-back",
         ("R5", "R2"),
         ("radix",),
         (Edit(f"{_LEAF_PLAN}.take", "tree.victims.promote(parent)", "pass"),),
     ),
-    Fault(
+    plant(
         "B124",
-        "Observer called before the books are written",
         ("X2", "X6"),
         ("radix",),
         (
@@ -267,9 +248,8 @@ _EVICTION = (
         ),
         searchers=("sweep", "machine"),
     ),
-    Fault(
+    plant(
         "B163",
-        "Double free in allocate and clear",
         ("X2", "R5"),
         ("radix",),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -15,9 +15,8 @@ _MEMORY = "pymllm.workloads.engine_memory:EngineMemory"
 _STATES = "pymllm.workloads.engine_states:EngineStates"
 
 _IN_THE_TREE = (
-    Fault(
+    plant(
         "B11",
-        "Walk freezes at the first node without a state",
         ("M2", "R2"),
         ("mamba",),
         (
@@ -29,9 +28,8 @@ _IN_THE_TREE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B22",
-        "Split of a locked node copies the state lock to the prefix",
         ("M4",),
         ("mamba",),
         (
@@ -42,9 +40,8 @@ _IN_THE_TREE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B59",
-        "LRU list and timestamps disagree (state tree)",
         ("M8",),
         ("mamba",),
         (
@@ -58,16 +55,14 @@ _IN_THE_TREE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B73",
-        "State counters mix tokens and slots",
         ("M6",),
         ("mamba",),
         (Edit(f"{_CACHED}.adopt", "self.evictable += 1", "self.evictable += node._length"),),
     ),
-    Fault(
+    plant(
         "B74",
-        "mamba_exist is true if any ancestor has a state",
         ("M1",),
         ("mamba",),
         (
@@ -83,9 +78,8 @@ _IN_THE_TREE = (
 )
 
 _IN_THE_ENGINE = (
-    Fault(
+    plant(
         "B70",
-        "State attached to a shorter prefix than it covers",
         ("E1", "M1"),
         ("mamba",),
         (
@@ -98,9 +92,8 @@ _IN_THE_ENGINE = (
         note="the cache refuses a state with a key that is not whole pages, so it is the engine that cuts "
         "the key and keeps the state",
     ),
-    Fault(
+    plant(
         "B71",
-        "State stamped on a key that another component shortened",
         ("M1", "M2"),
         ("mamba",),
         (
@@ -113,9 +106,8 @@ _IN_THE_ENGINE = (
         ),
         note="no second component shortens a key: the engine cuts a page off after it has saved the state",
     ),
-    Fault(
+    plant(
         "B89",
-        "Tree state and forked state compared as if equal",
         ("E2", "M1", "E3"),  # E3: the duplicates that it takes for the tree's nobody gives back
         ("mamba",),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -13,9 +13,8 @@ _ROWS = "pymllm.mem_cache.req_to_token_pool:ReqToTokenPool"
 _STATES = "pymllm.mem_cache.gdn_pool:GDNPool"
 
 _SLOTS = (
-    Fault(
+    plant(
         "B91",
-        "The reserved slot can be freed and then handed out",
         ("A1", "A5"),
         ("token-slots", "swa-slots"),
         (
@@ -23,24 +22,21 @@ _SLOTS = (
             Edit(f"{_HOST}._are_held", "== _HELD", "== np.where(pages >= 0, _HELD, -1)"),
         ),
     ),
-    Fault(
+    plant(
         "B92",
-        "Segment free lacks the sentinel filter of its older twin",
         ("A1", "A7", "A6"),
         ("swa-slots",),
         (Edit("pymllm.mem_cache.slot_store:SlotStore.claim_with", "found = found[found != 0]", "pass"),),
     ),
-    Fault(
+    plant(
         "B94",
-        "Free group left open by an exception or early return",
         ("A6", "A7"),
         ("swa-slots",),
         (Edit(f"{_SWA}.free_group_end", "self._full.end_group_with(self._swa)", "self._full.end_group()"),),
         note="no cache groups its frees here: it is the allocator that ends the group of one half only",
     ),
-    Fault(
+    plant(
         "B95",
-        "Page mode hands out slots beyond the KV buffer",
         ("A1", "P3"),
         ("kv-buffers",),
         (
@@ -51,9 +47,8 @@ _SLOTS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B100",
-        "Books balance while a page has two owners",
         # Where the first owner gave it back, it is out of its turn, as if a call before it had done that.
         ("A2", "A3", "A4", "X4", "X7"),
         ("token-slots", "swa-slots"),
@@ -67,9 +62,8 @@ _SLOTS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B103",
-        "No-op cache counted as a cache",
         ("R4",),
         ("chunk",),
         (
@@ -83,23 +77,20 @@ _SLOTS = (
 )
 
 _ROWS_AND_STATES = (
-    Fault(
+    plant(
         "B77",
-        "No evictable slot is a crash instead of a skipped cache",
         ("X4", "P5"),
         ("gdn-states",),
         (Edit(f"{_STATES}.alloc_track_slot", "return None", "raise RuntimeError('no track slot is free')"),),
     ),
-    Fault(
+    plant(
         "B107",
-        "Rows of finished requests are not cleared",
         ("P2",),
         ("rows",),
         (Edit(f"{_ROWS}.free", "self.req_to_token[row].zero_()", "pass"),),
     ),
-    Fault(
+    plant(
         "B116",
-        "Row 0 is a real request and the state pool's padding",
         ("P1",),
         ("rows",),
         (
@@ -107,9 +98,8 @@ _ROWS_AND_STATES = (
             Edit(f"{_ROWS}._check_held", "if not 1 <= row <= self.size:", "if not 0 <= row <= self.size:"),
         ),
     ),
-    Fault(
+    plant(
         "B151",
-        "Padding dummies share state slots with parked requests",
         ("P1", "P5"),
         ("gdn-states",),
         (Edit(f"{_STATES}._forget_track_slots", "range(self.max_reqs + 1,", "range(self.max_reqs,"),),

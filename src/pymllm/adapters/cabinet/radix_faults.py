@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -15,9 +15,8 @@ _PAGED_KEY = "pymllm.mem_cache.radix_tree:PagedKey.of"
 _KEYS = "pymllm.mem_cache.base_prefix_cache"
 
 _STRUCTURE = (
-    Fault(
+    plant(
         "B01",
-        "match_prefix hands back the root as the matched node",
         ("R2", "R6"),
         ("radix",),
         (
@@ -26,9 +25,8 @@ _STRUCTURE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B02",
-        "Exact match returns the parent of the matching node",
         ("R2",),
         ("radix",),
         (
@@ -39,16 +37,14 @@ _STRUCTURE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B04",
-        "Split node filed under an empty child key",
         ("R1", "R3", "R9"),
         ("radix",),
         (Edit(f"{_TREE}.walk", "// page_bytes * self.page_size", "// (key.width * BYTES_PER_ID)"),),
     ),
-    Fault(
+    plant(
         "B05",
-        "SWA insert continues from the suffix after a split",
         ("R9", "S7", "R3"),
         ("radix-window",),
         (
@@ -59,9 +55,8 @@ _STRUCTURE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B07",
-        "Split pieces are views that pin the whole value",
         ("X5",),
         ("radix",),
         (
@@ -72,9 +67,8 @@ _STRUCTURE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B08",
-        "Tree stores a view of the request's page table row",
         ("X5", "R3"),
         ("radix",),
         (
@@ -93,9 +87,8 @@ _STRUCTURE = (
 )
 
 _LOCKS = (
-    Fault(
+    plant(
         "B13",
-        "Lock walk skips the node it was asked to lock",
         ("R6",),
         ("radix",),
         (
@@ -103,16 +96,14 @@ _LOCKS = (
             Edit(f"{_TREE}.release", "at: NodeT | None = node", "at: NodeT | None = node.parent"),
         ),
     ),
-    Fault(
+    plant(
         "B14",
-        "Releasing the last lock is treated as underflow",
         ("R6",),
         ("radix",),
         (Edit(f"{_TREE}.check_held", "if not node._holds:", "if node._holds <= 1:"),),
     ),
-    Fault(
+    plant(
         "B16",
-        "evictable_size goes negative after a leaf gains a child",
         ("R7",),
         ("radix",),
         (
@@ -123,9 +114,8 @@ _LOCKS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B19",
-        "Same race in upstream's SWA tree: count reaches -1",
         ("S5", "S6"),
         ("radix-window",),
         (
@@ -141,9 +131,8 @@ _LOCKS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B20",
-        "Early release takes a lock another request acquired",
         ("S5", "S6"),
         ("radix-window",),
         (
@@ -155,9 +144,8 @@ _LOCKS = (
         ),
         note="no early release of a window here: the release of a hold goes past its own window",
     ),
-    Fault(
+    plant(
         "B23",
-        "Window boundary id moved twice on split",
         ("S5",),
         ("radix-window",),
         (
@@ -168,9 +156,8 @@ _LOCKS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B25",
-        "Window lock assertion after hours of long-context traffic",
         ("S5", "R6"),
         ("radix-window",),
         (
@@ -181,9 +168,8 @@ _LOCKS = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B26",
-        "Second release after an early window release",
         ("R6",),
         ("radix",),
         (
@@ -195,16 +181,14 @@ _LOCKS = (
 )
 
 _ISOLATION = (
-    Fault(
+    plant(
         "B136",
-        "Weak process hash: collisions between prompts",
         ("H1",),
         ("hashes",),
         (Edit(f"{_KEYS}:hash_token_ids", "+ raw).hexdigest()", "+ raw).hexdigest()[:4].ljust(64, '0')"),),
     ),
-    Fault(
+    plant(
         "B139",
-        "User-supplied extra key can equal an adapter's",
         ("K1", "R3"),
         ("radix",),
         (
@@ -216,46 +200,40 @@ _ISOLATION = (
         ),
         note="no adapter field here: a number and its digits become one namespace",
     ),
-    Fault(
+    plant(
         "B140",
-        "Adapter not part of the hash",
         ("K1", "R3"),
         ("radix",),
         (Edit(_PAGED_KEY, "return cls(raw, namespace,", "return cls(raw, None,"),),
     ),
-    Fault(
+    plant(
         "B142",
-        "Different images, same placeholder tokens",
         ("H1",),
         ("hashes",),
         (Edit(f"{_KEYS}:hash_bytes", "hashlib.sha256(data)", "hashlib.sha256(bytes(len(data)))"),),
         note="the content hash is there, but only the length of the content is in it",
     ),
-    Fault(
+    plant(
         "B143",
-        "Content-only hashes make a block its own parent",
         ("H2", "H3"),  # what comes before a first page is its namespace
         ("radix",),
         (Edit("pymllm.mem_cache.radix_tree:_chain", "hashlib.sha256(digest + raw", "hashlib.sha256(raw"),),
     ),
-    Fault(
+    plant(
         "B145",
-        "Node hash ignores the namespace",
         ("H3",),
         ("radix",),
         (Edit(f"{_TREE}.page_hashes", "else namespace_prior(at._namespace)", "else None"),),
     ),
-    Fault(
+    plant(
         "B146",
-        "Hash granularity lost when a pool is replaced",
         ("H2",),
         ("radix",),
         (Edit(f"{_TREE}.prepare_split", "pages = tokens // self.page_size", "pages = tokens"),),
         settings={"page_size": 4},  # of one token, they are the same
     ),
-    Fault(
+    plant(
         "B155",
-        "Two sides disagree about an index type",
         ("R2",),
         ("radix",),
         (

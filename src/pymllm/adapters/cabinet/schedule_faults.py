@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import plant
 from pymllm.adapters.cabinet.planting import Edit
 
 __all__ = ["FAULTS"]
@@ -14,9 +14,8 @@ _MEMORY = "pymllm.workloads.engine_memory:EngineMemory"
 _LIVE = "pymllm.workloads.live_request:LiveRequest"
 
 _MEMORY_SHORT = (
-    Fault(
+    plant(
         "B52",
-        "Pages passed where tokens are expected",
         ("E4",),
         ("radix",),
         (
@@ -27,16 +26,14 @@ _MEMORY_SHORT = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B64",
-        "Free ratio ignores what could be evicted",
         ("E4",),
         ("radix",),
         (Edit(f"{_MEMORY}.room", "evictable = cache.evictable_size()", "evictable = 0"),),
     ),
-    Fault(
+    plant(
         "B112",
-        "Blocks allocated, then the batch is dropped",
         ("E3",),
         ("radix",),
         (
@@ -47,9 +44,8 @@ _MEMORY_SHORT = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B115",
-        "Full hit leaves nothing to compute",
         ("E4",),
         ("radix",),
         (
@@ -60,9 +56,8 @@ _MEMORY_SHORT = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B134",
-        "Blocks to be swapped in are counted as free",
         ("E3", "E4"),
         ("radix",),
         (Edit(f"{_MEMORY}.room", "evictable = cache.evictable_size()", "evictable = cache.total_size()"),),
@@ -71,9 +66,8 @@ _MEMORY_SHORT = (
 )
 
 _LIFE_CYCLE = (
-    Fault(
+    plant(
         "B29",
-        "Retrieve raises the count and never lowers it",
         ("E3", "E4"),
         ("radix",),
         (
@@ -84,9 +78,8 @@ _LIFE_CYCLE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B67",
-        "Queued request aborted after it already owns a slot",
         ("E3", "E4"),  # what it holds for ever is room that the others lack
         ("radix",),
         (
@@ -98,9 +91,8 @@ _LIFE_CYCLE = (
         ),
         note="a queued request owns no state slot here, but it may own a hold",
     ),
-    Fault(
+    plant(
         "B68",
-        "Freed ping-pong slots still referenced by the request",
         ("E2", "E3"),
         ("radix",),
         (
@@ -113,9 +105,8 @@ _LIFE_CYCLE = (
         ),
         note="the slot is the request's row",
     ),
-    Fault(
+    plant(
         "B79",
-        "Idle dummy step wipes the prefix cache",
         ("R3",),
         ("radix",),
         (
@@ -127,9 +118,8 @@ _LIFE_CYCLE = (
         ),
         note="no step state to clear yet: the idle engine resets the cache",
     ),
-    Fault(
+    plant(
         "B106",
-        "Slot of a chunked request freed between chunks",
         ("E2", "P2"),
         ("radix",),
         (
@@ -142,9 +132,8 @@ _LIFE_CYCLE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B109",
-        "Abort does not reach the chunked request",
         ("E3", "E4"),
         ("radix",),
         (
@@ -155,9 +144,8 @@ _LIFE_CYCLE = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B113",
-        "Sequence removed before its blocks are registered",
         ("E3", "E4"),
         ("chunk", "radix"),
         (
@@ -172,9 +160,8 @@ _LIFE_CYCLE = (
 )
 
 _PADDING = (
-    Fault(
+    plant(
         "B148",
-        "Padding id -1 used as an index",
         ("E5",),
         ("radix",),
         (
@@ -185,9 +172,8 @@ _PADDING = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B152",
-        "Padded graph rows keep the previous batch's row numbers",
         ("E5", "E1"),
         ("radix",),
         (
@@ -198,9 +184,8 @@ _PADDING = (
             ),
         ),
     ),
-    Fault(
+    plant(
         "B154",
-        "Padding dummy allocated lazily fails when it is needed",
         ("E3",),
         ("radix",),
         (

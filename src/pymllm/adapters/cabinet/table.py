@@ -11,6 +11,7 @@ from pymllm.adapters.cabinet import (
     block_state_faults,
     engine_faults,
     eviction_faults,
+    faults_of_2026,
     hybrid_faults,
     pool_faults,
     radix_faults,
@@ -33,6 +34,7 @@ _TABLES = (
     schedule_faults.FAULTS,
     block_faults.FAULTS,
     block_state_faults.FAULTS,
+    faults_of_2026.FAULTS,
 )
 
 PLANTED: tuple[Fault, ...] = tuple(
@@ -40,7 +42,7 @@ PLANTED: tuple[Fault, ...] = tuple(
         (fault for table in _TABLES for fault in table), key=lambda fault: (int(fault.entry[1:]), fault.id)
     )
 )
-"""Those of the catalogue, planted by editing our classes, in the catalogue's order."""
+"""Known bugs, planted by editing our classes, in the order of their ids."""
 
 _LONGEST = 60  # of an id that is shown again
 

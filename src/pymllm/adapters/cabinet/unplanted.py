@@ -1,39 +1,24 @@
-"""Entries of the catalogue that cannot be planted in our classes, and why."""
+"""Bugs that cannot be planted in our classes, and why."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-__all__ = ["UNPLANTED", "Unplanted"]
-
-
-class Unplanted(NamedTuple):
-    """An entry: what the bug is, and why no class of ours can have it."""
-
-    title: str
-    reason: str
-
+__all__ = ["UNPLANTED"]
 
 _NO_TIER = "no host tier: KV lives in one place and nothing is copied out or back"
+_NO_EVENTS = "no events: nobody outside is told what is cached"
 
-UNPLANTED: dict[str, Unplanted] = {
-    "B28": Unplanted(
-        "Last reference dropped while pinned: nobody frees",
-        "no pins: references are all that keeps a block, and every one is given back by the same call",
-    ),
-    "B83": Unplanted(
-        "Scratch buffers not counted in the state budget",
-        "no budget in bytes: every class is given a number of slots, and mem_bytes counts all its buffers",
-    ),
-    "B149": Unplanted(
-        "Poisoned padding slot reaches real outputs",
-        "no masked gather: KV is read back by the slots of a row, and padding is in no row",
-    ),
-    "B158": Unplanted("Host pages freed twice in prefetch", _NO_TIER),
-    "B160": Unplanted(
-        "Split while a backup is in flight loses a fragment",
-        f"{_NO_TIER}, so no operation is pending across a call",
-    ),
-    "B161": Unplanted("Parent's backup failed, child's succeeded", _NO_TIER),
+UNPLANTED: dict[str, str] = {
+    "B28": "no pins: references are all that keeps a block, and every one is given back by the same call",
+    "B83": "no budget in bytes: every class is given a number of slots, and mem_bytes counts all its buffers",
+    "B149": "no masked gather: KV is read back by the slots of a row, and padding is in no row",
+    "B158": _NO_TIER,
+    "B160": f"{_NO_TIER}, so no operation is pending across a call",
+    "B161": _NO_TIER,
+    "B184": f"{_NO_EVENTS}, nor in which unit",
+    "B190": f"{_NO_TIER}; a cached state comes with the slot that it lies in (M1)",
+    "B191": "no groups: a request has one list of blocks, and children go before parents in any order",
+    "B196": f"{_NO_EVENTS}; the observer of blocks serves their state slots, and a hash names one block (C3)",
+    "B197": f"{_NO_TIER}; within one tier it is B164",
+    "B203": "no index of several workers: the index has the blocks of one allocator, and they leave together",
 }
 """By id."""

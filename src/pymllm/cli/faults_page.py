@@ -1,0 +1,153 @@
+"""The page of faults: what was measured, and every bug with its source.
+
+What was measured takes half an hour, so it stands in the page itself: whoever prints the page anew takes the
+rows from the page that is there, and replaces those of the faults that were looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import date
+
+from pymllm.adapters.cabinet.bug import Bug
+from pymllm.adapters.cabinet.bugs import BUGS
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
+from pymllm.adapters.cabinet.unplanted import UNPLANTED
+from pymllm.cli.faults_table import cells_of
+from pymllm.conformance.faults_run import FaultsReport
+
+__all__ = ["make_page", "print_anew", "rows_of"]
+
+_HEAD = """\
+# Faults
+
+Each is one of our classes made wrong in one way; most are bugs from the history of serving engines, which
+[the sections below](#the-bugs) tell with their sources. `pymllm faults` puts one after the other in place,
+and it must be caught by a law that was written down beforehand. A planted one must be noticed by a test, too
+(`tests/meta/noticers.py`).
+
+*operations* were carried out by who caught it until it did, *seconds* went by in all: medians over the seeds
+of the run. *program* is the smallest that was found to break one of the laws, in operations. The laws are
+those that caught it; the sections, and `pymllm faults --list`, have those that may. *run* is when it was
+measured:
+
+{runs}
+
+`pymllm faults --full --page docs/faults.md` measures everything, and with ids only these; rows of others stay
+as they are. `python docs/builder/faults_page.py` prints the texts anew and leaves all figures alone.
+
+"""
+_BUGS = """
+## The bugs
+
+Ids never change their meaning. *How* is what went wrong, *seen* what users saw. Where our class is built
+another way than theirs, the line of the plant says in what way the fault differs.
+"""
+_COLUMNS = ("id", "fault", "law", "by the", "operations", "seconds", "program", "run")
+_ROW = re.compile(r"^\| \[?([\w-]+)\]?(?:\(#[\w-]+\))? \| [^|]* \| ((?:[^|]* \| ){5})(\d+) \|$", re.MULTILINE)
+_RUN = re.compile(r"^- run (\d+): .*$", re.MULTILINE)
+_KINDS = {"issues": "issue", "pull": "pull request"}
+
+
+def rows_of(page: str) -> dict[str, tuple[str, ...]]:
+    """Read what was measured out of a page: the cells behind the title, by id."""
+    return {id: (*cells.split(" | ")[:-1], run) for id, cells, run in _ROW.findall(page)}
+
+
+def make_page(report: FaultsReport, day: date, earlier: str = "") -> str:
+    """Lay a report out as the page docs/faults.md.
+
+    Parameters
+    ----------
+    report : FaultsReport
+        Of a run.
+    day : date
+        On which it ended.
+    earlier : str
+        The page as it was; what it knows of faults that the run did not look for stays.
+    """
+    runs = _runs_of(earlier)
+    number = max(runs, default=0) + 1
+    runs[number] = (
+        f"- run {number}: {day}, pymllm {report.versions.get('pymllm', 'unknown')}, "
+        f"{len(report.results)} faults from {len(report.plan.seeds)} seeds with {report.jobs} processes, "
+        f"{report.seconds:.0f} s"
+    )
+    rows = rows_of(earlier)
+    for result in report.results:
+        cells = cells_of(result)
+        caught = cells[3] if result.is_caught else f"{cells[3]} **{cells[2].lower()}**".strip()
+        program = "" if result.program is None else str(result.program)
+        rows[result.fault.id] = (caught, *cells[4:7], program, str(number))
+    return _laid_out([result.fault for result in report.results], rows, runs)
+
+
+def print_anew(page: str) -> str:
+    """Return a page with all of its texts as they are now, and its figures as they were."""
+    return _laid_out([], rows_of(page), _runs_of(page))
+
+
+def _runs_of(page: str) -> dict[int, str]:
+    return {int(found[1]): found[0] for found in _RUN.finditer(page)}
+
+
+def _laid_out(examined: list[Fault], rows: dict[str, tuple[str, ...]], runs: dict[int, str]) -> str:
+    faults = {fault.id: fault for fault in (*own_cabinet(), *examined)}
+    shown = [fault for id, fault in faults.items() if id in rows]
+    used = {int(rows[fault.id][-1]) for fault in shown}
+    lines = [
+        f"| {' | '.join(_COLUMNS)} |",
+        f"| {' | '.join('---:' if it in _COLUMNS[4:] else '---' for it in _COLUMNS)} |",
+        *(f"| {_linked(fault.id)} | {fault.title} | {' | '.join(rows[fault.id])} |" for fault in shown),
+    ]
+    table = "\n".join([*lines, "", _sum_up([rows[fault.id] for fault in shown])])
+    head = _HEAD.format(runs="\n".join(text for number, text in sorted(runs.items()) if number in used))
+    reasons = [f"| {_linked(id)} | {BUGS[id].title} | {reason} |" for id, reason in UNPLANTED.items()]
+    tail = ["\n## Not planted\n", "| id | bug | reason |", "| --- | --- | --- |", *reasons]
+    return head + table + "\n" + _BUGS + "".join(map(_section, BUGS.values())) + "\n".join(tail) + "\n"
+
+
+def _linked(id: str) -> str:
+    return f"[{id}](#{id.lower()})" if id.partition("-")[0] in BUGS else id
+
+
+def _sum_up(rows: list[tuple[str, ...]]) -> str:
+    caught = [row for row in rows if "**" not in row[0]]
+    by = ", ".join(f"{count} by the {name}" for name, count in _first_searchers(caught).most_common())
+    return f"{len(caught)} of {len(rows)} faults caught by a law of their list" + (f" ({by})." if by else ".")
+
+
+def _first_searchers(rows: list[tuple[str, ...]]) -> Counter[str]:
+    return Counter(row[1].partition(",")[0] for row in rows)
+
+
+def _section(bug: Bug) -> str:
+    links = ", ".join(f"[{_named(link)}]({link})" for link in bug.links)
+    version = f" ({bug.version})" if bug.version else ""
+    plants = [_plant(fault, bug) for fault in PLANTED if fault.entry == bug.id]
+    if bug.id in UNPLANTED:
+        plants.append(f"- *Not planted*: {UNPLANTED[bug.id]}.")
+    lines = [
+        f"\n### {bug.id}\n",
+        f"**{bug.title}.** {bug.engine}{version}: {links}; {bug.evidence}.\n",
+        f"- *How*: {bug.mechanism}",
+        f"- *Seen*: {bug.seen}",
+        *plants,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _plant(fault: Fault, bug: Bug) -> str:
+    anchor = "" if fault.id == bug.id else f'<a id="{fault.id.lower()}"></a>{fault.id}, '
+    where = ", ".join(f"`{name}`" for name in fault.adapters)
+    note = f"; {fault.note}" if fault.note else ""
+    return f"- *Planted*: {anchor}on {where}; laws {', '.join(fault.laws)}{note}."
+
+
+def _named(link: str) -> str:
+    *_, kind, what = link.split("/")[:7]
+    if kind == "blob":
+        return link.rpartition("/")[2]
+    return f"commit {what[:8]}" if kind == "commit" else f"{_KINDS[kind]} {what}"
