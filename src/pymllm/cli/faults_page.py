@@ -73,7 +73,7 @@ def make_page(report: FaultsReport, day: date, earlier: str = "") -> str:
     runs[number] = (
         f"- run {number}: {day}, pymllm {report.versions.get('pymllm', 'unknown')}, "
         f"{len(report.results)} faults from {len(report.plan.seeds)} seeds with {report.jobs} processes, "
-        f"{report.seconds:.0f} s"
+        f"{report.seconds:.0f} s" + (f" without {report.kept} that were known" if report.kept else "")
     )
     rows = rows_of(earlier)
     for result in report.results:

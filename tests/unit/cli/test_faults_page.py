@@ -54,6 +54,14 @@ def test_rows_of_an_earlier_run_stay_where_a_fault_was_not_looked_for() -> None:
     assert "- run 3" in third
 
 
+def test_a_run_says_what_it_did_not_look_for_again() -> None:
+    """Its seconds are without that."""
+    report = FaultsReport(HuntPlan((0,)), 1, {"pymllm": "1.0"}, (caught(B01),), 12.34, kept=1)
+    assert "1 faults from 1 seeds with 1 processes, 12 s without 1 that were known\n" in make_page(
+        report, DAY
+    )
+
+
 def test_texts_are_printed_anew_without_a_run() -> None:
     """The figures stay, whatever a title was."""
     text = page(caught(B01))

@@ -83,7 +83,8 @@ _POOLS = (
     ),
     plant(
         "B182",
-        ("A7",),
+        # The halves come out of their turn, as if a call before them had changed it.
+        ("A7", "A4", "X1", "X4", "X7"),
         ("swa-slots",),
         (
             Edit(
