@@ -24,11 +24,10 @@ _POOLS = (
         (
             Edit(
                 f"{_SWA}.free_swa",
-                "self._full.forget(self._half_of, pages)\nself._swa.give_loosely(halves)",
+                "self._swa.give_loosely(halves)",
                 "if self._full.group_open:\n"
                 "    self.later = [*getattr(self, 'later', ()), pages]\n"
                 "    return\n"
-                "self._full.forget(self._half_of, pages)\n"
                 "self._swa.give_loosely(halves)",
             ),
             Edit(
@@ -166,10 +165,10 @@ _TREES = (
         (
             Edit(
                 f"{_CACHE}.match_prefix",
-                "walk = self._tree.walk(PagedKey.of(key, self.page_size))",
+                "walk = tree.walk(PagedKey.of(key, self.page_size))",
                 "PagedKey.of(key, self.page_size)\n"
                 "shorter = type(key)(key.token_ids[:-1], key.extra_key)\n"
-                "walk = self._tree.walk(PagedKey.of(shorter, self.page_size))",
+                "walk = tree.walk(PagedKey.of(shorter, self.page_size))",
             ),
         ),
         settings={"page_size": 4},
