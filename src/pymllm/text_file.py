@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,9 +84,12 @@ def write_text_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     place = path.resolve()
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
+    # A name that nobody foresees, of a file that is not there: the folder may be a stranger's, with links.
+    partial = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    opened = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
-        partial.write_text(text, encoding="utf-8")
+        with open(opened, "w", encoding="utf-8") as file:
+            file.write(text)
         if place.exists():
             shutil.copymode(place, partial)
         partial.replace(place)

@@ -50,6 +50,24 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert (tmp_path / "real" / "it.txt").read_text(encoding="utf-8") == "it"
 
 
+def test_nothing_is_written_through_a_link_that_lay_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's folder may have links by any name; the one that would be written through is refused."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine", encoding="utf-8")
+    folder = tmp_path / "strange"
+    folder.mkdir()
+    for name in (f".it.txt.{os.getpid()}", ".it.txt.00"):
+        (folder / name).symlink_to(precious)
+    write_text_file(folder / "it.txt", "theirs")
+    monkeypatch.setattr("pymllm.text_file.secrets.token_hex", lambda _: "00")
+    with pytest.raises(FileExistsError):
+        write_text_file(folder / "it.txt", "again")
+    assert precious.read_text(encoding="utf-8") == "mine"
+    assert sorted(os.listdir(folder)) == sorted([f".it.txt.{os.getpid()}", ".it.txt.00", "it.txt"])
+
+
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     """It is not replaced by a file that nobody reads."""
     pipe = tmp_path / "pipe"
