@@ -29,6 +29,13 @@ def test_a_document_says_everything_and_is_valid() -> None:
 
 
 def test_the_schema_names_the_searchers() -> None:
-    """Who reads the document can rely on four words."""
+    """Who reads the document can rely on six words: four searchers, verify and soak."""
     row = faults_schema()["properties"]["faults"]["items"]["properties"]["detections"]["items"]
-    assert row["properties"]["searcher"]["enum"] == ["machine", "life-cycle machine", "invariants", "sweep"]
+    assert row["properties"]["searcher"]["enum"] == [
+        "machine",
+        "life-cycle machine",
+        "invariants",
+        "sweep",
+        "verification",
+        "campaign",
+    ]
