@@ -47,7 +47,7 @@ def test_short_runs_meet_every_situation() -> None:
     """
     met: Counter[str] = Counter()
     expected: set[str] = set()
-    for seed, (adapter, config) in enumerate(CONFIGURATIONS, 5):
+    for seed, (adapter, config) in enumerate(CONFIGURATIONS, 7):
         examiner = drive(make_machine(PrefixMachine, adapter, config), seed, steps=400).examiner
         met += examiner.judge.evidence.reached
         expected |= expected_situations(examiner.history.header)

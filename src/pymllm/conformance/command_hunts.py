@@ -128,5 +128,5 @@ def _most_telling(fault: Fault, found: list[Detection]) -> Detection:
 
 
 def _missed(seed: int, played: str, problems: Iterable[str]) -> str:
-    met = "".join(f"; met {problem}" for problem in dict.fromkeys(problems))
-    return f"seed {seed}: not caught; played {played}{met}"
+    besides = "".join(f"; met {problem}" for problem in dict.fromkeys(problems))
+    return f"seed {seed}: not caught; played {played}{besides}"

@@ -152,6 +152,7 @@ def fault(id: str, *detections: dict[str, Any], **changes: Any) -> dict[str, Any
         "operations": 20.0 if is_caught else None,
         "seconds": 0.25 if is_caught else None,
         "program": 3 if is_caught else None,
+        "bug": None,
         "detections": list(detections),
         "problems": [],
         **changes,
