@@ -92,6 +92,51 @@ def test_the_version_is_told_where_people_look_for_it() -> None:
     assert f"Version {SPECIFICATION}." in (FOLDER / "index.md").read_text(encoding="utf-8")
 
 
+REFERRED = re.compile(r"\b(docs/[\w/-]+(?:\.\w+)*\.(?:md|jsonl|py))(?:#([\w-]+))?")
+# Each is written so that it does not match its own line.
+ELSEWHERE = re.compile(r"\b[Tt]he contrac[t]\b|\b[Cc]ontrac[t], section|\b[Tt]he catalogu[e]\b")
+FOLDERS = ("src", "tests", "docs", "examples", "benchmarks")
+TEXTS = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(file for it in FOLDERS for file in (ROOT / it).rglob("*"))]
+    if path.suffix in (".py", ".md")
+)
+
+
+def places_of(page: Path) -> set[str]:
+    """Headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_nothing_refers_to_a_text_that_is_not_here() -> None:
+    """What a sentence cites can be read in the repository, or is linked."""
+    found = [
+        (str(path), hit[0]) for path in TEXTS if (hit := ELSEWHERE.search(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+    assert ELSEWHERE.search("as the contrac" + "t says")
+
+
+def test_every_page_that_a_source_names_is_there() -> None:
+    """Docstrings, comments and messages: the file, and the place in it."""
+    missing = []
+    for path in TEXTS:
+        if path.suffix == ".py":
+            for name, place in REFERRED.findall(path.read_text(encoding="utf-8")):
+                page = ROOT / name
+                if not page.is_file() or (place and place not in places_of(page)):
+                    missing.append((str(path.relative_to(ROOT)), name, place))
+    assert missing == []
+
+
+@each_law
+def test_the_source_of_a_law_is_a_place_that_there_is(law: Law) -> None:
+    """Whoever reads it in a document finds the text."""
+    name, _, place = law.source.partition("#")
+    assert place in places_of(ROOT / name)
+
+
 @each_page
 def test_every_law_that_a_page_names_is_one(page: Path) -> None:
     """An id in a text is a law's: nobody looks for what is not there."""

@@ -39,7 +39,7 @@ def law(id: str, verdict: str, tests: int = 7) -> dict[str, Any]:
     return {
         "id": id,
         "sentence": f"sentence of {id}",
-        "source": "contract, section 0",
+        "source": "docs/specification/every-class.md#x1",
         "verdict": verdict,
         "tests": tests,
         "walks": 1,

@@ -69,7 +69,7 @@ _WINDOWS = (
                 "return max(then, key=lambda node: node._depth, default=None)",
             ),
         ),
-        note="what the contract decides of it: of one access, the end of the path goes last",
+        note="what the specification decides of it: of one access, the end of the path goes last",
     ),
     plant(
         "B43",

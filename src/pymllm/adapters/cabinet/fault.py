@@ -25,7 +25,7 @@ class Fault:
     Parameters
     ----------
     id : str
-        Id in the catalogue of bugs, such as ``"B01"``, or a name of its own. Where an entry is planted more
+        Id of the bug, such as ``"B01"``, or a name of its own. Where an entry is planted more
         than once, the system follows: ``"B79-requests"``.
     title : str
         What is wrong, in one line.
@@ -42,7 +42,7 @@ class Fault:
     searchers : tuple of str
         Who is to look, names of `SEARCHERS`, the one first that is expected to find it.
     note : str
-        In which way it differs from the catalogue's entry, where the entry's class is built another way.
+        In which way it differs from the bug, where the class is built another way than the engine's.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class Fault:
 
     @property
     def entry(self) -> str:
-        """The id without the system: what the catalogue calls it, if it is from there."""
+        """The id without the system: the bug that is planted, if it is one."""
         return self.id.partition("-")[0]
 
     def may_be_caught_by(self, law: str) -> bool:

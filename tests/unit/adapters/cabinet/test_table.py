@@ -22,7 +22,7 @@ each_fault = pytest.mark.parametrize("fault", CABINET, ids=lambda fault: fault.i
 
 
 def test_the_cabinet_is_what_is_planted_and_who_is_wrong() -> None:
-    """Each once, the catalogue's in its order."""
+    """Each once, the planted bugs in the order of their ids."""
     ids = [fault.id for fault in CABINET]
     assert ids == [*(fault.id for fault in PLANTED), *(entry.name for entry in FAULTY)]
     assert len(set(ids)) == len(ids)

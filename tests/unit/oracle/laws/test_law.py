@@ -56,4 +56,4 @@ def test_sections_go_by_their_names() -> None:
 
 def test_the_source_is_a_place_of_a_page() -> None:
     """Where a reader finds the text: a heading by its id."""
-    assert make().source == "docs/specification/slots.md#z1"
+    assert make().source.rsplit("/", 1) == ["docs/specification", "slots.md#z1"]
