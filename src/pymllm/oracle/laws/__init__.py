@@ -1,7 +1,7 @@
 """The laws of the specification, as a registry: what each says, of whom, and how it is checked.
 
 A module for each page of ``docs/specification``, with the whole text of its laws. Ids never change their
-meaning; `SPECIFICATION` is the version of all together.
+meaning; ``SPECIFICATION`` is the version of all together.
 """
 
 from __future__ import annotations
