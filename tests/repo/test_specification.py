@@ -12,7 +12,7 @@ import pytest
 from pymllm.conformance.rerun import rerun_history
 from pymllm.oracle.history import History, load_history
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.laws import LAWS, SPECIFICATION, Law, find_law
+from pymllm.oracle.laws import LAWS, SPECIFICATION, Law
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "specification"
@@ -142,5 +142,4 @@ def test_every_law_that_a_page_names_is_one(page: Path) -> None:
     """An id in a text is a law's: nobody looks for what is not there."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL)
-    for id in re.findall(r"\b([XAPKHRSMCE]\d{1,2})\b", prose):
-        find_law(id)
+    assert set(re.findall(r"\b([XAPKHRSMCE]\d{1,2})\b", prose)) <= {law.id for law in LAWS}

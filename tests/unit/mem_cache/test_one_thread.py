@@ -278,4 +278,4 @@ def test_a_thread_that_is_gone_is_named_by_its_number() -> None:
 
 def test_the_work_of_this_thread_is_left_to_the_caller() -> None:
     """X6: who asks has words of its own for it."""
-    refuse_other_thread("match_prefix", "cache", threading.get_ident(), "is inside a pool")
+    assert refuse_other_thread("match_prefix", "cache", threading.get_ident(), "is inside a pool") is None
