@@ -124,22 +124,18 @@ def test_what_is_left_out_is_told(store: Path, tmp_path: Path, form: str) -> Non
     assert "version 0 of pymllm.verify" in second
 
 
-def test_what_the_system_refuses_is_one_line(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reading and writing."""
-
-    def fail(self: Path, *arguments: object, **options: object) -> str:
-        raise OSError(28, "No space left on device", str(self))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", fail)
-        result = run(store, "--format", "badge", "-o", tmp_path / "badge.json")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux has a file that is full and one that cannot be read"
+)
+def test_what_the_system_refuses_is_one_line(store: Path, tmp_path: Path) -> None:
+    """Writing and reading."""
+    result = run(store, "--format", "badge", "-o", "/dev/full")
     assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
-    (file,) = store.iterdir()
-    monkeypatch.setattr(Path, "open", fail)
-    result = run(file)
-    assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
+    unreadable = tmp_path / "run.jsonl"
+    unreadable.symlink_to("/proc/self/mem")
+    result = run(unreadable)
+    assert (result.exit_code, "Input/output error" in result.stderr) == (2, True)
+    assert result.stderr.count("\n") == 1
 
 
 def test_without_plotly_only_the_page_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
