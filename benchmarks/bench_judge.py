@@ -23,9 +23,9 @@ from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
+from pymllm.history.files import Config
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.adapters.process.adapter import ProcessAdapter
 from pymllm.adapters.registry import make_adapter
-from pymllm.oracle.operations import Evict, Insert, Key, Lock, Match, Operation, Span, Unlock
-from pymllm.oracle.outcomes import Evicted, Matched, Outcome
+from pymllm.history.operations import Evict, Insert, Key, Lock, Match, Operation, Span, Unlock
+from pymllm.history.outcomes import Evicted, Matched, Outcome
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "protocol" / "page_cache.c"
 CONFIG = {"page_size": 16, "window": None, "pool": "none", "slots": 0, "swa_slots": 0}

@@ -15,9 +15,9 @@ from typing import ClassVar
 from stranger_cache import PageCache, Prefix
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Alloc, Evict, Free, Insert, Key, Lock, Match, Reset, Unlock
-from pymllm.oracle.outcomes import Done, Effect, Evicted, Inserted, Locked, Matched, NoRoom, Result, Slots
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, Evict, Free, Insert, Key, Lock, Match, Reset, Unlock
+from pymllm.history.outcomes import Done, Effect, Evicted, Inserted, Locked, Matched, NoRoom, Result, Slots
 
 
 class StrangerCache(BaseAdapter):

@@ -19,7 +19,7 @@ from pymllm.adapters.cabinet.fault import Fault  # noqa: E402
 from pymllm.adapters.cabinet.table import PLANTED  # noqa: E402
 from pymllm.conformance.program_text import write_record  # noqa: E402
 from pymllm.errors import InvariantViolation  # noqa: E402
-from pymllm.oracle.history import History, Step, load_history  # noqa: E402
+from pymllm.history.files import History, Step, load_history  # noqa: E402
 from pymllm.oracle.judge import judge_steps  # noqa: E402
 from pymllm.oracle.laws import Law, find_law  # noqa: E402
 

@@ -92,10 +92,10 @@ class _Telling:
 
 
 def stages_for(root: Path, module: str, rooms: Sequence[str]) -> list[Stage]:
-    """Return the tests that may notice a change: the mirror, the room, the other rooms, the machines."""
+    """Return the tests that may notice a change: its namesake, the room, other rooms, machines."""
     _, room, *path = module.split(".")
-    mirror = Path("tests", "unit", room, *path[:-1], f"test_{path[-1]}.py")
-    nearest: list[Stage] = [(str(mirror),)] if (root / mirror).exists() else []
+    named = Path("tests", "unit", room, *path[:-1], f"test_{path[-1]}.py")
+    nearest: list[Stage] = [(str(named),)] if (root / named).exists() else []
     others: list[Stage] = [(f"tests/unit/{other}",) for other in rooms if other != room]
     return [*nearest, (f"tests/unit/{room}",), *others, ("tests/properties",)]
 

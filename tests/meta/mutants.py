@@ -32,7 +32,7 @@ source_paths = ["src"]
 only_mutate = {only}
 pytest_add_cli_args_test_selection = ["test_nothing.py"]
 """
-_NO_TEST = "from pymllm.oracle.spans import *\n\n\ndef test_nothing() -> None:\n    pass\n"
+_NO_TEST = "from pymllm.history.operations import *\n\n\ndef test_nothing() -> None:\n    pass\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def read_mutant(folder: Path, name: str) -> Change:
     folder : Path
         Of `make_mutants`.
     name : str
-        Such as ``"pymllm.oracle.spans.x_cut__mutmut_3"``.
+        Such as ``"pymllm.history.operations.x_cut__mutmut_3"``.
     """
     module, _, mangled = name.rpartition(".")
     path = find_path(folder, module).relative_to(folder)

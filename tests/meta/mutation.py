@@ -1,9 +1,9 @@
 """Change the code at random places and see the tests fail: ``python tests/meta/mutation.py``.
 
-mutmut makes the mutants of oracle/, mem_cache/ and core/. A sample of them, drawn from a named seed, meets
-those unit tests of these rooms and state machines that enter the changed function, the nearest first. The
-score is printed with every survivor that mutants_explained.json does not explain: it is equivalent, or nobody
-could tell the difference.
+mutmut makes the mutants of history/, oracle/, mem_cache/ and core/. A sample of them, drawn from a named
+seed, meets those unit tests of these rooms and state machines that enter the changed function, the nearest
+first. The score is printed with every survivor that mutants_explained.json does not explain: it is
+equivalent, or nobody could tell the difference.
 
 With --folder all that is known is kept, and a later call goes on there: what was noticed stays noticed, what
 was not but is explained is left alone, and all others are tried again, under the tests as they are then.
@@ -30,16 +30,16 @@ __all__ = ["Mutant", "Score", "explain", "find_out", "main", "make_page", "sampl
 
 ROOT = Path(__file__).parents[2]
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
-ROOMS = ("oracle", "mem_cache", "core")
+ROOMS = ("history", "oracle", "mem_cache", "core")
 GOAL = 0.9
 
 _PAGE = """\
 # Mutation
 
-Is every line of `oracle/`, `mem_cache/` and `core/` tested, or only run? mutmut {version} changes one small
-thing at a time: an operator, a number, a text, an argument. The unit tests of these rooms and the state
-machines, those that enter the changed function, must notice. A sample of {size} out of {total} changes, drawn
-from the seed `{seed}`:
+Is every line of `history/`, `oracle/`, `mem_cache/` and `core/` tested, or only run? mutmut {version}
+changes one small thing at a time: an operator, a number, a text, an argument. The unit tests of these rooms
+and the state machines, those that enter the changed function, must notice. A sample of {size} out of
+{total} changes, drawn from the seed `{seed}`:
 
 **{score}.** The goal is {goal:.0%} of those that can be killed.
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, History, Step
-from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config, History, Step
+from pymllm.history.operations import (
+    AddRequest,
     Alloc,
     AllocRows,
     AllocTrack,
@@ -27,15 +27,26 @@ from pymllm.oracle.operations import (
     ReadRows,
     ReadStates,
     Reset,
+    RunStep,
     Span,
     WriteEntries,
     WriteKV,
     WriteRow,
     WriteState,
 )
-from pymllm.oracle.outcomes import Buffers, Done, Effect, Outcome, Slots, States, Table, Tokens
-from pymllm.oracle.request_operations import AddRequest, RunStep
-from pymllm.oracle.request_outcomes import ContextView, Ran
+from pymllm.history.outcomes import (
+    Buffers,
+    ContextView,
+    Done,
+    Effect,
+    Outcome,
+    Ran,
+    Slots,
+    States,
+    Table,
+    Tokens,
+)
+from pymllm.oracle.judge import judge_steps
 
 __all__ = ["SPOILS", "Spoil", "judge_spoiled", "record"]
 

@@ -11,7 +11,7 @@ from pymllm.adapters.registry import FAULTY, OWN, find_adapter, load_adapter, ma
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, History
+from pymllm.history.files import Config, History
 from pymllm.oracle.laws import LAWS, Way
 
 INSIDE: dict[str, tuple[str, ...]] = {

@@ -15,8 +15,8 @@ from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, ma
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.smoke_program import make_sample
 from pymllm.errors import InvariantViolation
+from pymllm.history.outcomes import NoRoom
 from pymllm.oracle.laws import LAWS, Law, Way
-from pymllm.oracle.outcomes import NoRoom
 
 SOURCE = Path(__file__).parents[2] / "src" / "pymllm"
 

@@ -88,11 +88,11 @@ def test_a_process_imports_the_change_in_place_of_the_file(folder: Path) -> None
 
 
 def test_the_nearest_tests_come_first() -> None:
-    """The mirror, where there is one, then the room, and the machines last."""
-    stages = stages_for(mutation.ROOT, "pymllm.oracle.spans", ("oracle", "core"))
+    """A file of its name, where there is one, then the room, and the machines last."""
+    stages = stages_for(mutation.ROOT, "pymllm.history.files", ("history", "core"))
     assert stages == [
-        ("tests/unit/oracle/test_spans.py",),
-        ("tests/unit/oracle",),
+        ("tests/unit/history/test_files.py",),
+        ("tests/unit/history",),
         ("tests/unit/core",),
         ("tests/properties",),
     ]

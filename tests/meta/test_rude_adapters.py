@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.oracle.history import Header, History, Step, write_history
-from pymllm.oracle.operations import AllocRows, FreeRow, Span
+from pymllm.history.files import Header, History, Step, write_history
+from pymllm.history.operations import AllocRows, FreeRow, Span
 
 UNIT = Path(__file__).parents[1] / "unit"
 CONFIG = {"max_reqs": 3, "max_context_len": 4}

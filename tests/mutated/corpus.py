@@ -13,8 +13,8 @@ from pymllm.adapters.registry import OWN, make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.smoke_program import make_sample
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, Header, History, Step, dump_history, write_history
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config, Header, History, Step, dump_history, write_history
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Free,

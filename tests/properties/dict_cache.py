@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
 from pymllm.errors import LockError, OwnershipError, ProgramError, StaleNodeError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Free,
@@ -28,7 +28,7 @@ from pymllm.oracle.operations import (
     Reset,
     Unlock,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     Done,
     Effect,
     Evicted,

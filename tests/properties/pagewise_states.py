@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pymllm.adapters.own_mamba import Mamba
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Evict, Inspect, Reset
-from pymllm.oracle.outcomes import Inspected, NodeView, Result
+from pymllm.history.files import Config
+from pymllm.history.operations import Evict, Inspect, Reset
+from pymllm.history.outcomes import Inspected, NodeView, Result
 
 
 class PagewiseStates(Mamba):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["missing_pairs"]
 

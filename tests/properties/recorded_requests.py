@@ -8,11 +8,10 @@ from typing import Any
 
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, History
+from pymllm.history.files import Config, History
+from pymllm.history.operations import AddRequest, Operation, Release, RunStep
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
-from pymllm.oracle.request_operations import AddRequest, Release, RunStep
 
 __all__ = [
     "CONFIG",

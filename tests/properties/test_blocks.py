@@ -9,7 +9,7 @@ from pairwise import missing_pairs
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.block_machine import BlockMachine
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.situations import expected_situations
 
 MACHINES = [make_machine(BlockMachine, "blocks", dict(config)) for config in Blocks.CONFIGURATIONS]

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.situations import expected_situations
 

@@ -15,7 +15,7 @@ from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.situations import expected_situations
 

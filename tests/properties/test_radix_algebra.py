@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pymllm.adapters.key_forms import make_radix_key
 from pymllm.conformance.prefix_keys import FORMS, SPACES
+from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.oracle.operations import Key
 from pymllm.oracle.prefix_pages import Space
 
 tokens = st.lists(st.integers(0, 2), max_size=20)

@@ -15,11 +15,19 @@ from pymllm.adapters.own_requests import Requests
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.request_machine import RequestMachine
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Fault, Operation
-from pymllm.oracle.outcomes import RequestView
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Operation,
+    Pause,
+    Release,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import RequestView
 from pymllm.oracle.request_judge import RequestJudge
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 from pymllm.oracle.situations import expected_situations
 
 CONFIGURATIONS = [dict(config) for config in Requests.CONFIGURATIONS]

@@ -10,7 +10,7 @@ from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
 from pymllm.conformance.sweep import CORPUS_ACTS, CORPUS_SEEDS, sweep
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 SHORT_ACTS = 10
 

@@ -8,11 +8,11 @@ from typing import Any
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import InvariantViolation
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import Alloc, AllocTrack, Insert, Key, Operation, Span
+from pymllm.history.outcomes import Effect, Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Alloc, AllocTrack, Insert, Key, Operation, Span
-from pymllm.oracle.outcomes import Effect, Outcome
 
 TINY = {"page_size": 1, "window": None, "pool": "swa", "slots": 12, "swa_slots": 12}
 HYBRID = {"pool": "token", "track_slots": 3}

@@ -29,16 +29,18 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "torch_needed", "mem_cache", "core", "invariants"},
         {"numpy", "torch", "msgspec", "psutil"},
     ),
+    # The language between all rooms.
+    "history": ({"errors", "text_file"}, {"msgspec"}),
     # The judge shares nothing with what it judges: that independence is what it is for. It judges no files.
-    "oracle": ({"errors", "text_file"}, set()),
+    "oracle": ({"errors", "text_file", "history"}, {"msgspec"}),
     # msgspec reads and writes the lines of programs in other languages.
     "adapters": (
-        {"errors", "text_file", "torch_extra", "mem_cache", "core", "invariants", "oracle"},
+        {"errors", "text_file", "torch_extra", "mem_cache", "core", "invariants", "history", "oracle"},
         {"numpy", "torch", "msgspec"},
     ),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
-    "instrument": ({"errors", "text_file", "oracle", "adapters"}, {"pynvml"}),
-    "testing": ({"errors", "instrument", "oracle"}, {"torch"}),
+    "instrument": ({"errors", "text_file", "history", "oracle", "adapters"}, {"pynvml"}),
+    "testing": ({"errors", "instrument", "history", "oracle"}, {"torch"}),
     "conformance": (
         {
             "errors",
@@ -48,6 +50,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "core",
             "invariants",
             "workloads",
+            "history",
             "oracle",
             "adapters",
             "instrument",
@@ -56,7 +59,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     # Each package only where a page is made: whatever writes a run loads neither.
     "report": (
-        {"errors", "text_file", "oracle", "instrument", "conformance"},
+        {"errors", "text_file", "history", "oracle", "instrument", "conformance"},
         {"jinja2", "plotly"},
     ),
     "cli": (
@@ -68,6 +71,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "core",
             "invariants",
             "workloads",
+            "history",
             "oracle",
             "adapters",
             "instrument",
@@ -164,11 +168,15 @@ def test_taking_a_cache_does_not_load_the_examiners() -> None:
     assert loaded_by("pymllm.mem_cache", *watched) == set()
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "oracle").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted([*(PACKAGE / "history").glob("*.py"), *(PACKAGE / "oracle").glob("*.py")]),
+    ids=lambda path: path.stem,
+)
 def test_the_oracle_runs_without_what_it_judges(path: Path) -> None:
     """Whoever judges a cache in another language needs neither torch nor our classes."""
     watched = [*HEAVY, "pymllm.mem_cache", "pymllm.invariants", "pymllm.workloads", "pymllm.adapters"]
-    assert loaded_by(f"pymllm.oracle.{path.stem}", *watched) == set()
+    assert loaded_by(f"pymllm.{path.parent.name}.{path.stem}", *watched) == set()
 
 
 def test_the_look_at_loaded_modules_sees_a_loaded_one() -> None:

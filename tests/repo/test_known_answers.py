@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.oracle.keys import Key
 from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.prefix_pages import path_of_key
 

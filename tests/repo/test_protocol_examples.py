@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from pymllm.cli import main
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import Alloc, Evict, Fault, Insert, Key, Lock, Operation, Span
+from pymllm.history.operations import Alloc, Evict, Fault, Insert, Key, Lock, Operation, Span
 from tests.example_programs import EXAMPLES, PYTHON, build_c, build_python, build_rust, build_strict
 
 LAWS = {

@@ -13,8 +13,7 @@ from pymllm.adapters.process.adapter import ProcessAdapter
 from pymllm.adapters.process.messages import LINE_LIMIT, protocol_schema
 from pymllm.adapters.process.transcript import KEPT_LINES
 from pymllm.adapters.registry import make_adapter
-from pymllm.oracle.laws import laws_of
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     KINDS,
     Alloc,
     Evict,
@@ -27,6 +26,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
+from pymllm.oracle.laws import laws_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")

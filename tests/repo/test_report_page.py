@@ -10,7 +10,7 @@ import click
 
 from pymllm.cli import main
 from pymllm.cli.report import FORMATS
-from pymllm.oracle.records import name_of
+from pymllm.history.records import name_of
 from pymllm.report.loading import LoadedRuns
 from pymllm.report.page import make_sections
 from pymllm.report.records import RECORDS

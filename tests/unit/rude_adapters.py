@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from tiny_adapters import TinyRows
 
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import FreeRow
-from pymllm.oracle.outcomes import Done
+from pymllm.history.files import Config
+from pymllm.history.operations import FreeRow
+from pymllm.history.outcomes import Done
 
 
 def raise_(error: BaseException) -> Any:

@@ -12,8 +12,8 @@ from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.own_mamba import Mamba
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     AllocRows,
     Clear,
     FreeRow,
@@ -24,7 +24,7 @@ from pymllm.oracle.operations import (
     WriteEntries,
     WriteRow,
 )
-from pymllm.oracle.outcomes import Done, Matched, NoRoom, Outcome, Result, Slots, Table
+from pymllm.history.outcomes import Done, Matched, NoRoom, Outcome, Result, Slots, Table
 
 
 class TinyRows(BaseAdapter):

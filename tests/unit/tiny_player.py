@@ -8,8 +8,8 @@ from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.reduction import Reduction
 from pymllm.conformance.shrink_trials import Program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, Header, History, Step
-from pymllm.oracle.operations import Operation
+from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.operations import Operation
 
 
 class TinyPlayer:

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.files import Config, Header
+from pymllm.history.operations import OPERATIONS_OF, Operation, Span
+from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
+from pymllm.history.records import name_of
 from pymllm.oracle.given_numbers import resolve_spans
-from pymllm.oracle.history import Config, Header
-from pymllm.oracle.operations import OPERATIONS_OF, Operation, Span
-from pymllm.oracle.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
-from pymllm.oracle.records import name_of
 
 __all__ = ["CAPABILITIES", "Adapter", "AdapterClass", "BaseAdapter", "UnsupportedError", "header_of"]
 
@@ -112,7 +112,7 @@ class BaseAdapter:
     Attributes
     ----------
     KIND : str
-        One of `pymllm.oracle.operations.KINDS`.
+        One of `pymllm.history.operations.KINDS`.
     CONFIGURATIONS : sequence of dict
         What to examine where nobody asks for anything else: small pages, tiny pools.
     effects : list of Effect

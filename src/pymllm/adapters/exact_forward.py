@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
-from pymllm.oracle.request_operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
+from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
 
 __all__ = ["ExactForward", "ExactState", "read_rows"]
 

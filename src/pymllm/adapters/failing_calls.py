@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pymllm.adapters.recording_pool import InjectedFault
-from pymllm.oracle.operations import Fault
+from pymllm.history.operations import Fault
 
 __all__ = ["FAILING_CALLS", "FailingCalls"]
 

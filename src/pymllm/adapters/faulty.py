@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["Faulty", "configured"]
 

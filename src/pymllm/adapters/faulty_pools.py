@@ -11,12 +11,12 @@ from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.adapters.own_hashes import KeysAndHashes
 from pymllm.adapters.own_rows import Rows
 from pymllm.adapters.own_states import GDNStates
+from pymllm.history.operations import HashInt64, SliceKey
+from pymllm.history.outcomes import Number, Tokens
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.index_arguments import IndexLike
 from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.oracle.operations import HashInt64, SliceKey
-from pymllm.oracle.outcomes import Number, Tokens
 
 __all__ = [
     "DirtyRows",

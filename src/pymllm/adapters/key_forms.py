@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pymllm.history.operations import Key, Token
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.operations import Key, Token
 
 __all__ = ["CONTAINERS", "clobber", "make_indices", "make_radix_key", "make_tokens"]
 

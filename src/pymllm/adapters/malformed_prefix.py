@@ -27,7 +27,7 @@ def call_malformed(target: Any, call: str, wrong: str) -> None:
     target : Radix
         The adapter whose cache is called.
     call, wrong : str
-        As of `pymllm.oracle.operations.Malformed`.
+        As of `pymllm.history.operations.Malformed`.
 
     Raises
     ------

@@ -18,10 +18,8 @@ from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import ProgramError
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
     DropStates,
@@ -46,7 +44,7 @@ from pymllm.oracle.operations import (
     StoreState,
     WriteLive,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     BlockBooks,
     Done,
     Effect,
@@ -57,6 +55,8 @@ from pymllm.oracle.outcomes import (
     Slots,
     States,
 )
+from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
+from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
 
 __all__ = ["Blocks"]
 

@@ -9,11 +9,11 @@ import torch
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
+from pymllm.history.files import Config
+from pymllm.history.operations import MoveKV, ReadKV, WriteKV
+from pymllm.history.outcomes import Buffers, Done
 from pymllm.invariants.kv_pool import check_kv_pool
 from pymllm.mem_cache.kv_pool import KVPool
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import MoveKV, ReadKV, WriteKV
-from pymllm.oracle.outcomes import Buffers, Done
 
 __all__ = ["KVBuffers"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
+from pymllm.history.files import Config
 from pymllm.mem_cache.chunk_cache import ChunkCache
-from pymllm.oracle.history import Config
 
 __all__ = ["Chunk"]
 

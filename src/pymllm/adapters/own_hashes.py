@@ -10,9 +10,9 @@ import numpy as np
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.key_forms import make_tokens
 from pymllm.adapters.own_pool import OwnPool
+from pymllm.history.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
+from pymllm.history.outcomes import Hashes, Number, Tokens
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
-from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
-from pymllm.oracle.outcomes import Hashes, Number, Tokens
 
 __all__ = ["KeysAndHashes"]
 

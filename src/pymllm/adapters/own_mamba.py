@@ -13,11 +13,8 @@ from pymllm.adapters.own_tree import OwnTree
 from pymllm.adapters.recording_pool import RecordingStatePool
 from pymllm.adapters.tree_view import view_hybrid_node, view_tree
 from pymllm.errors import ProgramError
-from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     AllocTrack,
     Fault,
     FreeTrack,
@@ -27,7 +24,10 @@ from pymllm.oracle.operations import (
     Span,
     WriteState,
 )
-from pymllm.oracle.outcomes import Done, Inspected, NodeView, NoRoom, Result, Slots
+from pymllm.history.outcomes import Done, Inspected, NodeView, NoRoom, Result, Slots
+from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
+from pymllm.mem_cache.gdn_pool import GDNPool
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 
 __all__ = ["Mamba"]
 

@@ -11,8 +11,8 @@ import torch
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import make_indices
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Malformed, Span
-from pymllm.oracle.outcomes import Done
+from pymllm.history.operations import Malformed, Span
+from pymllm.history.outcomes import Done
 
 __all__ = ["OwnPool", "as_elements", "as_numbers"]
 

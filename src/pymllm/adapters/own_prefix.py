@@ -12,10 +12,8 @@ from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import clobber, make_indices, make_radix_key
 from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
 from pymllm.errors import ProgramError
-from pymllm.invariants import check_swa_allocator, check_token_allocator
-from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -33,7 +31,7 @@ from pymllm.oracle.operations import (
     Reset,
     Unlock,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     Done,
     Effect,
     Evicted,
@@ -45,6 +43,8 @@ from pymllm.oracle.outcomes import (
     Result,
     Slots,
 )
+from pymllm.invariants import check_swa_allocator, check_token_allocator
+from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 
 __all__ = ["LaterFault", "OwnPrefixCache", "pool_configurations"]
 

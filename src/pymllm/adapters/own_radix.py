@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.own_tree import OwnTree
+from pymllm.history.files import Config
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.oracle.history import Config
 
 __all__ = ["Radix", "WindowedRadix"]
 

@@ -16,13 +16,35 @@ from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceConte
 from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import ProgramError
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Malformed,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import (
+    BlockState,
+    ContextBlock,
+    ContextView,
+    Done,
+    Effect,
+    NoRoom,
+    Outcome,
+    Ran,
+    RequestRun,
+    RequestView,
+    Result,
+)
 from pymllm.invariants.dynamic_context import check_dynamic_context
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
-from pymllm.oracle.outcomes import ContextView, Done, Effect, NoRoom, Outcome, Ran, RequestView, Result
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
-from pymllm.oracle.request_outcomes import BlockState, ContextBlock, RequestRun
 
 __all__ = ["MALFORMED_CALLS", "Prompted", "Requests"]
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.own_pool import OwnPool
+from pymllm.history.files import Config
+from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
+from pymllm.history.outcomes import Done, NoRoom, Slots, Table
 from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
-from pymllm.oracle.outcomes import Done, NoRoom, Slots, Table
 
 __all__ = ["Rows"]
 

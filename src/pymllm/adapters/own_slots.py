@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_pool import OwnPool
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.slot_store import check_slot_store
-from pymllm.invariants.swa_allocator import walk_swa_allocator
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     Alloc,
     BeginGroup,
     Clear,
@@ -30,7 +26,11 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Slots
+from pymllm.history.outcomes import Done, NoRoom, Slots
+from pymllm.invariants.slot_store import check_slot_store
+from pymllm.invariants.swa_allocator import walk_swa_allocator
+from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 __all__ = ["SWASlots", "TokenSlots"]
 

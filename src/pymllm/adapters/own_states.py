@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
-from pymllm.invariants.gdn_pool import check_gdn_pool
-from pymllm.mem_cache.gdn_pool import GDNPool
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     AllocTrack,
     Clear,
     CopyStates,
@@ -20,7 +18,9 @@ from pymllm.oracle.operations import (
     ResetStates,
     WriteState,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Slots, States
+from pymllm.history.outcomes import Done, NoRoom, Slots, States
+from pymllm.invariants.gdn_pool import check_gdn_pool
+from pymllm.mem_cache.gdn_pool import GDNPool
 
 __all__ = ["GDNStates", "read_states", "write_state"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import Effect
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import Effect
 
 __all__ = [
     "InjectedFault",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.errors import AdapterError, PymllmError, UsageError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import KINDS
+from pymllm.history.files import Config
+from pymllm.history.operations import KINDS
 from pymllm.torch_extra import why_no_torch
 
 __all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]

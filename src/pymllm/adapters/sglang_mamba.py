@@ -14,9 +14,9 @@ from pymllm.adapters.sglang_states import SglangStates, settings_of_states
 from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
 from pymllm.adapters.sglang_unified import SglangUnified, kind_of_memory
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocTrack, Evict, FreeTrack, Insert, Match, Reset
-from pymllm.oracle.outcomes import Done, Effect, Evicted, Matched, NodeView, NoRoom, Result, Slots
+from pymllm.history.files import Config
+from pymllm.history.operations import AllocTrack, Evict, FreeTrack, Insert, Match, Reset
+from pymllm.history.outcomes import Done, Effect, Evicted, Matched, NodeView, NoRoom, Result, Slots
 
 __all__ = ["SglangMamba", "SglangRustMamba", "SglangTreeOfStates", "SglangUnifiedMamba"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pymllm.adapters.sglang_package import load_sglang
 from pymllm.adapters.sglang_tree import SglangTree, read_namespace
-from pymllm.oracle.outcomes import NodeView
+from pymllm.history.outcomes import NodeView
 
 __all__ = ["SglangRadix"]
 

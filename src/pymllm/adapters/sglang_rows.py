@@ -10,9 +10,9 @@ import torch
 from pymllm.adapters.base import BaseAdapter
 from pymllm.adapters.sglang_package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
-from pymllm.oracle.outcomes import Done, NoRoom, Slots, Table
+from pymllm.history.files import Config
+from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
+from pymllm.history.outcomes import Done, NoRoom, Slots, Table
 
 __all__ = ["SglangRows"]
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.sglang_package import NEWER, also_claimed, require_version
 from pymllm.adapters.sglang_pool import SglangPool, make_allocator
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Alloc, BeginGroup, Clear, EndGroup, Free, FreeSWA, Merge, ReadHalves
-from pymllm.oracle.outcomes import Done, Effect, NoRoom, Slots
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, BeginGroup, Clear, EndGroup, Free, FreeSWA, Merge, ReadHalves
+from pymllm.history.outcomes import Done, Effect, NoRoom, Slots
 
 __all__ = ["SglangPagedSlots", "SglangSWASlots", "SglangTokenSlots"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pymllm.adapters.sglang_package import load_sglang
-from pymllm.oracle.outcomes import Effect
+from pymllm.history.outcomes import Effect
 
 __all__ = ["SglangStates", "settings_of_states"]
 

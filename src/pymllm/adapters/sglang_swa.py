@@ -11,9 +11,9 @@ from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.sglang_package import OLDER, load_sglang
 from pymllm.adapters.sglang_tree import SglangTree
 from pymllm.adapters.sglang_unified import SglangUnifiedSWA
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import FreeSWA, Insert, Key, Match
-from pymllm.oracle.outcomes import Matched, NodeView, Result
+from pymllm.history.files import Config
+from pymllm.history.operations import FreeSWA, Insert, Key, Match
+from pymllm.history.outcomes import Matched, NodeView, Result
 
 __all__ = ["SglangSWA"]
 

@@ -22,8 +22,8 @@ from pymllm.adapters.key_forms import clobber
 from pymllm.adapters.sglang_package import NEWER, also_claimed, load_sglang, require_version
 from pymllm.adapters.sglang_pool import SglangPool, make_allocator
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Free,
@@ -37,7 +37,7 @@ from pymllm.oracle.operations import (
     Reset,
     Unlock,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     Done,
     Effect,
     Evicted,

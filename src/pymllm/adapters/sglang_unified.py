@@ -10,9 +10,9 @@ import torch
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.sglang_package import load_sglang
 from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import FreeSWA, Insert, Key
-from pymllm.oracle.outcomes import NodeView, Result
+from pymllm.history.files import Config
+from pymllm.history.operations import FreeSWA, Insert, Key
+from pymllm.history.outcomes import NodeView, Result
 
 __all__ = ["SglangRust", "SglangRustSWA", "SglangUnified", "SglangUnifiedSWA", "kind_of_memory"]
 

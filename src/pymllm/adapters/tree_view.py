@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pymllm.oracle.operations import Key, Token
-from pymllm.oracle.outcomes import NodeView
+from pymllm.history.operations import Key, Token
+from pymllm.history.outcomes import NodeView
 
 __all__ = ["ASTRAY", "path_length", "view_hybrid_node", "view_node", "view_tree"]
 

@@ -15,7 +15,7 @@ from pymllm.cli.options import json_option
 from pymllm.cli.program import say
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.torch_extra import why_no_torch
 
 __all__ = ["adapters_command"]

@@ -21,8 +21,8 @@ from pymllm.cli.verify_files import SavedFiles
 from pymllm.cli.verify_table import cut_short
 from pymllm.cli.violation_text import again_lines, explain, problem_lines
 from pymllm.conformance.results import AdapterResult, LawResult, VerifyReport
+from pymllm.history.records import encode, schema_of
 from pymllm.oracle.laws import Law, find_law
-from pymllm.oracle.records import encode, schema_of
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["SCHEMA", "VERSION", "compare_schema", "make_document", "make_text"]

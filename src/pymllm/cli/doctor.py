@@ -29,7 +29,7 @@ def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
     from pymllm.cli.doctor_facts import LOOKS, look_at_machine
     from pymllm.cli.doctor_table import make_text
     from pymllm.cli.progress import progress_bar
-    from pymllm.oracle.records import encode
+    from pymllm.history.records import encode
 
     with progress_bar(progress, "loading torch, asking NVML", LOOKS, "looks") as show:
         document = look_at_machine(show)

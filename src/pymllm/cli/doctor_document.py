@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.oracle.records import schema_of
+from pymllm.history.records import schema_of
 
 __all__ = ["SCHEMA", "VERSION", "Counter", "Device", "Document", "Torch", "doctor_schema"]
 

@@ -13,8 +13,8 @@ from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
 from pymllm.conformance.command_hunts import CAMPAIGN, VERIFICATION
 from pymllm.conformance.detection import Detection, FaultResult
 from pymllm.conformance.faults_run import FaultsReport
-from pymllm.oracle.history import Config
-from pymllm.oracle.records import encode, schema_of
+from pymllm.history.files import Config
+from pymllm.history.records import encode, schema_of
 
 __all__ = ["SCHEMA", "VERSION", "faults_schema", "make_document"]
 

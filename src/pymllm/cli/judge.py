@@ -10,9 +10,9 @@ from pymllm.cli.judgement import Judgement, make_document, make_text, read_progr
 from pymllm.cli.options import json_option
 from pymllm.cli.program import complain, say
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import History
+from pymllm.history.files import History
+from pymllm.history.outcomes import SIZE_NAMES
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.outcomes import SIZE_NAMES
 from pymllm.text_file import cut
 
 __all__ = ["judge_command"]

@@ -15,10 +15,10 @@ import click
 from pymllm.cli.program import escaped
 from pymllm.cli.violation_text import explain
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, History, load_history
+from pymllm.history.files import Config, History, load_history
+from pymllm.history.operations import KINDS
+from pymllm.history.records import encode, schema_of
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.operations import KINDS
-from pymllm.oracle.records import encode, schema_of
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymllm.conformance.protocol_check import Exchange, ProtocolReport
-from pymllm.oracle.records import encode, schema_of
+from pymllm.history.records import encode, schema_of
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["SCHEMA", "VERSION", "make_document", "protocol_check_schema"]

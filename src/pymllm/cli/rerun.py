@@ -20,9 +20,9 @@ from pymllm.cli.run_store import refuse_own_input
 from pymllm.cli.values import CONFIG
 from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError, UsageError
+from pymllm.history.files import Config, History
 from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.timing import Timing
-from pymllm.oracle.history import Config, History
 
 if TYPE_CHECKING:
     from pymllm.conformance.rerun import RerunResult

@@ -17,7 +17,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     "doctor": ("what doctor prints", "pymllm.cli.doctor_document:doctor_schema"),
     "faults": ("what faults prints", "pymllm.cli.faults_document:faults_schema"),
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.memory_text:gpu_memory_schema"),
-    "history": ("a line of a program's file", "pymllm.oracle.history:history_schema"),
+    "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
     "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),

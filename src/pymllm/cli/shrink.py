@@ -21,7 +21,7 @@ from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input
 from pymllm.cli.values import Amount
 from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError, UsageError
-from pymllm.oracle.history import History, write_history
+from pymllm.history.files import History, write_history
 
 if TYPE_CHECKING:
     from pymllm.conformance.rerun import RerunResult

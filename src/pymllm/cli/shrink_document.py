@@ -10,9 +10,9 @@ from pymllm.cli.violation_text import explain, mistake_lines
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.reduction import count_tokens
-from pymllm.oracle.history import Config, History
+from pymllm.history.files import Config, History
+from pymllm.history.records import encode, schema_of
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.records import encode, schema_of
 
 __all__ = ["SCHEMA", "VERSION", "Shrunk", "make_document", "make_text", "shrink_schema"]
 

@@ -12,7 +12,7 @@ from pymllm.cli.program import say
 from pymllm.cli.run_store import refuse_missing_folder
 from pymllm.cli.situations_document import make_document
 from pymllm.cli.situations_page import make_page
-from pymllm.oracle.operations import KINDS
+from pymllm.history.operations import KINDS
 from pymllm.oracle.situations import SITUATIONS
 from pymllm.text_file import write_text_file
 

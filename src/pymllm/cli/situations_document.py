@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.oracle.operations import KINDS
-from pymllm.oracle.records import encode, schema_of
+from pymllm.history.operations import KINDS
+from pymllm.history.records import encode, schema_of
 from pymllm.oracle.situation import Situation
 
 __all__ = ["SCHEMA", "VERSION", "make_document", "situations_schema"]

@@ -11,8 +11,8 @@ from typing import Any
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.records import Failure
 from pymllm.conformance.soak.totals import AdapterTotals, FailureTotals
-from pymllm.oracle.history import Config
-from pymllm.oracle.records import encode, schema_of
+from pymllm.history.files import Config
+from pymllm.history.records import encode, schema_of
 
 __all__ = ["SCHEMA", "VERSION", "make_document", "soak_schema"]
 

@@ -14,7 +14,7 @@ import click
 from pymllm.cli.file_adapter import adapter_of_file
 from pymllm.cli.options import count_processes
 from pymllm.cli.verify_plan import find_adapter_or_refuse, own_or_refuse
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 if TYPE_CHECKING:
     from pymllm.conformance.soak.campaign import SoakPlan

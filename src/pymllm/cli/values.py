@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.oracle.config_limits import check_config
-from pymllm.oracle.history import Config
-from pymllm.oracle.records import decode
+from pymllm.history.config_limits import check_config
+from pymllm.history.files import Config
+from pymllm.history.records import decode
 from pymllm.text_file import cut, read_json
 
 if TYPE_CHECKING:

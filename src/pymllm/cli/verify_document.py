@@ -11,9 +11,9 @@ from typing import Any
 from pymllm.cli.verify_files import SavedFiles
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.results import AdapterResult, LawResult, MachineResult, VerifyReport
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import KINDS
-from pymllm.oracle.records import encode, schema_of
+from pymllm.history.files import Config
+from pymllm.history.operations import KINDS
+from pymllm.history.records import encode, schema_of
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["SCHEMA", "VERSION", "make_document", "verify_schema"]

@@ -10,7 +10,7 @@ from pymllm.cli.conversation_file import save_conversation
 from pymllm.cli.file_names import file_name_of
 from pymllm.cli.program import complain
 from pymllm.conformance.results import AdapterResult, VerifyReport
-from pymllm.oracle.history import History, write_history
+from pymllm.history.files import History, write_history
 
 __all__ = ["SavedFiles", "save_programs"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pymllm.cli.program import escaped
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import History
+from pymllm.history.files import History
 
 if TYPE_CHECKING:
     from pymllm.cli.verify_files import SavedFiles

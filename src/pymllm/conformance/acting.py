@@ -25,9 +25,9 @@ from pymllm.conformance.adapter_calls import build_adapter, close_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.scenario import PlayedAct, Scenario
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, History
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
+from pymllm.history.files import Config, History
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 
 __all__ = ["ActPlayer", "ActingMachine", "FoundViolation", "act", "acts_of", "drive", "make_machine"]
 

@@ -20,10 +20,10 @@ from pymllm.conformance.deadline import TookTooLong
 from pymllm.conformance.time_limit import AdapterCall, HungError
 from pymllm.conformance.worker_process import is_worker
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
-from pymllm.oracle.config_limits import check_config
-from pymllm.oracle.history import Config, History, Step
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
+from pymllm.history.config_limits import check_config
+from pymllm.history.files import Config, History, Step
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 
 __all__ = [
     "answer_of",

@@ -9,9 +9,9 @@ from dataclasses import fields
 from typing import Any
 
 from pymllm.conformance.smoke_program import LEGAL_RESULTS
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import RESULTS, SIZE_NAMES, Effect, Failed, NoRoom, Outcome, Unsupported
-from pymllm.oracle.records import fits, name_of
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import RESULTS, SIZE_NAMES, Effect, Failed, NoRoom, Outcome, Unsupported
+from pymllm.history.records import fits, name_of
 from pymllm.text_file import cut
 
 __all__ = ["find_wrong_answer"]

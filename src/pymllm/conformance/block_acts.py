@@ -9,10 +9,7 @@ from typing import ClassVar
 from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine
-from pymllm.oracle.block_judge import BlockJudge
-from pymllm.oracle.block_slot_model import BlockSlotModel
-from pymllm.oracle.block_states import BlockStates
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocBlocks,
     Fault,
     Inspect,
@@ -27,6 +24,9 @@ from pymllm.oracle.operations import (
     Span,
     StampBlocks,
 )
+from pymllm.oracle.block_judge import BlockJudge
+from pymllm.oracle.block_slot_model import BlockSlotModel
+from pymllm.oracle.block_states import BlockStates
 
 __all__ = ["BlockActs", "pick"]
 

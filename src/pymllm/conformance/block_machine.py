@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pymllm.conformance.acting import act
 from pymllm.conformance.block_acts import BlockActs, pick
 from pymllm.conformance.pool_machine import SEED
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocSlots,
     DropStates,
     EvictSlots,

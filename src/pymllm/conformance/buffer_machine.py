@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form
+from pymllm.history.operations import Malformed, MoveKV, ReadKV, WriteKV
 from pymllm.oracle.buffer_judge import BufferJudge
-from pymllm.oracle.operations import Malformed, MoveKV, ReadKV, WriteKV
 
 __all__ = ["BufferMachine"]
 

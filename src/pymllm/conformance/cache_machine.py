@@ -28,7 +28,7 @@ from pymllm.conformance.results import AdapterResult
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["cache_machine", "check_adapter"]

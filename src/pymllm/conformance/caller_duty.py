@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pymllm.errors import ProgramError
+from pymllm.history.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
 from pymllm.oracle.judge import Judge
-from pymllm.oracle.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import path_of_key
 from pymllm.oracle.slot_ledger import Owner

@@ -16,7 +16,7 @@ from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.searchers import Caught, Searcher, make_searchers
 from pymllm.conformance.shrinker import shrink
 from pymllm.errors import PymllmError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["Detection", "FaultResult", "HuntPlan", "HuntTask", "hunt"]
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from pymllm.errors import AdapterError, UsageError
+from pymllm.history.operations import Evict, Insert, Key, Lock, Match, Operation, Reset, Unlock
+from pymllm.history.outcomes import Done, Evicted, Failed, Inserted, Locked, Matched, Outcome
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -20,8 +22,6 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
-from pymllm.oracle.operations import Evict, Insert, Key, Lock, Match, Operation, Reset, Unlock
-from pymllm.oracle.outcomes import Done, Evicted, Failed, Inserted, Locked, Matched, Outcome
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, path_of_key
 

@@ -11,10 +11,10 @@ import torch
 
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
 from pymllm.conformance.driven_states import DrivenStates
+from pymllm.history.files import Header
+from pymllm.history.operations import Alloc, Free, FreeSWA, Span
+from pymllm.history.outcomes import Done, NoRoom, Slots
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Alloc, Free, FreeSWA, Span
-from pymllm.oracle.outcomes import Done, NoRoom, Slots
 from pymllm.oracle.slot_model import WindowModel
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_pools import CacheKind, EnginePools

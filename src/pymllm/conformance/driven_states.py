@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from pymllm.conformance.driven_cache import Carrier
+from pymllm.history.operations import AllocTrack, FreeTrack, ReadStates, Span, WriteState
+from pymllm.history.outcomes import Done, NoRoom, Slots, States, Unsupported
 from pymllm.mem_cache.memory_pool import GDNPool
-from pymllm.oracle.operations import AllocTrack, FreeTrack, ReadStates, Span, WriteState
-from pymllm.oracle.outcomes import Done, NoRoom, Slots, States, Unsupported
 from pymllm.oracle.slot_ledger import Owner
 from pymllm.oracle.track_ledger import TrackLedger
 

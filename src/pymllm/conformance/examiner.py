@@ -9,11 +9,11 @@ from pymllm.adapters.base import Adapter, header_of
 from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
 from pymllm.conformance.answers import find_wrong_answer
 from pymllm.errors import AdapterError, InvariantViolation
-from pymllm.oracle.history import History, Step
+from pymllm.history.files import History, Step
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_audit_fault
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["Examiner"]
 

@@ -9,7 +9,7 @@ from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.scenario import with_scenario
 from pymllm.errors import InvariantViolation, PymllmError
-from pymllm.oracle.history import History
+from pymllm.history.files import History
 from pymllm.oracle.judge import judge_steps
 
 __all__ = ["Finding", "make_finding", "pick_smallest"]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     HashBytes,
     HashInt64,
     HashPage,
@@ -17,7 +17,7 @@ from pymllm.oracle.operations import (
     SliceKey,
     Token,
 )
-from pymllm.oracle.outcomes import Hashes
+from pymllm.history.outcomes import Hashes
 
 __all__ = ["HashMachine"]
 

@@ -13,7 +13,7 @@ from pymllm.conformance.detection import Detection, FaultResult, HuntTask
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.conformance.soak.records import build_version
 from pymllm.errors import TraceError, UsageError
-from pymllm.oracle.records import decode, encode
+from pymllm.history.records import decode, encode
 from pymllm.text_file import read_json, read_lines
 
 __all__ = ["KeptResults"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pymllm.conformance.reduction import Reduction
 from pymllm.conformance.span_reduction import cut_spans
-from pymllm.oracle.operations import Insert, Key, Operation, Token
+from pymllm.history.operations import Insert, Key, Operation, Token
 
 __all__ = ["merge_tokens", "shorten_keys"]
 

@@ -16,8 +16,8 @@ from pymllm.conformance.driven_cache import Carrier
 from pymllm.conformance.driven_pools import driven_config, make_driven_cache, make_driven_pools
 from pymllm.conformance.lifecycle_situations import LifecycleNotes
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
-from pymllm.oracle.operations import Alloc, Free, FreeSWA, FreeTrack, Operation, Reset, Unlock
-from pymllm.oracle.outcomes import Outcome
+from pymllm.history.operations import Alloc, Free, FreeSWA, FreeTrack, Operation, Reset, Unlock
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.request import Request

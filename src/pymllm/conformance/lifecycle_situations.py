@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pymllm.conformance.drawn_source import DrawnSource
 from pymllm.conformance.driven_cache import DrivenCache
+from pymllm.history.operations import Alloc, AllocTrack, Evict, FreeSWA, Insert, Operation
+from pymllm.history.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.mem_cache.memory_pool import ReqToTokenPool
-from pymllm.oracle.operations import Alloc, AllocTrack, Evict, FreeSWA, Insert, Operation
-from pymllm.oracle.outcomes import Evicted, NoRoom, Outcome, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_pages import Path, path_of_key
 from pymllm.workloads.engine_config import EngineConfig

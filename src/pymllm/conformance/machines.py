@@ -97,7 +97,7 @@ def machines_for(
     Parameters
     ----------
     kind : str
-        One of `pymllm.oracle.operations.KINDS`.
+        One of `pymllm.history.operations.KINDS`.
     capabilities : collection of str
         What the adapter claims.
     laws : collection of Law, optional

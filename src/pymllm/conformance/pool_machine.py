@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.conformance.twins import check_twins
-from pymllm.oracle.operations import Malformed
+from pymllm.history.operations import Malformed
 
 __all__ = ["INDEX_FORMS", "SEED", "PoolMachine", "index_form"]
 

@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from pymllm.conformance.reduction import Reduction
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Alloc, Evict, Insert, Key, Operation, Span
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, Evict, Insert, Key, Operation, Span
 
 __all__ = ["shrink_pages", "shrink_pools"]
 

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from pymllm.conformance.acting import ActingMachine
 from pymllm.conformance.prefix_keys import make_key, spaces_of
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -28,7 +28,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
+from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
 from pymllm.oracle.slot_ledger import Owner, SlotLedger

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pymllm.oracle.operations import Key, Token
+from pymllm.history.operations import Key, Token
 from pymllm.oracle.prefix_pages import Space
 
 __all__ = ["FORMS", "SPACES", "STYLES", "make_key", "spaces_of"]

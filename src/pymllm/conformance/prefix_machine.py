@@ -8,7 +8,7 @@ from pymllm.adapters.malformed_prefix import MALFORMED_CALLS
 from pymllm.conformance.acting import act
 from pymllm.conformance.prefix_acts import NTH, PAGES, PICK, RARE, STYLE, TOKENS, amount, looked_at, picked
 from pymllm.conformance.state_acts import StateActs
-from pymllm.oracle.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
+from pymllm.history.operations import Evict, Hash, Key, Lock, Malformed, ReadHalves, Reset, Span, Unlock
 from pymllm.oracle.prefix_model import Path, path_of_key
 
 __all__ = ["PrefixMachine"]

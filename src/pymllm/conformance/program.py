@@ -8,8 +8,8 @@ from pymllm.adapters.base import Adapter
 from pymllm.conformance.adapter_calls import build_adapter, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.twins import check_twins
-from pymllm.oracle.history import Config, History
-from pymllm.oracle.operations import Operation
+from pymllm.history.files import Config, History
+from pymllm.history.operations import Operation
 
 __all__ = ["end_program", "play_steps", "run_program"]
 

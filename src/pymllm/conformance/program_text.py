@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from pymllm.oracle.history import History, Step
+from pymllm.history.files import History, Step
 
 __all__ = ["write_program", "write_record"]
 
@@ -31,7 +31,7 @@ def write_program(history: History) -> str:
     opening, closing = ("[", "]") if is_numbered else ("{", "}")
     lines = ["from pymllm.conformance.program import run_program"]
     if names:
-        lines.append(f"from pymllm.oracle.operations import {', '.join(names)}")
+        lines.append(f"from pymllm.history.operations import {', '.join(names)}")
     lines += ["", "run_program(", f"    {history.header.adapter!r},", f"    {history.header.config!r},"]
     lines.append(f"    {opening}")
     for step in history.steps:

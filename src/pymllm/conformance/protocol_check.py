@@ -43,11 +43,11 @@ from pymllm.conformance.answers import find_wrong_answer
 from pymllm.conformance.smoke import find_fault
 from pymllm.conformance.smoke_program import SampleStep, make_sample
 from pymllm.errors import PymllmError
-from pymllm.oracle.history import Config, Header
+from pymllm.history.files import Config, Header
+from pymllm.history.operations import Malformed, Operation, Span
+from pymllm.history.outcomes import Failed, Matched, Result, Slots, Unsupported
+from pymllm.history.records import name_of
 from pymllm.oracle.judge import make_judge
-from pymllm.oracle.operations import Malformed, Operation, Span
-from pymllm.oracle.outcomes import Failed, Matched, Result, Slots, Unsupported
-from pymllm.oracle.records import name_of
 
 __all__ = ["Exchange", "ProtocolReport", "check_protocol"]
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from pymllm.conformance.acting import FoundViolation
 from pymllm.conformance.shrink_trials import Program
 from pymllm.conformance.step_references import references
-from pymllm.oracle.history import History
-from pymllm.oracle.operations import AddRequest, Key, Operation
+from pymllm.history.files import History
+from pymllm.history.operations import AddRequest, Key, Operation
 
 __all__ = ["Player", "Reduction", "count_tokens", "weigh"]
 

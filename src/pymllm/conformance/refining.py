@@ -13,7 +13,7 @@ from pymllm.conformance.scenario import find_scenario
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.shrinker import shrink
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["RefineTask", "plan_refining", "refine"]
 

@@ -7,12 +7,23 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.conformance.twins import check_twins
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Malformed,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import Failed, Outcome
 from pymllm.oracle.cold_runs import Prefix
-from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
-from pymllm.oracle.outcomes import Failed, Outcome
 from pymllm.oracle.request_judge import RequestJudge
 from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["RequestMachine"]
 

@@ -12,8 +12,8 @@ from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closi
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.history import Config, History, Step
-from pymllm.oracle.operations import Operation
+from pymllm.history.files import Config, History, Step
+from pymllm.history.operations import Operation
 
 __all__ = ["RerunResult", "rerun_history"]
 
@@ -55,7 +55,7 @@ def rerun_history(
     Parameters
     ----------
     history : History
-        As `pymllm.oracle.history.load_history` reads it.
+        As `pymllm.history.files.load_history` reads it.
     adapter : str
         Registry name or ``module:Class``, of the history's kind.
     config : dict, optional

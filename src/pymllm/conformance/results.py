@@ -16,7 +16,7 @@ from pymllm.conformance.finding import Finding, pick_smallest
 from pymllm.conformance.machines import MachineEntry, why_untested
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.laws import INVARIANTS, LAWS, Law, laws_of
 from pymllm.oracle.situations import SITUATIONS, expected_names
 from pymllm.oracle.verdicts import Verdict, merge_verdicts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pymllm.conformance.machines import MACHINES, load_machine
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header, History, PlayedAct, PlayedActs
+from pymllm.history.files import Header, History, PlayedAct, PlayedActs
 
 if TYPE_CHECKING:
     from pymllm.conformance.acting import ActingMachine

@@ -13,7 +13,7 @@ from pymllm.conformance.scenario import PlayedAct, Scenario
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, Header
+from pymllm.history.files import Config, Header
 
 __all__ = ["ScenarioReduction", "play_scenario"]
 

@@ -24,7 +24,7 @@ from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
-from pymllm.oracle.history import History
+from pymllm.history.files import History
 
 __all__ = ["Crash", "SearchPlan", "SearchResult", "burst", "search"]
 

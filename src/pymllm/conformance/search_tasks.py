@@ -12,7 +12,7 @@ from pymllm.conformance.profiles import Profile
 from pymllm.conformance.results import AdapterResult, SearchedConfiguration, judge_adapter
 from pymllm.conformance.search import SearchPlan
 from pymllm.conformance.smoke import SmokeReport
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.laws import Law
 from pymllm.oracle.verdicts import Verdict
 

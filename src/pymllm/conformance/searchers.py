@@ -18,7 +18,7 @@ from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import MachineEntry, load_machine, machines_for
 from pymllm.conformance.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["Caught", "MachineSearcher", "Searcher", "SweepSearcher", "make_searchers"]
 

@@ -17,7 +17,7 @@ from pymllm.conformance.scenario_reduction import play_scenario
 from pymllm.conformance.shrinker import Shrinker
 from pymllm.conformance.worker_process import tell
 from pymllm.errors import UsageError
-from pymllm.oracle.history import History
+from pymllm.history.files import History
 
 __all__ = ["ShrinkRun", "ShrinkTask", "run_shrink", "shows_again"]
 

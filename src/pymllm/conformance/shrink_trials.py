@@ -15,8 +15,8 @@ from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.step_references import references, without
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
-from pymllm.oracle.history import Config, Header
-from pymllm.oracle.operations import Operation
+from pymllm.history.files import Config, Header
+from pymllm.history.operations import Operation
 
 __all__ = ["Look", "Program", "Trials"]
 

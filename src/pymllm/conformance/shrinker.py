@@ -16,8 +16,8 @@ from pymllm.conformance.span_reduction import shrink_allocations, untangle_inser
 from pymllm.conformance.step_reduction import drop_families, drop_kinds, drop_pairs, drop_runs, keep_end
 from pymllm.conformance.step_references import renumbered
 from pymllm.conformance.value_reduction import lower_numbers, make_usual
-from pymllm.oracle.history import History
-from pymllm.oracle.operations import Operation
+from pymllm.history.files import History
+from pymllm.history.operations import Operation
 
 __all__ = ["ShrinkProgress", "Shrinker", "shrink"]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import PoolMachine
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     BeginGroup,
     Clear,

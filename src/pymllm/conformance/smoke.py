@@ -19,9 +19,8 @@ from pymllm.conformance.ended_conversation import EndedConversation, ended_conve
 from pymllm.conformance.smoke_program import LEGAL_RESULTS, SampleStep, make_sample
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
-from pymllm.oracle.history import Config
-from pymllm.oracle.judge import make_judge
-from pymllm.oracle.outcomes import (
+from pymllm.history.files import Config
+from pymllm.history.outcomes import (
     Effect,
     Failed,
     Outcome,
@@ -30,6 +29,7 @@ from pymllm.oracle.outcomes import (
     outcome_from_plain,
     outcome_to_plain,
 )
+from pymllm.oracle.judge import make_judge
 
 __all__ = ["SmokeFailure", "SmokeReport", "find_fault", "smoke_test", "try_adapter"]
 
@@ -43,7 +43,7 @@ class SmokeReport:
     name : str
         As it was asked for.
     kind : str
-        One of `pymllm.oracle.operations.KINDS`.
+        One of `pymllm.history.operations.KINDS`.
     configurations : tuple of (dict, frozenset of str)
         Each of the class's configurations with what it claims.
     """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    AddRequest,
     Alloc,
     AllocBlocks,
     AllocRows,
@@ -36,6 +37,7 @@ from pymllm.oracle.operations import (
     Merge,
     NameStates,
     Operation,
+    Pause,
     PickToken,
     ReadHalves,
     ReadKV,
@@ -43,11 +45,15 @@ from pymllm.oracle.operations import (
     ReadRows,
     ReadStates,
     RegisterBlocks,
+    Release,
     ReleaseBlocks,
     Reset,
     RestoreLive,
+    Resume,
     RetainBlocks,
+    RunStep,
     SaveLive,
+    ScheduleChunk,
     SetClock,
     SliceKey,
     Span,
@@ -56,7 +62,7 @@ from pymllm.oracle.operations import (
     Unlock,
     WriteLive,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     BlockBooks,
     Buffers,
     ContextView,
@@ -76,7 +82,6 @@ from pymllm.oracle.outcomes import (
     Table,
     Tokens,
 )
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 __all__ = ["LEGAL_RESULTS", "SampleStep", "make_sample"]
 

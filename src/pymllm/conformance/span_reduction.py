@@ -8,7 +8,7 @@ from typing import Any
 
 from pymllm.conformance.reduction import Reduction
 from pymllm.conformance.step_references import references
-from pymllm.oracle.operations import Alloc, AllocBlocks, Insert, Operation, Span
+from pymllm.history.operations import Alloc, AllocBlocks, Insert, Operation, Span
 
 __all__ = ["cut_spans", "shrink_allocations", "untangle_inserts"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymllm.conformance.prefix_acts import NTH, PAGES, PICK, RARE, STYLE, TOKENS, amount, looked_at, picked
 from pymllm.conformance.prefix_caller import PrefixCaller
-from pymllm.oracle.operations import Evict, Key, Reset
+from pymllm.history.operations import Evict, Key, Reset
 from pymllm.oracle.prefix_model import Path, path_of_key
 
 __all__ = ["StateActs"]

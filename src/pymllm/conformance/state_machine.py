@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine, index_form
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocTrack,
     Clear,
     CopyStates,

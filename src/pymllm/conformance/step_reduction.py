@@ -7,7 +7,7 @@ from itertools import combinations
 
 from pymllm.conformance.reduction import Reduction
 from pymllm.conformance.step_references import only, references, without
-from pymllm.oracle.operations import Operation
+from pymllm.history.operations import Operation
 
 __all__ = ["drop_families", "drop_kinds", "drop_pairs", "drop_runs", "keep_end"]
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Hash,
     Lock,
     Operation,

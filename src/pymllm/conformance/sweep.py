@@ -16,11 +16,21 @@ from typing import Any, ClassVar
 from pymllm.conformance.acting import ActingMachine, drive
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.oracle.block_operations import AllocBlocks, AllocSlots
-from pymllm.oracle.history import History
-from pymllm.oracle.operations import Alloc, AllocRows, AllocTrack, Fault, Operation, Span
-from pymllm.oracle.outcomes import Failed, Outcome, Slots
-from pymllm.oracle.request_operations import AddRequest, RunStep, ScheduleChunk
+from pymllm.history.files import History
+from pymllm.history.operations import (
+    AddRequest,
+    Alloc,
+    AllocBlocks,
+    AllocRows,
+    AllocSlots,
+    AllocTrack,
+    Fault,
+    Operation,
+    RunStep,
+    ScheduleChunk,
+    Span,
+)
+from pymllm.history.outcomes import Failed, Outcome, Slots
 
 __all__ = [
     "CORPUS_ACTS",
@@ -53,7 +63,7 @@ class Failure:
     step : int
         Operation that makes it.
     call : str
-        As of `pymllm.oracle.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free.
+        As of `pymllm.history.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free.
     nth : int
         Which of these calls, from 1.
     """

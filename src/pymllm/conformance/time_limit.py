@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from pymllm.adapters.process.answer_limit import answer_limit
 from pymllm.errors import AdapterError
-from pymllm.oracle.history import History
+from pymllm.history.files import History
 
 __all__ = ["AdapterCall", "HungError", "call_in_progress", "time_limit"]
 

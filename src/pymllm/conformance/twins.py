@@ -9,9 +9,9 @@ from pymllm.adapters.base import Adapter
 from pymllm.conformance.adapter_calls import apply_step, closing
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.history import Step
-from pymllm.oracle.operations import Clear, Fault, Reset
-from pymllm.oracle.outcomes import INJECTED, Failed, NoRoom, Outcome
+from pymllm.history.files import Step
+from pymllm.history.operations import Clear, Fault, Reset
+from pymllm.history.outcomes import INJECTED, Failed, NoRoom, Outcome
 
 __all__ = ["check_clears", "check_refusals", "check_twins"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pymllm.conformance.reduction import Reduction
 from pymllm.conformance.step_references import REFERENCES
-from pymllm.oracle.operations import Operation
+from pymllm.history.operations import Operation
 
 __all__ = ["lower_numbers", "make_usual"]
 

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from pymllm.conformance.time_limit import call_in_progress, time_limit
-from pymllm.oracle.history import History
+from pymllm.history.files import History
 
 __all__ = ["Lost", "Raised", "Task", "Told", "WorkerProcess", "is_worker", "serve", "tell"]
 

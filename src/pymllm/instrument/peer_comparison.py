@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pymllm.history.records import encode, schema_of
 from pymllm.instrument.ratio import STATISTICS, Ratio, estimate_ratio
-from pymllm.oracle.records import encode, schema_of
 
 __all__ = [
     "CLOCKS",

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.errors import ProgramError
+from pymllm.history.files import Step, dump_header, dump_outcome, dump_step
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 from pymllm.instrument.stacking import AdapterWrapper
-from pymllm.oracle.history import Step, dump_header, dump_outcome, dump_step
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["Recorder"]
 

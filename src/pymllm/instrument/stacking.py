@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pymllm.adapters.base import Adapter
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 
 __all__ = ["AdapterWrapper", "layers"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from pymllm.adapters.base import Adapter
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Failed, Outcome, Unsupported
+from pymllm.history.records import name_of
 from pymllm.instrument.histogram import Histogram
 from pymllm.instrument.stacking import AdapterWrapper
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Failed, Outcome, Unsupported
-from pymllm.oracle.records import name_of
 
 __all__ = ["OperationTime", "Timing"]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.block_slot_judge import BlockSlotJudge
-from pymllm.oracle.block_views import find_wrong_view
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     Inspect,
     ReadLive,
     ReadStates,
@@ -18,7 +16,9 @@ from pymllm.oracle.operations import (
     StoreState,
     WriteLive,
 )
-from pymllm.oracle.outcomes import BlockBooks, Done, Number, Outcome, States
+from pymllm.history.outcomes import BlockBooks, Done, Number, Outcome, States
+from pymllm.oracle.block_slot_judge import BlockSlotJudge
+from pymllm.oracle.block_views import find_wrong_view
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS
 
 __all__ = ["BlockJudge"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import AllocSlots, DropStates, EvictSlots, FindSlots, NameStates
+from pymllm.history.outcomes import FoundSlots, Outcome, Slots
 from pymllm.oracle.block_situations import note_alloc_slots, note_drop, note_evict_slots
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.block_states import BlockStates
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.history import Header
 from pymllm.oracle.kv_block_judge import KVBlockJudge
-from pymllm.oracle.operations import AllocSlots, DropStates, EvictSlots, FindSlots, NameStates
-from pymllm.oracle.outcomes import FoundSlots, Outcome, Slots
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, has_told_a_change
 from pymllm.oracle.remainder import Remainder
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Config
+from pymllm.history.outcomes import States
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
-from pymllm.oracle.history import Config
-from pymllm.oracle.outcomes import States
 
 __all__ = ["BlockStates"]
 

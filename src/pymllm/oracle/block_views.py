@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pymllm.history.outcomes import BlockBooks
 from pymllm.oracle.block_model import BlockModel
 from pymllm.oracle.block_slot_model import BlockSlotModel
-from pymllm.oracle.outcomes import BlockBooks
 
 __all__ = ["find_wrong_view"]
 

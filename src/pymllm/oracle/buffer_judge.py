@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.buffer_operations import SHAPES
+from pymllm.history.files import Header
+from pymllm.history.operations import SHAPES, Malformed, MoveKV, ReadKV, WriteKV
+from pymllm.history.outcomes import Buffers, Done, Outcome
 from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Malformed, MoveKV, ReadKV, WriteKV
-from pymllm.oracle.outcomes import Buffers, Done, Outcome
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
 __all__ = [

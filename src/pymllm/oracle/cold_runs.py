@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymllm.oracle.request_operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
+from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
 
 __all__ = ["ColdRuns", "Prefix"]
 

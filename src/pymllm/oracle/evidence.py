@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.outcomes import Failed, Outcome
+from pymllm.history.outcomes import Failed, Outcome
 from pymllm.oracle.situations import NAMES
 from pymllm.text_file import cut
 

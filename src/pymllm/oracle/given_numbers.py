@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import SPAN_LIMIT, Span
+from pymllm.history.operations import SPAN_LIMIT, Span
 
 __all__ = ["GivenNumbers", "resolve_spans"]
 

@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.keys import KEY_FORMS
-from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
-from pymllm.oracle.outcomes import Hashes, Number, Outcome, Tokens
+from pymllm.history.operations import KEY_FORMS, HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
+from pymllm.history.outcomes import Hashes, Number, Outcome, Tokens
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 
 __all__ = ["HashJudge", "hash_page"]

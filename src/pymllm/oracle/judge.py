@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.config_limits import check_config
+from pymllm.history.config_limits import check_config
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header, Step
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["Judge", "judge_steps", "make_judge"]
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.block_model import BlockModel
-from pymllm.oracle.block_situations import note_register, note_release, note_victims
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     AllocBlocks,
     Fault,
     Operation,
@@ -20,7 +18,9 @@ from pymllm.oracle.operations import (
     SetClock,
     StampBlocks,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.oracle.block_model import BlockModel
+from pymllm.oracle.block_situations import note_register, note_release, note_victims
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 from pymllm.oracle.seen_observer import SeenObserver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pymllm.oracle.operations import Token
+from pymllm.history.operations import Token
 from pymllm.oracle.prefix_pages import Path, Space
 
 __all__ = ["KVContent"]

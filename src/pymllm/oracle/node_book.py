@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
+from pymllm.history.outcomes import NodeView
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.node_views import SeenPage, SeenTree, read_nodes
-from pymllm.oracle.outcomes import NodeView
 from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.prefix_model import PrefixModel
 from pymllm.oracle.prefix_pages import Page, Path

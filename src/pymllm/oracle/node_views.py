@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pymllm.history.operations import Token
+from pymllm.history.outcomes import NodeView
+from pymllm.history.slot_init import built_through_slots
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.operations import Token
-from pymllm.oracle.outcomes import NodeView
 from pymllm.oracle.prefix_pages import Path, Space
-from pymllm.oracle.slot_init import built_through_slots
 
 __all__ = ["SeenPage", "SeenTree", "read_nodes"]
 

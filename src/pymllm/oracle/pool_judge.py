@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import OPERATIONS_OF, Malformed, Operation, Span
+from pymllm.history.outcomes import Outcome, Unsupported
+from pymllm.history.records import name_of
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import OPERATIONS_OF, Malformed, Operation, Span
-from pymllm.oracle.outcomes import Outcome, Unsupported
-from pymllm.oracle.records import name_of
 
 __all__ = ["MALFORMED_ERRORS", "PoolJudge", "has_told_a_change"]
 
@@ -51,7 +51,7 @@ class PoolJudge:
     Attributes
     ----------
     KIND : str
-        One of `pymllm.oracle.operations.KINDS`.
+        One of `pymllm.history.operations.KINDS`.
     SIZES_LAW : str
         Blamed where a size changes although the adapter did nothing.
     evidence : Evidence

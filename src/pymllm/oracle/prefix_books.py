@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Fault, Key
+from pymllm.history.outcomes import INJECTED, Failed, Outcome
+from pymllm.history.records import name_of
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.operations import Fault, Key
-from pymllm.oracle.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.prefix_model import PrefixModel
 from pymllm.oracle.prefix_pages import Path, path_of_key
-from pymllm.oracle.records import name_of
 from pymllm.oracle.slot_ledger import SlotLedger
 from pymllm.oracle.state_ends import StateEnds
 from pymllm.oracle.track_ledger import TrackLedger

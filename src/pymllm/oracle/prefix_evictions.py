@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Evict
-from pymllm.oracle.outcomes import Evicted, Outcome
+from pymllm.history.operations import Evict
+from pymllm.history.outcomes import Evicted, Outcome
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_excess import is_explained
 from pymllm.oracle.prefix_pages import Path

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pymllm.errors import ProgramError
+from pymllm.history.operations import Lock, Unlock
+from pymllm.history.outcomes import Done, Locked, Outcome
 from pymllm.oracle.node_book import Token
-from pymllm.oracle.operations import Lock, Unlock
-from pymllm.oracle.outcomes import Done, Locked, Outcome
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_model import NotUsableError
 from pymllm.oracle.prefix_pages import Hold, Path

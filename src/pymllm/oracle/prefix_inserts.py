@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Insert
-from pymllm.oracle.outcomes import Inserted, Outcome
+from pymllm.history.operations import Insert
+from pymllm.history.outcomes import Inserted, Outcome
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_holds import HoldJudge
 from pymllm.oracle.prefix_model import NotUsableError

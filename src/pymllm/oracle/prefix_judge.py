@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -31,7 +30,8 @@ from pymllm.oracle.operations import (
     Unlock,
     WriteState,
 )
-from pymllm.oracle.outcomes import Done, Hashes, Inspected, Matched, Outcome
+from pymllm.history.outcomes import Done, Hashes, Inspected, Matched, Outcome
+from pymllm.oracle.node_book import NodeBook
 from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.pool_judge import PoolJudge
 from pymllm.oracle.prefix_books import PrefixBooks

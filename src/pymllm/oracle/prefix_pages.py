@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Key, Token
+from pymllm.history.operations import Key, Token
 
 __all__ = [
     "Found",

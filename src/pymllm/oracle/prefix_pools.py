@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Span
-from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.history.operations import Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Span
+from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots
 from pymllm.oracle.pool_answers import check_halves, check_pages
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.slot_ledger import Owner

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pymllm.oracle.operations import AllocTrack, FreeTrack, Insert, ReadStates, WriteState
-from pymllm.oracle.outcomes import Done, Inserted, Matched, NoRoom, Outcome, Slots, States
+from pymllm.history.operations import AllocTrack, FreeTrack, Insert, ReadStates, WriteState
+from pymllm.history.outcomes import Done, Inserted, Matched, NoRoom, Outcome, Slots, States
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Found, Path
 from pymllm.oracle.seen_effects import SeenEffects

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import INJECTED, Failed, Outcome
 from pymllm.oracle.request_model import RequestModel, ServedRequest
 
 __all__ = ["RequestBooks"]

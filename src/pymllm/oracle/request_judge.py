@@ -6,13 +6,24 @@ from itertools import takewhile
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
-from pymllm.oracle.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
+from pymllm.history.files import Header
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Malformed,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import ContextView, Done, NoRoom, Outcome, RequestView
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 from pymllm.oracle.request_books import RequestBooks
 from pymllm.oracle.request_model import PAUSED, PREFILL, WAITING, RequestModel, ServedRequest
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 from pymllm.oracle.request_steps import StepJudge
 from pymllm.oracle.request_views import check_request, check_view
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Config
 from pymllm.oracle.cold_runs import ColdRuns, Prefix
 from pymllm.oracle.context_blocks import ContextBlocks
 from pymllm.oracle.context_slots import ContextSlots
-from pymllm.oracle.history import Config
 
 __all__ = ["DECODE", "PAUSED", "PREFILL", "WAITING", "RequestModel", "ServedRequest"]
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pymllm.errors import ProgramError
+from pymllm.history.operations import RunStep
+from pymllm.history.outcomes import INJECTED, Failed, Outcome, Ran, RequestRun
 from pymllm.oracle.context_slots import Kept, Leaving, priority
-from pymllm.oracle.outcomes import INJECTED, Failed, Outcome, Ran
 from pymllm.oracle.request_books import RequestBooks
 from pymllm.oracle.request_model import DECODE, PREFILL, ServedRequest
-from pymllm.oracle.request_operations import RunStep
-from pymllm.oracle.request_outcomes import RequestRun
 from pymllm.oracle.request_views import first_row
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.outcomes import ContextView, RequestView
+from pymllm.history.outcomes import ContextBlock, ContextView, RequestView
 from pymllm.oracle.request_books import RequestBooks
 from pymllm.oracle.request_model import DECODE, PAUSED, PREFILL, WAITING, ServedRequest
-from pymllm.oracle.request_outcomes import ContextBlock
 
 __all__ = ["check_request", "check_view", "first_row"]
 

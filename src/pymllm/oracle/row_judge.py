@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
+from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots, Table
 from pymllm.oracle.expected_cells import BlankCells, ExpectedCells
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
-from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, Table
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 from pymllm.oracle.remainder import Remainder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pymllm.oracle.outcomes import Outcome
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_victims import Taken
 from pymllm.oracle.seen_effects import SeenEffects

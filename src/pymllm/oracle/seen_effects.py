@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.outcomes import Effect
+from pymllm.history.outcomes import Effect
 
 __all__ = ["SeenEffects", "sort_effects"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import INJECTED, Effect, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import INJECTED, Effect, Failed, Outcome
 
 __all__ = ["SeenObserver"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pymllm.oracle.keys import Token
+from pymllm.history.operations import Token
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.prefix_victims import Taken
@@ -25,7 +25,7 @@ class SeenVictims:
     removed, tombstoned : frozenset of Path, or None
         Pages that went, and pages that lost their SWA halves only.
     full, swa : int or None
-        Tokens, as of `pymllm.oracle.outcomes.Evicted`.
+        Tokens, as of `pymllm.history.outcomes.Evicted`.
     states : frozenset of Path
         Whose states were taken.
     """

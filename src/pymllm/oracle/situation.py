@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["Condition", "Row", "Situation", "make_situations"]
 
@@ -38,7 +38,7 @@ class Situation:
     name : str
         What is the case. Judges count it by this name, and whoever tells of it uses it.
     kind : str
-        Kind of implementation that it arises in, one of `pymllm.oracle.operations.KINDS`.
+        Kind of implementation that it arises in, one of `pymllm.history.operations.KINDS`.
     laws : tuple of str
         Ids of the laws that a wrong implementation may break in it.
     bugs : tuple of str

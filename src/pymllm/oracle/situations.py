@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pymllm.oracle.history import Config, Header
+from pymllm.history.files import Config, Header
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations_of_blocks import BLOCK_SITUATIONS, REQUEST_SITUATIONS
 from pymllm.oracle.situations_of_engines import ENGINE_SITUATIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.situation import Condition, make_situations
 
 __all__ = ["BLOCK_SITUATIONS", "REQUEST_SITUATIONS"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.situation import Condition, Row, Situation, make_situations
 
 __all__ = ["ENGINE_SITUATIONS"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.oracle.buffer_operations import SHAPES
-from pymllm.oracle.keys import KEY_FORMS
+from pymllm.history.operations import KEY_FORMS, SHAPES
 from pymllm.oracle.situation import Condition, make_situations
 
 __all__ = ["BUFFER_SITUATIONS", "HASH_SITUATIONS", "ROW_SITUATIONS", "SLOT_SITUATIONS", "STATE_SITUATIONS"]

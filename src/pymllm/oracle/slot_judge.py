@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     Alloc,
     BeginGroup,
     Clear,
@@ -18,7 +18,7 @@ from pymllm.oracle.operations import (
     MoveSWA,
     ReadHalves,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots
+from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots
 from pymllm.oracle.pool_answers import check_halves, check_pages
 from pymllm.oracle.pool_judge import PoolJudge
 from pymllm.oracle.slot_misuse import Misuse, misuse_of_halves, misuse_of_move, misuse_of_slots

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
+from pymllm.history.operations import Span
 from pymllm.oracle.given_numbers import GivenNumbers
 from pymllm.oracle.kv_content import KVContent
-from pymllm.oracle.operations import Span
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.slot_model import PageModel, WindowModel
 

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Evict
-from pymllm.oracle.outcomes import Evicted, Outcome
+from pymllm.history.operations import Evict
+from pymllm.history.outcomes import Evicted, Outcome
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.prefix_situations import note_eviction

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     AllocTrack,
     Clear,
     CopyStates,
@@ -14,7 +13,8 @@ from pymllm.oracle.operations import (
     ResetStates,
     WriteState,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Outcome, Slots, States
+from pymllm.history.outcomes import Done, NoRoom, Outcome, Slots, States
+from pymllm.oracle.expected_cells import BlankCells, Content, ExpectedCells
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
 from pymllm.oracle.remainder import Remainder
 

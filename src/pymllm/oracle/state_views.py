@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pymllm.oracle.outcomes import Inspected, NodeView
+from pymllm.history.outcomes import Inspected, NodeView
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.state_ends import StateEnds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pymllm.errors import ProgramError
+from pymllm.history.operations import Span, WriteState
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.operations import Span, WriteState
 from pymllm.oracle.prefix_pages import Path
 from pymllm.oracle.slot_ledger import Owner
 from pymllm.oracle.state_ends import StateEnds

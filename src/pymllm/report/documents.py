@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from pymllm.history.records import decode
 from pymllm.instrument.peer_comparison import PeerComparison
-from pymllm.oracle.records import decode
 from pymllm.report.measured_documents import (
     DoctorDocument,
     GpuBenchmarksDocument,

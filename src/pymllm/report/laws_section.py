@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from pymllm.oracle.operations import KINDS
+from pymllm.history.operations import KINDS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pymllm.oracle.history import FORMAT
+from pymllm.history.files import FORMAT
 from pymllm.report.documents import AnyDocument
 from pymllm.report.search_documents import SoakDocument, VerifyDocument
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from pymllm.oracle.records import (
+from pymllm.history.records import (
     decode,
     decode_tagged,
     encode,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = [
     "DetectionRow",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pymllm.oracle.operations import KINDS
+from pymllm.history.operations import KINDS
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import SITUATIONS
 from pymllm.report.blocks import GOOD, QUIET, UNKNOWN, Cell, Column, Section, Table, Tile

@@ -9,9 +9,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pymllm.history.records import schema_of
 from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.oracle.records import schema_of
 from pymllm.testing.gpu_memory import GpuMemoryRecord, LimitVerdict
 
 __all__ = ["SCHEMA", "VERSION", "curve_text", "gpu_memory_schema", "make_line", "record_text", "sparkline"]

@@ -10,7 +10,7 @@ from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import FAULTY, load_adapter
 from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import Operation
+from pymllm.history.operations import Operation
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES, BaseAdapter, UnsupportedError, header_of
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Alloc, Free, FreeSWA, Match, Merge, MoveSWA, Span
-from pymllm.oracle.outcomes import Done, Effect, Failed, Outcome, Result, Slots, Unsupported
+from pymllm.history.files import Header
+from pymllm.history.operations import Alloc, Free, FreeSWA, Match, Merge, MoveSWA, Span
+from pymllm.history.outcomes import Done, Effect, Failed, Outcome, Result, Slots, Unsupported
 
 
 class Counter(BaseAdapter):

@@ -9,8 +9,8 @@ import torch
 from pymllm.adapters.exact_forward import ExactForward, ExactState, read_rows
 from pymllm.adapters.own_requests import Prompted, Requests
 from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.history.operations import CONV_PRIME, SSM_PRIME
 from pymllm.oracle.cold_runs import ColdRuns, Prefix
-from pymllm.oracle.request_operations import CONV_PRIME, SSM_PRIME
 
 CONFIG = dict(Requests.CONFIGURATIONS[0])
 TOKENS = (5, 0, 7, 4_294_967_295, 5, 3, 3, 1, 2)

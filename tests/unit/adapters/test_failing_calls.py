@@ -8,7 +8,7 @@ from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
 from pymllm.adapters.own_requests import Requests
 from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
-from pymllm.oracle.operations import Fault
+from pymllm.history.operations import Fault
 
 
 def build() -> tuple[DynamicInferenceContext, FailingCalls]:

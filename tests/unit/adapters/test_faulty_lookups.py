@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.adapters import faulty_lookups
 from pymllm.adapters.faulty import Faulty
-from pymllm.oracle.operations import Alloc, Insert, Inspect, Key, Match, Operation, Span
+from pymllm.history.operations import Alloc, Insert, Inspect, Key, Match, Operation, Span
 
 ONE, TWO = Key((7,)), Key((7, 8))
 

@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.adapters import faulty_pools
 from pymllm.adapters.faulty import Faulty
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocRows,
     AllocTrack,
     CopyStates,

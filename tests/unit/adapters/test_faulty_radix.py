@@ -9,8 +9,7 @@ import pytest
 from pymllm.adapters import faulty_radix
 from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import make_adapter
-from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -25,6 +24,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
+from pymllm.mem_cache.radix_cache import RadixCache
 
 ONE, TWO, OTHER, NAMED = Key((7,)), Key((7, 8)), Key((9,)), Key((7,), "a")
 

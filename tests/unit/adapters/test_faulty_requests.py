@@ -9,8 +9,17 @@ from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.own_requests import Requests
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import Fault, Inspect, Operation, Reset
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, RunStep, ScheduleChunk
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    RunStep,
+    ScheduleChunk,
+)
 
 
 def prompt(first: int, blocks: int) -> AddRequest:

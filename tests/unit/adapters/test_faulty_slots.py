@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.adapters import faulty_slots
 from pymllm.adapters.faulty import Faulty
-from pymllm.oracle.operations import Alloc, BeginGroup, Clear, Free, Operation, Span
+from pymllm.history.operations import Alloc, BeginGroup, Clear, Free, Operation, Span
 
 FIRST = Free((Span(1, 0, 1),))
 

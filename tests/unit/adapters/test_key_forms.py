@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pymllm.adapters.key_forms import CONTAINERS, clobber, make_indices, make_radix_key, make_tokens
+from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.operations import Key
 
 
 @pytest.mark.parametrize("form", CONTAINERS)

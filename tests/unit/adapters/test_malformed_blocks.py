@@ -6,8 +6,8 @@ import pytest
 
 from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
 from pymllm.adapters.own_blocks import Blocks
-from pymllm.oracle.operations import AllocBlocks, AllocSlots, Inspect, Malformed, ReadStates, Span
-from pymllm.oracle.outcomes import Failed, Unsupported
+from pymllm.history.operations import AllocBlocks, AllocSlots, Inspect, Malformed, ReadStates, Span
+from pymllm.history.outcomes import Failed, Unsupported
 
 REFUSALS = {"TypeError", "ValueError", "IndexError"}
 OF_BLOCKS = {"alloc_blocks", "retain_blocks", "release_blocks", "stamp_blocks", "register_blocks"}

@@ -9,8 +9,8 @@ from pymllm.adapters.malformed_prefix import MALFORMED_CALLS, call_malformed
 from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.adapters.own_tree import OwnTree
-from pymllm.oracle.operations import Alloc, Insert, Key, Lock, Malformed, Span
-from pymllm.oracle.outcomes import Failed, Unsupported
+from pymllm.history.operations import Alloc, Insert, Key, Lock, Malformed, Span
+from pymllm.history.outcomes import Failed, Unsupported
 
 STATES = {wrong for _, wrong in MALFORMED_CALLS if "state" in wrong}
 REFUSALS = {"TypeError", "ValueError", "IndexError", "LockError", "StaleNodeError"}

@@ -7,7 +7,7 @@ import torch
 
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
     DropStates,
@@ -31,7 +31,7 @@ from pymllm.oracle.operations import (
     StoreState,
     WriteLive,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     INJECTED,
     BlockBooks,
     Done,

@@ -7,8 +7,8 @@ import torch
 
 from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import MoveKV, Operation, ReadKV, WriteKV
-from pymllm.oracle.outcomes import Buffers, Done, Failed, Outcome
+from pymllm.history.operations import MoveKV, Operation, ReadKV, WriteKV
+from pymllm.history.outcomes import Buffers, Done, Failed, Outcome
 
 CONFIG = {"size": 2, "page_size": 1, "layers": 2, "k_heads": 2, "k_dim": 1, "v_heads": 1, "v_dim": 1}
 WRITE = WriteKV(1, (2, 1), ((3, 4), (5, -6)), ((-7,), (8,)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.own_chunk import Chunk
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -20,7 +20,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Evicted, Inserted, Locked, Matched, Unsupported
+from pymllm.history.outcomes import Done, Evicted, Inserted, Locked, Matched, Unsupported
 
 
 @pytest.mark.parametrize("config", Chunk.CONFIGURATIONS)

@@ -6,8 +6,8 @@ import pytest
 
 from pymllm.adapters.key_forms import CONTAINERS
 from pymllm.adapters.own_hashes import KeysAndHashes
-from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, Operation, PickToken, SliceKey
-from pymllm.oracle.outcomes import Failed, Hashes, Number, Result, Tokens, Unsupported
+from pymllm.history.operations import HashBytes, HashInt64, HashPage, Key, Operation, PickToken, SliceKey
+from pymllm.history.outcomes import Failed, Hashes, Number, Result, Tokens, Unsupported
 
 # sha256sum of 01 00 00 00 and of the letters "abc".
 DIGEST_OF_1 = "67abdd721024f0ff4e0b3f4c2fc13bc5bad42d0b7851d456d88d203d15aaa450"

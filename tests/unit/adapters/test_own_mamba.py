@@ -9,8 +9,7 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.own_mamba import Mamba
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.laws import LAWS, Way
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -25,7 +24,7 @@ from pymllm.oracle.operations import (
     Span,
     WriteState,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     Done,
     Effect,
     Evicted,
@@ -36,6 +35,7 @@ from pymllm.oracle.outcomes import (
     Slots,
     States,
 )
+from pymllm.oracle.laws import LAWS, Way
 
 each_configuration = pytest.mark.parametrize("config", Mamba.CONFIGURATIONS)
 STRUCTURAL = {law.id for law in LAWS if Way.STRUCTURE in law.ways}

@@ -13,8 +13,8 @@ from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
 from pymllm.adapters.own_rows import Rows
 from pymllm.adapters.own_states import GDNStates
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import FreeRow, Malformed, Span
-from pymllm.oracle.outcomes import Done, Failed, Outcome, Unsupported
+from pymllm.history.operations import FreeRow, Malformed, Span
+from pymllm.history.outcomes import Done, Failed, Outcome, Unsupported
 
 ADAPTERS = [Rows, KVBuffers, GDNStates, KeysAndHashes]
 

@@ -11,9 +11,7 @@ from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.errors import ProgramError
-from pymllm.mem_cache.host_queue import HostQueueStore
-from pymllm.mem_cache.slot_store import SlotStore
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -29,7 +27,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     Done,
     Effect,
     Evicted,
@@ -41,6 +39,8 @@ from pymllm.oracle.outcomes import (
     Slots,
     Unsupported,
 )
+from pymllm.mem_cache.host_queue import HostQueueStore
+from pymllm.mem_cache.slot_store import SlotStore
 
 
 def adapter(window: int | None = 2, pool: str = "swa", slots: int = 8) -> WindowedRadix:

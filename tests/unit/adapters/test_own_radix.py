@@ -11,8 +11,7 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.laws import LAWS, Way
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Fault,
     Hash,
@@ -27,7 +26,8 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Hashes, Inspected, Locked
+from pymllm.history.outcomes import Done, Hashes, Inspected, Locked
+from pymllm.oracle.laws import LAWS, Way
 
 CONFIGURATIONS = [(kind, config) for kind in (Radix, WindowedRadix) for config in kind.CONFIGURATIONS]
 STRUCTURAL = {law.id for law in LAWS if Way.STRUCTURE in law.ways}

@@ -6,9 +6,22 @@ import pytest
 
 from pymllm.adapters.own_requests import MALFORMED_CALLS, Requests
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
-from pymllm.oracle.outcomes import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Malformed,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import (
+    BlockState,
     ContextView,
     Done,
     Effect,
@@ -19,8 +32,6 @@ from pymllm.oracle.outcomes import (
     RequestView,
     Unsupported,
 )
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
-from pymllm.oracle.request_outcomes import BlockState
 
 CONFIG: Config = {
     **{

@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.adapters.own_rows import Rows
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocRows,
     Clear,
     FreeRow,
@@ -16,7 +16,7 @@ from pymllm.oracle.operations import (
     WriteEntries,
     WriteRow,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots, Table
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Table
 
 FIRST, PADDING = Span(1, 0, 1), Span(0, 0, 1)
 

@@ -9,7 +9,7 @@ import torch
 
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     BeginGroup,
     Clear,
@@ -23,7 +23,7 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
 
 KINDS = {"token": TokenSlots, "swa": SWASlots}
 

@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.adapters.own_states import GDNStates
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocTrack,
     Clear,
     CopyStates,
@@ -17,7 +17,7 @@ from pymllm.oracle.operations import (
     Span,
     WriteState,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots, States
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, States
 
 CONFIG: dict[str, int | str | bool | None] = {
     **{"max_reqs": 1, "layers": 2, "v_heads": 1, "k_dim": 2, "v_dim": 1, "conv_dim": 1, "kernel": 3},

@@ -10,7 +10,7 @@ from pymllm.adapters.own_mamba import Mamba
 from pymllm.adapters.own_radix import Radix
 from pymllm.adapters.own_tree import OwnTree
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Evict,
     Hash,
     Insert,
@@ -23,7 +23,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Hashes, Inspected, Locked, Unsupported
+from pymllm.history.outcomes import Done, Hashes, Inspected, Locked, Unsupported
 
 CONFIG = {"page_size": 2, "window": None, "pool": "none", "slots": 8, "swa_slots": 8, "track_slots": 3}
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import INJECTED, Effect
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import INJECTED, Effect
 
 
 @pytest.fixture

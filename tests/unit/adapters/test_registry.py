@@ -19,7 +19,7 @@ from pymllm.adapters.registry import (
     make_adapter,
 )
 from pymllm.errors import AdapterError, UsageError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 STRANGER = """
 class Cache:

@@ -11,7 +11,7 @@ from pymllm.adapters.base import CAPABILITIES, Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_mamba import SglangMamba, SglangRustMamba, SglangUnifiedMamba
 from pymllm.errors import AdapterError, ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -23,7 +23,7 @@ from pymllm.oracle.operations import (
     Reset,
     Span,
 )
-from pymllm.oracle.outcomes import Done, Evicted, Inserted, Inspected, Matched, NoRoom, Slots, Unsupported
+from pymllm.history.outcomes import Done, Evicted, Inserted, Inspected, Matched, NoRoom, Slots, Unsupported
 
 NAMES: dict[str, Any] = {
     "sglang-unified-mamba": SglangUnifiedMamba,

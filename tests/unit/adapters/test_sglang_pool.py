@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pymllm.adapters.sglang_pool import SglangPool
-from pymllm.oracle.outcomes import Effect
+from pymllm.history.outcomes import Effect
 
 
 class Allocator:

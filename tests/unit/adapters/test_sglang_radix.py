@@ -9,8 +9,8 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_radix import SglangRadix
 from pymllm.errors import AdapterError
-from pymllm.oracle.operations import Alloc, Insert, Inspect, Key, Lock, Span
-from pymllm.oracle.outcomes import Inspected
+from pymllm.history.operations import Alloc, Insert, Inspect, Key, Lock, Span
+from pymllm.history.outcomes import Inspected
 from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 CONFIG = SglangRadix.CONFIGURATIONS[0]

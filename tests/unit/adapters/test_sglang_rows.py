@@ -7,8 +7,8 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_rows import SglangRows
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
-from pymllm.oracle.outcomes import NoRoom, Slots, Table
+from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
+from pymllm.history.outcomes import NoRoom, Slots, Table
 from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 CONFIG = {"max_reqs": 2, "max_context_len": 2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_slots import SglangPagedSlots, SglangSWASlots, SglangTokenSlots
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     BeginGroup,
     Clear,
@@ -15,7 +15,7 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.outcomes import Done, NoRoom, Slots, Unsupported
+from pymllm.history.outcomes import Done, NoRoom, Slots, Unsupported
 from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 

@@ -8,8 +8,8 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_package import OLDER, require_version
 from pymllm.adapters.sglang_swa import SglangSWA
 from pymllm.errors import AdapterError
-from pymllm.oracle.operations import Alloc, Evict, FreeSWA, Insert, Inspect, Key, Match, Reset, Span
-from pymllm.oracle.outcomes import Done, Effect, Evicted, Inserted, Matched, Unsupported
+from pymllm.history.operations import Alloc, Evict, FreeSWA, Insert, Inspect, Key, Match, Reset, Span
+from pymllm.history.outcomes import Done, Effect, Evicted, Inserted, Matched, Unsupported
 
 CONFIG = SglangSWA.CONFIGURATIONS[0]
 

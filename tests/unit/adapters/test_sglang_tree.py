@@ -7,7 +7,7 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     FreeSWA,
@@ -22,7 +22,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Effect, Inspected, Locked, Matched, NodeView, Outcome, Unsupported
+from pymllm.history.outcomes import Done, Effect, Inspected, Locked, Matched, NodeView, Outcome, Unsupported
 from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 CONFIG = sglang_configurations()[0]

@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.adapters.registry import make_adapter
 from pymllm.adapters.sglang_unified import SglangRust, SglangRustSWA, SglangUnified, SglangUnifiedSWA
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     FreeSWA,
@@ -18,7 +18,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Effect, Evicted, Inspected, Locked, Matched, Unsupported
+from pymllm.history.outcomes import Done, Effect, Evicted, Inspected, Locked, Matched, Unsupported
 from tests.unit.adapters.sglang_versions import needs_sglang_newer
 
 NAMES = {

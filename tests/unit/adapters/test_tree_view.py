@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pymllm.adapters.tree_view import ASTRAY, path_length, view_hybrid_node, view_node, view_tree
+from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.radix_cache import RadixCache
-from pymllm.oracle.operations import Key
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pymllm.conformance.finding import Finding
 from pymllm.conformance.results import AdapterResult, LawResult, MachineResult, VerifyReport
 from pymllm.conformance.search import Crash
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import AllocRows, Clear
+from pymllm.history.outcomes import Done, Outcome, Slots
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.operations import AllocRows, Clear
-from pymllm.oracle.outcomes import Done, Outcome, Slots
 from pymllm.oracle.verdicts import Verdict
 
 SAID = EndedConversation("hung", "> hello\n")

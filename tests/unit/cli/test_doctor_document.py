@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli.doctor_document import doctor_schema
 from pymllm.cli.doctor_facts import look_at_machine
-from pymllm.oracle.records import encode
+from pymllm.history.records import encode
 
 
 def test_a_document_fits_and_a_changed_one_does_not() -> None:

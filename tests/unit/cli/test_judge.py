@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from pymllm.cli import main
 from pymllm.conformance.program import run_program
-from pymllm.oracle.history import History, Step, load_history, write_history
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
-from pymllm.oracle.outcomes import Outcome, Table
+from pymllm.history.files import History, Step, load_history, write_history
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.history.outcomes import Outcome, Table
 
 CONFIG = {"max_reqs": 1, "max_context_len": 2}
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows(), ReadRows()]

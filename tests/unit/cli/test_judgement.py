@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 
 from pymllm.cli.judgement import Judgement, judgement_schema, make_document, make_text, read_program
 from pymllm.errors import InvariantViolation, TraceError
-from pymllm.oracle.history import Header, History, Step
-from pymllm.oracle.operations import Clear
-from pymllm.oracle.outcomes import Done, Outcome
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import Clear
+from pymllm.history.outcomes import Done, Outcome
 from pymllm.oracle.verdicts import Verdict
 
 ONE = History(Header("rows", "rows", {"max_reqs": 3}), [Step(4, Clear(), Outcome(Done()))])

@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from pymllm.cli import main
 from pymllm.cli.judgement import judgement_schema
 from pymllm.conformance.program import run_program
-from pymllm.oracle.history import Header, History, Step, load_history, write_history
-from pymllm.oracle.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
+from pymllm.history.files import Header, History, Step, load_history, write_history
+from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
 

@@ -21,8 +21,8 @@ from pymllm.conformance.program import run_program
 from pymllm.conformance.scenario import with_scenario
 from pymllm.conformance.shrink_run import shows_again
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, PlayedActs, Step, load_history, write_history
-from pymllm.oracle.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
+from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
+from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
 
 RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 (ENGINES_FAULT,) = [fault for fault in own_cabinet() if fault.id == "B10"]

@@ -14,8 +14,8 @@ from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import play_steps
 from pymllm.conformance.shrinker import shrink
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import History, Step
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.history.files import History, Step
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
 
 PROGRAM = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
 

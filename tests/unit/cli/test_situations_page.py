@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.cli.situations_page import make_page
-from pymllm.oracle.operations import KINDS
+from pymllm.history.operations import KINDS
 from pymllm.oracle.situation import Condition, make_situations
 from pymllm.oracle.situations import SITUATIONS
 

@@ -17,9 +17,9 @@ from pymllm.conformance.soak.records import Failure
 from pymllm.conformance.soak.schedule import seed_of
 from pymllm.conformance.soak.totals import Totals
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
-from pymllm.oracle.operations import AllocRows
-from pymllm.oracle.outcomes import Outcome, Slots
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import AllocRows
+from pymllm.history.outcomes import Outcome, Slots
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
 
 MIB = 1 << 20

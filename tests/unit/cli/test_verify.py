@@ -20,7 +20,7 @@ from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.profiles import DEV, PROFILES
 from pymllm.conformance.worker_process import Task
-from pymllm.oracle.history import load_history
+from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
 from tests.child_processes import interrupt, left_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.cli.verify_files import SavedFiles, save_programs
 from pymllm.conformance.results import VerifyReport
-from pymllm.oracle.history import load_history
+from pymllm.history.files import load_history
 
 
 def test_each_program_has_a_file(report: VerifyReport, tmp_path: Path) -> None:

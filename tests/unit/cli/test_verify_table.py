@@ -55,7 +55,7 @@ P2  VIOLATED by my.rows:Rows: a freed row is zero, and is freed once
                pymllm judge runs/P2.jsonl
     program
         from pymllm.conformance.program import run_program
-        from pymllm.oracle.operations import AllocRows, Clear
+        from pymllm.history.operations import AllocRows, Clear
 
         run_program(
             'my.rows:Rows',

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pymllm.cli.violation_text import again_lines, explain
 from pymllm.conformance.finding import Finding
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
-from pymllm.oracle.operations import Clear
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import Clear
 
 HISTORY = History(Header("rows", "rows", {"max_reqs": 3, "store": "a\nb"}), [Step(7, Clear())])
 VIOLATION = InvariantViolation("P2", "row 1", expected="0", observed="7")

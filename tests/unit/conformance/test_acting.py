@@ -12,9 +12,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from pymllm.conformance.acting import ActingMachine, ActPlayer, act, acts_of, drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import History
-from pymllm.oracle.operations import Alloc, Free, Span
-from pymllm.oracle.outcomes import NoRoom
+from pymllm.history.files import History
+from pymllm.history.operations import Alloc, Free, Span
+from pymllm.history.outcomes import NoRoom
 
 CONFIG: dict[str, int | str | bool | None] = {
     "page_size": 1,

@@ -20,9 +20,9 @@ from pymllm.conformance.adapter_calls import (
 )
 from pymllm.conformance.time_limit import AdapterCall, HungError
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError, UsageError
-from pymllm.oracle.history import History, Step
-from pymllm.oracle.operations import Clear
-from pymllm.oracle.outcomes import Done, Outcome
+from pymllm.history.files import History, Step
+from pymllm.history.operations import Clear
+from pymllm.history.outcomes import Done, Outcome
 
 HISTORY = History(header_of(type("Rows", (BaseAdapter,), {"KIND": "rows"})("x", {})))
 

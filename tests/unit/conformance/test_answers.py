@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pymllm.conformance.answers import find_wrong_answer
-from pymllm.oracle.operations import Alloc, Key, Malformed, Match
-from pymllm.oracle.outcomes import Done, Effect, Failed, Matched, NoRoom, Outcome, Slots, Unsupported
+from pymllm.history.operations import Alloc, Key, Malformed, Match
+from pymllm.history.outcomes import Done, Effect, Failed, Matched, NoRoom, Outcome, Slots, Unsupported
 
 MATCH = Match(Key((1,)))
 

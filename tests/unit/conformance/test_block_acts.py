@@ -11,8 +11,8 @@ from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.block_acts import BlockActs, pick
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import Fault, Inspect, RegisterBlocks, Span
-from pymllm.oracle.outcomes import Done
+from pymllm.history.operations import Fault, Inspect, RegisterBlocks, Span
+from pymllm.history.outcomes import Done
 from pymllm.oracle.situations import expected_situations
 
 CONFIG = {**Blocks.CONFIGURATIONS[0], "slots": None}

@@ -10,8 +10,8 @@ from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.block_machine import BlockMachine
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import AllocSlots, EvictSlots
-from pymllm.oracle.outcomes import BlockBooks, Done, FoundSlots, Number, Slots, Unsupported
+from pymllm.history.operations import AllocSlots, EvictSlots
+from pymllm.history.outcomes import BlockBooks, Done, FoundSlots, Number, Slots, Unsupported
 from pymllm.oracle.situations import expected_situations
 
 CONFIG = Blocks.CONFIGURATIONS[0]

@@ -10,7 +10,7 @@ from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.buffer_machine import BufferMachine
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.outcomes import Done
+from pymllm.history.outcomes import Done
 from pymllm.oracle.situations import expected_situations
 
 CONFIG = KVBuffers.CONFIGURATIONS[1]

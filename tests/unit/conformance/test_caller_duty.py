@@ -7,7 +7,7 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.caller_duty import makes_sense
 from pymllm.conformance.examiner import Examiner
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Free,
     FreeSWA,

@@ -12,9 +12,8 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import AdapterError, UsageError
-from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Free,
@@ -27,7 +26,8 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots, Unsupported
+from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.oracle.prefix_judge import PrefixJudge
 
 PLAIN: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}

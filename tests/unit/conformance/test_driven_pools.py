@@ -15,9 +15,9 @@ from pymllm.conformance.driven_pools import (
     make_driven_pools,
 )
 from pymllm.conformance.examiner import Examiner
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, Free, FreeSWA, Span
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Alloc, Free, FreeSWA, Span
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine_pools import EnginePools
 

@@ -9,9 +9,8 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.driven_cache import Carrier, DrivenCache
 from pymllm.conformance.driven_states import DrivenStates
 from pymllm.conformance.examiner import Examiner
-from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -24,7 +23,8 @@ from pymllm.oracle.operations import (
     Span,
     WriteState,
 )
-from pymllm.oracle.outcomes import Outcome, Slots, Unsupported
+from pymllm.history.outcomes import Outcome, Slots, Unsupported
+from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.oracle.prefix_judge import PrefixJudge
 
 CONFIG: Config = {

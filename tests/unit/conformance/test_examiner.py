@@ -11,9 +11,9 @@ from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.operations import Alloc, AllocRows, Free, Operation, Span
+from pymllm.history.outcomes import Outcome, Slots
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Alloc, AllocRows, Free, Operation, Span
-from pymllm.oracle.outcomes import Outcome, Slots
 
 
 def token_slots() -> Adapter:

@@ -10,8 +10,8 @@ from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding, pick_smallest
 from pymllm.conformance.program import play_steps, run_program
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 PROGRAM = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]

@@ -11,8 +11,8 @@ from pymllm.adapters.own_hashes import KeysAndHashes
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.hash_machine import HashMachine
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import HashPage
-from pymllm.oracle.outcomes import Failed, Hashes, Number, Tokens
+from pymllm.history.operations import HashPage
+from pymllm.history.outcomes import Failed, Hashes, Number, Tokens
 from pymllm.oracle.situations import expected_situations
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pymllm.conformance.key_reduction import merge_tokens, shorten_keys
-from pymllm.oracle.operations import Alloc, Evict, Insert, Key, Match, Operation, Span
+from pymllm.history.operations import Alloc, Evict, Insert, Key, Match, Operation, Span
 from tests.unit.tiny_player import reduction_of
 
 

@@ -13,9 +13,8 @@ from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.conformance.acting import ActingMachine, acts_of, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation
-from pymllm.oracle.history import Config
-from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     AllocTrack,
     Evict,
     Insert,
@@ -27,7 +26,8 @@ from pymllm.oracle.operations import (
     Unlock,
     WriteState,
 )
-from pymllm.oracle.outcomes import Outcome, Slots
+from pymllm.history.outcomes import Outcome, Slots
+from pymllm.oracle.judge import judge_steps
 from pymllm.workloads.engine import Engine
 from pymllm.workloads.engine_memory import EngineMemory
 from pymllm.workloads.engine_states import EngineStates

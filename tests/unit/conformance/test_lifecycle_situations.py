@@ -9,9 +9,9 @@ import pytest
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.lifecycle_situations import LifecycleNotes
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Alloc, AllocTrack, Evict, FreeSWA
-from pymllm.oracle.outcomes import Done, Evicted, NoRoom, Outcome, Slots
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, AllocTrack, Evict, FreeSWA
+from pymllm.history.outcomes import Done, Evicted, NoRoom, Outcome, Slots
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request

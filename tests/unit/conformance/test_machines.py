@@ -13,8 +13,8 @@ from pymllm.conformance.machines import (
     missing_machines,
     why_untested,
 )
+from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.operations import KINDS
 
 
 def test_every_kind_has_a_machine() -> None:

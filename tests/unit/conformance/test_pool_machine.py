@@ -12,8 +12,8 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.pool_machine import INDEX_FORMS, PoolMachine, index_form
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.operations import Clear, Malformed
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Unsupported
+from pymllm.history.operations import Clear, Malformed
+from pymllm.history.outcomes import Done, Failed, NoRoom, Unsupported
 
 CONFIG = {"max_reqs": 2, "max_context_len": 2}
 

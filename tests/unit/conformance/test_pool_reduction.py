@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pymllm.conformance.pool_reduction import shrink_pages, shrink_pools
 from pymllm.conformance.shrink_trials import Program
-from pymllm.oracle.buffer_operations import WriteKV
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import Alloc, AllocTrack, Evict, Free, Insert, Key, Span
+from pymllm.history.files import Config
+from pymllm.history.operations import Alloc, AllocTrack, Evict, Free, Insert, Key, Span, WriteKV
 from tests.unit.tiny_player import reduction_in, reduction_of
 
 

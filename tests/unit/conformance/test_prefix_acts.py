@@ -9,7 +9,7 @@ import pytest
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.prefix_acts import TOKENS, amount, looked_at, picked
 from pymllm.conformance.prefix_caller import PrefixCaller
-from pymllm.oracle.operations import Inspect, Reset
+from pymllm.history.operations import Inspect, Reset
 
 CONFIG = {"page_size": 1, "window": None, "pool": "none", "slots": 8, "swa_slots": 8}
 

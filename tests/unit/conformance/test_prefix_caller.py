@@ -9,7 +9,7 @@ import pytest
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_caller import FIRST_NUMBER, KEPT, PrefixCaller
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -23,7 +23,7 @@ from pymllm.oracle.operations import (
     Reset,
     Span,
 )
-from pymllm.oracle.outcomes import Failed
+from pymllm.history.outcomes import Failed
 from pymllm.oracle.prefix_model import path_of_key
 
 CONFIG = {"page_size": 2, "window": 4, "pool": "swa", "slots": 12, "swa_slots": 12}

@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.own_radix import WindowedRadix
 from pymllm.conformance.acting import acts_of, drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -27,7 +27,7 @@ from pymllm.oracle.operations import (
     Reset,
     Unlock,
 )
-from pymllm.oracle.outcomes import Matched, Unsupported
+from pymllm.history.outcomes import Matched, Unsupported
 
 CONFIG = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
 

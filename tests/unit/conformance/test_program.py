@@ -6,8 +6,8 @@ import pytest
 
 from pymllm.conformance.program import run_program
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError, UsageError
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
-from pymllm.oracle.outcomes import Slots
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.history.outcomes import Slots
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 WRITE_AND_FREE = [

@@ -7,9 +7,9 @@ import pytest
 from pymllm.conformance.program import run_program
 from pymllm.conformance.program_text import write_program, write_record
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
-from pymllm.oracle.operations import AllocRows, FreeRow, Insert, Key, Merge, Span, Unlock, WriteRow
-from pymllm.oracle.outcomes import Effect, Evicted, Outcome, Slots
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import AllocRows, FreeRow, Insert, Key, Merge, Span, Unlock, WriteRow
+from pymllm.history.outcomes import Effect, Evicted, Outcome, Slots
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_program_says_what_came_of_each_step() -> None:
     lines = write_program(History(Header("rows", "rows", {"max_reqs": 2}), steps)).splitlines()
     assert lines[:8] == [
         "from pymllm.conformance.program import run_program",
-        "from pymllm.oracle.operations import AllocRows, FreeRow, Span, WriteRow",
+        "from pymllm.history.operations import AllocRows, FreeRow, Span, WriteRow",
         "",
         "run_program(",
         "    'rows',",

@@ -6,7 +6,7 @@ import pytest
 
 from pymllm.conformance.reduction import Reduction, count_tokens, weigh
 from pymllm.conformance.shrink_trials import Program
-from pymllm.oracle.operations import AddRequest, Alloc, Evict, Free, Key, Match, Operation, Span
+from pymllm.history.operations import AddRequest, Alloc, Evict, Free, Key, Match, Operation, Span
 from tests.unit.tiny_player import TinyPlayer, found_in, reduction_in, reduction_of
 
 

@@ -17,8 +17,8 @@ from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config, Header, History, Step
-from pymllm.oracle.operations import Clear
+from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.operations import Clear
 
 PLAN = VerifyPlan((), (), CI, 3, None, 2)
 CONFIG = {"max_reqs": 3, "max_context_len": 4}

@@ -8,7 +8,7 @@ from pymllm.adapters.own_requests import MALFORMED_CALLS, Requests
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.request_machine import RequestMachine
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.situations import expected_situations
 
 CONFIG: Config = dict(Requests.CONFIGURATIONS[0])

@@ -9,9 +9,9 @@ import pytest
 from pymllm.conformance.program import run_program
 from pymllm.conformance.rerun import rerun_history
 from pymllm.errors import ProgramError, UsageError
-from pymllm.oracle.history import History, Step
-from pymllm.oracle.operations import AllocRows, FreeRow, Merge, ReadRows, Span, WriteRow
-from pymllm.oracle.outcomes import NoRoom, Outcome
+from pymllm.history.files import History, Step
+from pymllm.history.operations import AllocRows, FreeRow, Merge, ReadRows, Span, WriteRow
+from pymllm.history.outcomes import NoRoom, Outcome
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 

@@ -25,9 +25,9 @@ from pymllm.conformance.results import (
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History, Step
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import Clear
 from pymllm.oracle.laws import find_law, laws_of
-from pymllm.oracle.operations import Clear
 from pymllm.oracle.situations import expected_names
 from pymllm.oracle.verdicts import Verdict
 

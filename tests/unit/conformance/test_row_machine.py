@@ -10,7 +10,7 @@ from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.errors import InvariantViolation, OwnershipError
-from pymllm.oracle.outcomes import Done, NoRoom
+from pymllm.history.outcomes import Done, NoRoom
 from pymllm.oracle.situations import expected_situations
 
 CONFIG = Rows.CONFIGURATIONS[0]

@@ -11,7 +11,7 @@ from pymllm.conformance.acting import FoundViolation, drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.scenario import PlayedAct, Scenario, find_scenario, with_scenario
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.history import PlayedActs, dump_history, read_history
+from pymllm.history.files import PlayedActs, dump_history, read_history
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 

@@ -11,7 +11,7 @@ import pytest
 from pymllm.conformance.acting import ActingMachine, act, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.search import SearchPlan, SearchResult, burst, search
-from pymllm.oracle.operations import FreeRow, ReadRows, Span
+from pymllm.history.operations import FreeRow, ReadRows, Span
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 PLAN = SearchPlan(seed=1, steps=20, examples=30, seconds=0.0)

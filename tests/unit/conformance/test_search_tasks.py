@@ -15,7 +15,7 @@ from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History
+from pymllm.history.files import Header, History
 from pymllm.oracle.laws import find_law, laws_of
 
 PLAN = VerifyPlan((), (), CI, 3, None, 2)

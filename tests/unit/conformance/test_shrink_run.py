@@ -8,8 +8,8 @@ from pymllm.conformance import shrink_run
 from pymllm.conformance.program import run_program
 from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask, run_shrink, shows_again
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import History, Step
-from pymllm.oracle.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
+from pymllm.history.files import History, Step
+from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
 
 CONFIG = {"max_reqs": 2, "max_context_len": 2}
 PROGRAM = [

@@ -9,7 +9,7 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.shrink_trials import Look, Program, Trials
 from pymllm.conformance.time_limit import time_limit
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocRows,
     Free,

@@ -15,8 +15,8 @@ from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.shrinker import Shrinker, ShrinkProgress, shrink
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.history import Header, History
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header, History
+from pymllm.history.operations import (
     AllocRows,
     FreeRow,
     Operation,

@@ -10,8 +10,8 @@ from pymllm.adapters.own_slots import SWASlots, TokenSlots
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.slot_machine import SlotMachine, pick
 from pymllm.errors import InvariantViolation, OwnershipError
-from pymllm.oracle.operations import Alloc, Clear, Free, FreeSWA, Merge, MoveSWA
-from pymllm.oracle.outcomes import Done, NoRoom, Slots, Unsupported
+from pymllm.history.operations import Alloc, Clear, Free, FreeSWA, Merge, MoveSWA
+from pymllm.history.outcomes import Done, NoRoom, Slots, Unsupported
 from pymllm.oracle.situations import expected_situations
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.conformance.smoke_program import LEGAL_RESULTS, make_sample
-from pymllm.oracle.operations import KINDS, OPERATIONS_OF, AllocTrack, FreeTrack, Insert
-from pymllm.oracle.outcomes import RESULTS
+from pymllm.history.operations import KINDS, OPERATIONS_OF, AllocTrack, FreeTrack, Insert
+from pymllm.history.outcomes import RESULTS
 
 
 @pytest.mark.parametrize("kind", KINDS)

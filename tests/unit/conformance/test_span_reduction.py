@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.conformance.span_reduction import cut_spans, shrink_allocations, untangle_inserts
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocBlocks,
     Free,

@@ -10,8 +10,8 @@ import pytest
 from pymllm.conformance.acting import acts_of, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.state_acts import StateActs
-from pymllm.oracle.operations import AllocTrack, Evict, Fault, FreeTrack, Insert, Lock, Match, Reset
-from pymllm.oracle.outcomes import Failed, Inserted
+from pymllm.history.operations import AllocTrack, Evict, Fault, FreeTrack, Insert, Lock, Match, Reset
+from pymllm.history.outcomes import Failed, Inserted
 
 CONFIG = {"page_size": 2, "window": None, "pool": "token", "slots": 24, "track_slots": 2}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.conformance.step_reduction import drop_families, drop_kinds, drop_pairs, drop_runs, keep_end
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Free,

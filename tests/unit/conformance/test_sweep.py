@@ -19,11 +19,18 @@ from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.state_machine import StateMachine
 from pymllm.conformance.sweep import Failure, failures_of, inner_calls_of, sweep, sweep_runs
 from pymllm.errors import InvariantViolation
-from pymllm.oracle.block_operations import AllocBlocks, AllocSlots
-from pymllm.oracle.history import Config, Header, History, Step
-from pymllm.oracle.operations import Alloc, Evict, Fault, Inspect
-from pymllm.oracle.outcomes import Effect, Evicted, Failed, NoRoom, Outcome, Slots
-from pymllm.oracle.request_operations import AddRequest, ScheduleChunk
+from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.operations import (
+    AddRequest,
+    Alloc,
+    AllocBlocks,
+    AllocSlots,
+    Evict,
+    Fault,
+    Inspect,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import Effect, Evicted, Failed, NoRoom, Outcome, Slots
 
 PREFIX: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 ROWS: Config = {"max_reqs": 3, "max_context_len": 4}

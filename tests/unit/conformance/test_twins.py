@@ -9,8 +9,8 @@ from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.twins import check_clears, check_refusals, check_twins
 from pymllm.errors import InvariantViolation, OwnershipError
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import (
+from pymllm.history.files import Config
+from pymllm.history.operations import (
     AllocBlocks,
     AllocRows,
     Clear,
@@ -22,7 +22,7 @@ from pymllm.oracle.operations import (
     RetainBlocks,
     Span,
 )
-from pymllm.oracle.outcomes import INJECTED, Done, NoRoom, Slots
+from pymllm.history.outcomes import INJECTED, Done, NoRoom, Slots
 
 CONFIG = {"max_reqs": 3, "max_context_len": 1}
 OUTSIDE = Span(0, 7, 8)

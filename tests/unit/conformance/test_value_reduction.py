@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.conformance.value_reduction import lower_numbers, make_usual
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AddRequest,
     AllocBlocks,
     Evict,

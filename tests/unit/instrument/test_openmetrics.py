@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pymllm.adapters.registry import make_adapter
+from pymllm.history.operations import Alloc
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.openmetrics import (
@@ -24,7 +25,6 @@ from pymllm.instrument.openmetrics import (
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.timing import Timing
 from pymllm.instrument.torch_memory import TorchMemoryTracker
-from pymllm.oracle.operations import Alloc
 
 GAUGE = Family("a_bytes", "gauge", "bytes", "What.", (Sample(5, {"x": "y"}),))
 

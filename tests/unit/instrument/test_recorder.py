@@ -13,11 +13,11 @@ import pytest
 from pymllm.adapters.own_slots import TokenSlots
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import AdapterError, ProgramError
+from pymllm.history.files import load_history
+from pymllm.history.operations import Alloc, Free, Operation, Span
+from pymllm.history.outcomes import Result
 from pymllm.instrument.recorder import Recorder
-from pymllm.oracle.history import load_history
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Alloc, Free, Operation, Span
-from pymllm.oracle.outcomes import Result
 
 
 class Breaking(TokenSlots):
@@ -68,7 +68,7 @@ def test_a_killed_process_leaves_the_operation_it_died_in(tmp_path: Path) -> Non
     path = tmp_path / "run.jsonl"
     code = (
         "import sys, pathlib; from tests.unit.instrument.test_recorder import make\n"
-        "from pymllm.oracle.operations import Alloc\n"
+        "from pymllm.history.operations import Alloc\n"
         "recorder = make(pathlib.Path(sys.argv[1]))\n"
         "recorder.apply(1, Alloc(1)); recorder.apply(2, Alloc(4))"
     )

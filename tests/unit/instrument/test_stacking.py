@@ -13,10 +13,10 @@ from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.conformance.program import play_steps
+from pymllm.history.files import History, load_history
 from pymllm.instrument.recorder import Recorder
 from pymllm.instrument.stacking import AdapterWrapper, layers
 from pymllm.instrument.timing import Timing
-from pymllm.oracle.history import History, load_history
 
 
 def recorded(name: str, seed: int = 3, steps: int = 40) -> History:

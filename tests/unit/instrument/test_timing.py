@@ -10,9 +10,9 @@ from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_slots import TokenSlots
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import ProgramError
+from pymllm.history.operations import Alloc, Free, Operation, Span
+from pymllm.history.outcomes import Result
 from pymllm.instrument.timing import Timing
-from pymllm.oracle.operations import Alloc, Free, Operation, Span
-from pymllm.oracle.outcomes import Result
 
 
 def ticking(step_ns: int) -> Iterator[int]:

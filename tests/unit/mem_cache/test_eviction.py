@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.recording_pool import InjectedFault, record_around
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import EvictResult, RadixKey
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import Effect
 
 
 class Bench:

@@ -14,13 +14,13 @@ import torch
 from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
 from pymllm.adapters.tree_view import path_length, view_tree
 from pymllm.errors import LockError, OwnershipError, StaleNodeError, UsageError
+from pymllm.history.operations import Fault, Key
+from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
-from pymllm.oracle.operations import Fault, Key
-from pymllm.oracle.outcomes import Effect
 
 
 def slots(*numbers: int) -> torch.Tensor:

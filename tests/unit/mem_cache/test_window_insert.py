@@ -10,12 +10,12 @@ import torch
 from pymllm.adapters.recording_pool import InjectedFault, record_around
 from pymllm.adapters.tree_view import view_tree
 from pymllm.errors import OwnershipError
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import InsertResult, RadixKey
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import Effect
 
 KEY = list(range(12))
 SEVEN = KEY[:7]

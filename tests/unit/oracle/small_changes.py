@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from pymllm.oracle.history import Header, History, Step
-from pymllm.oracle.operations import operation_from_plain, operation_to_plain
-from pymllm.oracle.outcomes import INJECTED, outcome_from_plain, outcome_to_plain
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import operation_from_plain, operation_to_plain
+from pymllm.history.outcomes import INJECTED, outcome_from_plain, outcome_to_plain
 
 __all__ = ["change_each"]
 

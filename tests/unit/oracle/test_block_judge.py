@@ -11,8 +11,7 @@ import pytest
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.program import run_program
 from pymllm.errors import ProgramError
-from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
     EvictSlots,
@@ -33,7 +32,8 @@ from pymllm.oracle.operations import (
     StoreState,
     WriteLive,
 )
-from pymllm.oracle.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
+from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
+from pymllm.oracle.judge import judge_steps
 
 Spoiler = Callable[[Outcome], Outcome]
 

@@ -11,7 +11,7 @@ import pytest
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.program import run_program
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocBlocks,
     AllocSlots,
     DropStates,
@@ -25,7 +25,7 @@ from pymllm.oracle.operations import (
     Span,
     StampBlocks,
 )
-from pymllm.oracle.outcomes import Done, Effect, Failed, FoundSlots, Outcome, Slots
+from pymllm.history.outcomes import Done, Effect, Failed, FoundSlots, Outcome, Slots
 
 Spoiler = Callable[[Outcome], Outcome]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.outcomes import States
 from pymllm.oracle.block_states import BlockStates
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.outcomes import States
 
 CONFIG: dict[str, int | str | bool | None] = {
     **{"layers": 2, "slots": 2, "requests": 2, "ssm_heads": 1, "ssm_dim": 2, "conv_dim": 1, "conv_width": 1},

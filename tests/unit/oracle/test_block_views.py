@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pymllm.history.outcomes import BlockBooks
 from pymllm.oracle.block_model import BlockModel
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.block_views import find_wrong_view
-from pymllm.oracle.outcomes import BlockBooks
 
 # Blocks 0 (held, under 11, with slot 1) and 1 (free), and the dummy.
 BOOKS = BlockBooks(

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header, Step
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import Malformed, MoveKV, Operation, ReadKV, WriteKV
+from pymllm.history.outcomes import Buffers, Done, Failed, Outcome, Result, Unsupported
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Malformed, MoveKV, Operation, ReadKV, WriteKV
-from pymllm.oracle.outcomes import Buffers, Done, Failed, Outcome, Result, Unsupported
 from pymllm.oracle.situations import expected_situations
 
 HEADER = Header(

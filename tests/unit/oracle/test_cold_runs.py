@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
 from pymllm.oracle.cold_runs import ColdRuns, Prefix
-from pymllm.oracle.request_operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
 
 TOKENS = (5, 0, 7, 4_294_967_295, 5)
 

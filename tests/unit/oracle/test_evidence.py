@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import InvariantViolation
+from pymllm.history.outcomes import Done, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.outcomes import Done, Failed, Outcome
 
 
 @pytest.fixture

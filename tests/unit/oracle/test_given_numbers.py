@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import ProgramError
+from pymllm.history.operations import Span
 from pymllm.oracle.given_numbers import GivenNumbers
-from pymllm.oracle.operations import Span
 
 
 @pytest.fixture

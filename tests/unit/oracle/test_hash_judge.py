@@ -9,11 +9,11 @@ import struct
 import pytest
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import HashBytes, HashInt64, HashPage, Key, Operation, PickToken, SliceKey
+from pymllm.history.outcomes import Done, Failed, Hashes, Number, Outcome, Result, Tokens
 from pymllm.oracle.hash_judge import hash_page
-from pymllm.oracle.history import Header, Step
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, Operation, PickToken, SliceKey
-from pymllm.oracle.outcomes import Done, Failed, Hashes, Number, Outcome, Result, Tokens
 from pymllm.oracle.situations import expected_situations
 
 HEADER = Header("x", "hashes", {}, ("bigrams", "extra_key", "hashes", "refusals"))

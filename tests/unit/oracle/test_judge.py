@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header, Step
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import KINDS, Alloc, Free, Span
+from pymllm.history.outcomes import Done, Outcome, Slots
 from pymllm.oracle.judge import judge_steps, make_judge
-from pymllm.oracle.operations import KINDS, Alloc, Free, Span
-from pymllm.oracle.outcomes import Done, Outcome, Slots
 from tests.unit.oracle.verdict_book import read_corpus
 
 HEADER = Header("mine", "slots", {"page_size": 1, "pages": 4}, ("pool",))

@@ -11,9 +11,8 @@ import pytest
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.program import run_program
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.judge import judge_steps, make_judge
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     AllocBlocks,
     Fault,
     Inspect,
@@ -26,7 +25,8 @@ from pymllm.oracle.operations import (
     Span,
     StampBlocks,
 )
-from pymllm.oracle.outcomes import Done, Effect, Failed, NoRoom, Outcome, Slots
+from pymllm.history.outcomes import Done, Effect, Failed, NoRoom, Outcome, Slots
+from pymllm.oracle.judge import judge_steps, make_judge
 
 CONFIG = {**Blocks.CONFIGURATIONS[0], "slots": None}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pymllm.errors import InvariantViolation
+from pymllm.history.outcomes import NodeView
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.node_book import NodeBook
-from pymllm.oracle.outcomes import NodeView
 from pymllm.oracle.page_hashes import hash_pages
 from pymllm.oracle.prefix_model import Path, PrefixModel, Space
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pymllm.errors import InvariantViolation
+from pymllm.history.outcomes import NodeView
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.node_views import SeenPage, read_nodes
-from pymllm.oracle.outcomes import NodeView
 from pymllm.oracle.prefix_pages import Path, Space
 
 UPPER = NodeView(1, None, (7, 7, 8, 8), "a", (2, 3, 4, 5), kept_bytes=32)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Alloc, AllocRows, FreeRow, Malformed, Span
-from pymllm.oracle.outcomes import Done, Failed, Outcome, Slots, Unsupported
+from pymllm.history.files import Header
+from pymllm.history.operations import Alloc, AllocRows, FreeRow, Malformed, Span
+from pymllm.history.outcomes import Done, Failed, Outcome, Slots, Unsupported
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS
 from pymllm.oracle.row_judge import RowJudge
 

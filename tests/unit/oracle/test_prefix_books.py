@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Key
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Key
 from pymllm.oracle.prefix_books import PrefixBooks
 
 

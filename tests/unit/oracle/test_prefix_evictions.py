@@ -9,9 +9,9 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Step
-from pymllm.oracle.operations import Evict, Fault, Inspect, Key, Lock, Match
-from pymllm.oracle.outcomes import INJECTED, Effect, Evicted, Failed, Outcome
+from pymllm.history.files import Step
+from pymllm.history.operations import Evict, Fault, Inspect, Key, Lock, Match
+from pymllm.history.outcomes import INJECTED, Effect, Evicted, Failed, Outcome
 
 
 def freed(*slots: int) -> Effect:

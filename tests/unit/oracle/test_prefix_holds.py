@@ -9,8 +9,8 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Evict, Inspect, Key, Lock, Match, Unlock
-from pymllm.oracle.outcomes import Done, Effect, Failed, Locked
+from pymllm.history.operations import Evict, Inspect, Key, Lock, Match, Unlock
+from pymllm.history.outcomes import Done, Effect, Failed, Locked
 
 
 def held(window: int | None = None, **config: Any) -> tuple[ToldProgram, int, int]:

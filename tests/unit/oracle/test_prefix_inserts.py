@@ -8,7 +8,7 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -20,7 +20,7 @@ from pymllm.oracle.operations import (
     Match,
     Span,
 )
-from pymllm.oracle.outcomes import INJECTED, Effect, Failed, Inserted
+from pymllm.history.outcomes import INJECTED, Effect, Failed, Inserted
 
 # -- without a window --------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import pytest
 from told_program import HYBRID, ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Fault,
@@ -27,7 +27,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Effect, Failed, Hashes, Matched, Outcome, Unsupported
+from pymllm.history.outcomes import Done, Effect, Failed, Hashes, Matched, Outcome, Unsupported
 from pymllm.oracle.prefix_judge import PrefixJudge
 
 

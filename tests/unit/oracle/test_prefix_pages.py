@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Key
+from pymllm.history.operations import Key
 from pymllm.oracle.prefix_pages import InsertPlan, Path, Space, merge_runs, path_of_key
 
 

@@ -8,8 +8,8 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Step
-from pymllm.oracle.operations import (
+from pymllm.history.files import Step
+from pymllm.history.operations import (
     Alloc,
     Evict,
     Free,
@@ -21,7 +21,7 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Slots
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots
 
 
 def windowed(**config: Any) -> ToldProgram:

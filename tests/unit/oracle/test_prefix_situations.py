@@ -6,7 +6,7 @@ from collections import Counter
 
 from told_program import HYBRID, ToldProgram
 
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     Evict,
     FreeSWA,

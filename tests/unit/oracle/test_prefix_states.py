@@ -9,7 +9,7 @@ import pytest
 from told_program import HYBRID, ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     AllocTrack,
     Evict,
     Fault,
@@ -22,7 +22,7 @@ from pymllm.oracle.operations import (
     Span,
     WriteState,
 )
-from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, Inserted, NoRoom, Slots, States
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, Inserted, NoRoom, Slots, States
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 from recorded_requests import CONFIG
 
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, Outcome
 from pymllm.oracle.request_books import RequestBooks
 
 STRUCK = Outcome(Failed(INJECTED))

@@ -8,11 +8,22 @@ import pytest
 from recorded_requests import SEVEN, Change, law_of, play, result_with, sizes_with, two_served, words_of
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header
+from pymllm.history.files import Header
+from pymllm.history.operations import (
+    AddRequest,
+    Fault,
+    Inspect,
+    Malformed,
+    Operation,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    RunStep,
+    ScheduleChunk,
+)
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Result
 from pymllm.oracle.judge import judge_steps, make_judge
-from pymllm.oracle.operations import Fault, Inspect, Malformed, Operation, Reset
-from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, NoRoom, Outcome, Result
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, Resume, RunStep, ScheduleChunk
 
 LONG = (*SEVEN, 8)
 

@@ -6,7 +6,7 @@ import pytest
 from recorded_requests import CONFIG, SEVEN
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 
 

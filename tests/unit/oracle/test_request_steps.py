@@ -9,12 +9,10 @@ import pytest
 from recorded_requests import SEVEN, Change, law_of, play, result_with, two_served
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import History
+from pymllm.history.files import History
+from pymllm.history.operations import AddRequest, Fault, Operation, Release, RunStep, ScheduleChunk
+from pymllm.history.outcomes import BlockState, Done, Effect, Failed, Outcome, Ran
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import Fault, Operation
-from pymllm.oracle.outcomes import Done, Effect, Failed, Outcome
-from pymllm.oracle.request_operations import AddRequest, Release, RunStep, ScheduleChunk
-from pymllm.oracle.request_outcomes import BlockState, Ran
 
 SIX, EIGHT = SEVEN[:6], (*SEVEN, 8)
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from recorded_requests import SEVEN, Change, law_of, play, result_with, words_of
 
-from pymllm.oracle.operations import Fault, Inspect, Operation
-from pymllm.oracle.request_operations import AddRequest, Pause, Release, RunStep
+from pymllm.history.operations import AddRequest, Fault, Inspect, Operation, Pause, Release, RunStep
 
 SIX = SEVEN[:6]
 RUNNING = (AddRequest(SIX), AddRequest((9,)), RunStep(), Inspect())

@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header, Step
-from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import (
     AllocRows,
     Clear,
     FreeRow,
@@ -19,7 +18,8 @@ from pymllm.oracle.operations import (
     WriteEntries,
     WriteRow,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table
+from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.situations import expected_situations
 
 HEADER = Header("x", "rows", {"max_reqs": 2, "max_context_len": 3}, ("pool", "refusals", "zeroed_rows"))

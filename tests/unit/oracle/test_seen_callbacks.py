@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from told_program import HYBRID, ToldProgram
 
-from pymllm.oracle.operations import Evict, Fault, Inspect
-from pymllm.oracle.outcomes import Effect
+from pymllm.history.operations import Evict, Fault, Inspect
+from pymllm.history.outcomes import Effect
 
 
 def evicted(*claims_left_out: str, **config: Any) -> tuple[ToldProgram, list[Effect], list[Effect]]:

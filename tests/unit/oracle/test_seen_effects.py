@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.outcomes import Effect
+from pymllm.history.outcomes import Effect
 from pymllm.oracle.seen_effects import sort_effects
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import InvariantViolation
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, Outcome, Result
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.operations import Fault
-from pymllm.oracle.outcomes import INJECTED, Done, Effect, Failed, Outcome, Result
 from pymllm.oracle.seen_observer import SeenObserver
 
 SIZES = {"pool_avail": 3, "evictable_blocks": 1}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pymllm.errors import InvariantViolation
+from pymllm.history.files import Header
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import Header
 from pymllm.oracle.prefix_books import PrefixBooks
 from pymllm.oracle.prefix_model import Path, Space
 from pymllm.oracle.prefix_victims import Taken

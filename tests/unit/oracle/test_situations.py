@@ -12,9 +12,9 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES, header_of
 from pymllm.adapters.cabinet.bugs import BUGS
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
-from pymllm.oracle.history import Header
+from pymllm.history.files import Header
+from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.operations import KINDS
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
 

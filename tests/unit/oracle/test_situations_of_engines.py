@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
-from pymllm.oracle.history import Config, Header
+from pymllm.history.files import Config, Header
 from pymllm.oracle.situations import expected_situations
 
 WINDOWED: Config = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.history import Header
+from pymllm.history.files import Header
 from pymllm.oracle.situations import expected_situations
 
 

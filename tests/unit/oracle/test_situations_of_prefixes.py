@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.oracle.history import Header
+from pymllm.history.files import Header
 from pymllm.oracle.situations import expected_situations, situations_of
 
 ALL = ("pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru")

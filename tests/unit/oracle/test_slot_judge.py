@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.oracle.history import Header
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header
+from pymllm.history.operations import (
     Alloc,
     BeginGroup,
     Clear,
@@ -23,8 +23,8 @@ from pymllm.oracle.operations import (
     ReadHalves,
     Span,
 )
-from pymllm.oracle.operations import Key as PrefixKey
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
+from pymllm.history.operations import Key as PrefixKey
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
 from pymllm.oracle.slot_judge import SlotJudge
 
 EVERYTHING = "pool merges sorted groups group_errors refusals"

@@ -9,8 +9,8 @@ import pytest
 from told_program import HYBRID, ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import AllocTrack, Evict, Fault, Inspect, Lock
-from pymllm.oracle.outcomes import INJECTED, Effect, Evicted, Failed
+from pymllm.history.operations import AllocTrack, Evict, Fault, Inspect, Lock
+from pymllm.history.outcomes import INJECTED, Effect, Evicted, Failed
 
 
 def freed(*slots: int) -> Effect:

@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import Header, Step
-from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.operations import (
+from pymllm.history.files import Header, Step
+from pymllm.history.operations import (
     AllocTrack,
     Clear,
     CopyStates,
@@ -20,7 +19,8 @@ from pymllm.oracle.operations import (
     Span,
     WriteState,
 )
-from pymllm.oracle.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, States
+from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, States
+from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.situations import expected_situations
 
 # Rows 0 (padding), 1 (working), 2 (a track slot); a state of two numbers and one of one.

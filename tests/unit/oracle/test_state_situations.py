@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from told_program import HYBRID, ToldProgram
 
-from pymllm.oracle.operations import Evict, Inspect, Key, Lock, Match, Reset, Unlock
+from pymllm.history.operations import Evict, Inspect, Key, Lock, Match, Reset, Unlock
 from pymllm.oracle.situations import situations_of
 
 

@@ -9,9 +9,9 @@ import pytest
 from pagewise_states import PagewiseStates
 from told_program import HYBRID, ToldProgram
 
+from pymllm.history.operations import Inspect, Lock
+from pymllm.history.outcomes import Inspected, NodeView
 from pymllm.oracle.laws import find_law, laws_of
-from pymllm.oracle.operations import Inspect, Lock
-from pymllm.oracle.outcomes import Inspected, NodeView
 from pymllm.oracle.situations import expected_names
 
 

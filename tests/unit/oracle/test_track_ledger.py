@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import Span, WriteState
+from pymllm.history.operations import Span, WriteState
 from pymllm.oracle.prefix_pages import Path, Space
 from pymllm.oracle.slot_ledger import Owner
 from pymllm.oracle.state_ends import StateEnds

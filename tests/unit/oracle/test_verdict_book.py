@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.operations import KINDS
+from pymllm.history.operations import KINDS
 from tests.unit.oracle.verdict_book import kinds_before, read_book, read_corpus, tell
 
 CORPUS = read_corpus()

@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pymllm.errors import ProgramError
+from pymllm.history.files import History, read_history
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import History, read_history
 from pymllm.oracle.judge import judge_steps
 from tests.unit.oracle.small_changes import change_each
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pymllm.oracle.history import Header as HistoryHeader
-from pymllm.oracle.history import Step, dump_header, dump_step
-from pymllm.oracle.operations import Alloc
+from pymllm.history.files import Header as HistoryHeader
+from pymllm.history.files import Step, dump_header, dump_step
+from pymllm.history.operations import Alloc
 from pymllm.report.documents import read_document
 from pymllm.report.loading import Run
 from pymllm.report.records import Curve, Figure, Gpu, Histogram, Machine, RunHeader, make_machine

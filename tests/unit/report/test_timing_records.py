@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pymllm.adapters.registry import make_adapter
+from pymllm.history.operations import Alloc
 from pymllm.instrument.timing import Timing
-from pymllm.oracle.operations import Alloc
 from pymllm.report.records import Figure, Histogram
 from pymllm.report.run_lines import dump_record, read_record
 from pymllm.report.timing_records import timing_records

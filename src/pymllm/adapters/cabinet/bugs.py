@@ -12,7 +12,7 @@ from pymllm.adapters.cabinet import (
 from pymllm.adapters.cabinet.bug import Bug
 from pymllm.adapters.cabinet.fault import SEARCHERS, Fault
 from pymllm.adapters.cabinet.planting import Edit
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["BUGS", "bug_of", "plant"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymllm.adapters.cabinet.planting import Change
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["ANY", "SEARCHERS", "Fault"]
 

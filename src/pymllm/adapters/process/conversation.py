@@ -32,9 +32,9 @@ from pymllm.adapters.process.messages import (
 )
 from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import ConversationError, ProgramError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.laws import find_audit_fault
-from pymllm.oracle.outcomes import Outcome
 from pymllm.text_file import TOO_DEEP, cut
 
 __all__ = ["Asked", "Conversation"]

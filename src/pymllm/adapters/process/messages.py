@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from pymllm.adapters.process.field_notes import with_notes
 from pymllm.adapters.process.wire import operations_schema, read_outcome
-from pymllm.oracle.config_limits import check_config, config_schema
-from pymllm.oracle.history import Config
-from pymllm.oracle.operations import KINDS
-from pymllm.oracle.outcomes import RESULTS, SIZE_NAMES, Effect, Outcome, outcome_schema
-from pymllm.oracle.records import decode, decode_tagged, encode_tagged, name_of, tagged_schema_of
+from pymllm.history.config_limits import check_config, config_schema
+from pymllm.history.files import Config
+from pymllm.history.operations import KINDS
+from pymllm.history.outcomes import RESULTS, SIZE_NAMES, Effect, Outcome, outcome_schema
+from pymllm.history.records import decode, decode_tagged, encode_tagged, name_of, tagged_schema_of
 from pymllm.text_file import cut
 
 __all__ = [
@@ -122,7 +122,7 @@ class Program:
     name, version, language : str
         Of the implementation.
     kind : str
-        What it is, one of `pymllm.oracle.operations.KINDS`.
+        What it is, one of `pymllm.history.operations.KINDS`.
     capabilities : tuple of str
         What it claims, of `pymllm.adapters.base.CAPABILITIES`.
     configurations : tuple of dict

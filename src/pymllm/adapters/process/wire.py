@@ -16,9 +16,9 @@ from typing import Any
 
 from pymllm.adapters.process.field_notes import with_notes
 from pymllm.errors import ProgramError
-from pymllm.oracle.operations import OPERATIONS, Hash, Key, Lock, Operation, Span, Unlock
-from pymllm.oracle.outcomes import RESULTS, Effect, Outcome, outcome_from_plain
-from pymllm.oracle.records import encode, name_of, schema_of
+from pymllm.history.operations import OPERATIONS, Hash, Key, Lock, Operation, Span, Unlock
+from pymllm.history.outcomes import RESULTS, Effect, Outcome, outcome_from_plain
+from pymllm.history.records import encode, name_of, schema_of
 
 __all__ = [
     "nodes_and_holds_of",

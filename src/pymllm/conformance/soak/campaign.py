@@ -28,7 +28,7 @@ from pymllm.conformance.soak.sizes import SIZES
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost, Workers
 from pymllm.errors import UsageError
-from pymllm.oracle.history import Config, History, write_history
+from pymllm.history.files import Config, History, write_history
 from pymllm.oracle.verdicts import Verdict
 
 __all__ = ["PROGRAMS", "SoakPlan", "SoakReport", "load_campaign", "soak"]

@@ -26,10 +26,10 @@ from pymllm.conformance.soak.records import Failure, Place, RunRecord
 from pymllm.conformance.soak.sizes import reach_of
 from pymllm.conformance.soak.swarm import Swarm
 from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.history.files import History, Step
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
-from pymllm.oracle.history import History, Step
-from pymllm.oracle.operations import Operation
-from pymllm.oracle.outcomes import Outcome
 
 __all__ = ["PlayedRun", "RunTask", "play_run"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pymllm import __version__
-from pymllm.oracle.history import Config
-from pymllm.oracle.records import decode, encode, schema_of
+from pymllm.history.files import Config
+from pymllm.history.records import decode, encode, schema_of
 from pymllm.text_file import cut, read_json
 
 __all__ = [

@@ -16,7 +16,7 @@ from pymllm.conformance.soak.player import RunTask
 from pymllm.conformance.soak.records import CampaignHeader, Place
 from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for
 from pymllm.errors import AdapterError, PymllmError
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 __all__ = ["find_places", "find_places_of", "make_task", "plan_runs", "seed_of"]
 

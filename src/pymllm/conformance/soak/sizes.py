@@ -25,8 +25,8 @@ from collections.abc import Mapping
 
 from pymllm.conformance.machines import MachineEntry
 from pymllm.errors import ProgramError
-from pymllm.oracle.config_limits import check_config
-from pymllm.oracle.history import Config
+from pymllm.history.config_limits import check_config
+from pymllm.history.files import Config
 
 __all__ = ["SIZES", "grow", "is_fit_for", "reach_of"]
 
@@ -62,7 +62,7 @@ def grow(kind: str, config: Config, size: str) -> Config | None:
     Parameters
     ----------
     kind : str
-        One of `pymllm.oracle.operations.KINDS`.
+        One of `pymllm.history.operations.KINDS`.
     config : dict
         One of the adapter's own.
     size : str

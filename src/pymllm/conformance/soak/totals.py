@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.records import CampaignHeader, Place, RunRecord, Shares
-from pymllm.oracle.history import Config, Header
+from pymllm.history.files import Config, Header
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.situations import expected_situations
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pymllm.oracle.operations import KINDS
+from pymllm.history.operations import KINDS
 
 __all__ = ["SECTIONS", "Law", "Way", "law"]
 

@@ -13,7 +13,7 @@ import pytest
 from pymllm.adapters.process.adapter import ProcessAdapter, load_command
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
-from pymllm.oracle.operations import (
+from pymllm.history.operations import (
     Alloc,
     AllocTrack,
     Evict,
@@ -32,7 +32,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Inserted, Locked, Matched, NoRoom, Number, Outcome, Slots, Unsupported
+from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Number, Outcome, Slots, Unsupported
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "protocol" / "page_cache.py"
 CONFIG = {"page_size": 2, "window": None, "pool": "token", "slots": 8, "swa_slots": 0}

@@ -13,7 +13,7 @@ from pymllm.adapters.process.answer_limit import answer_limit
 from pymllm.adapters.process.conversation import Asked, Conversation
 from pymllm.adapters.process.messages import LINE_LIMIT, Audited
 from pymllm.errors import AdapterError, ConversationError, ProgramError
-from pymllm.oracle.outcomes import Number, Outcome, Unsupported
+from pymllm.history.outcomes import Number, Outcome, Unsupported
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "protocol" / "page_cache.py"
 HASH = {"op": "hash_bytes", "data": "abcd"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.adapters.process.field_notes import field_notes, with_notes
-from pymllm.oracle.operations import Fault, Insert, Reset, Unlock
+from pymllm.history.operations import Fault, Insert, Reset, Unlock
 
 
 class Pair:

@@ -29,7 +29,7 @@ from pymllm.adapters.process.messages import (
     word_for,
     write_request,
 )
-from pymllm.oracle.outcomes import Done, Outcome
+from pymllm.history.outcomes import Done, Outcome
 
 CONFIG: dict[str, int | str | bool | None] = {"page_size": 4, "window": None}
 HELLO = {

@@ -20,8 +20,8 @@ from pymllm.adapters.registry import OWN, load_adapter, make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.errors import ProgramError
-from pymllm.oracle.history import History
-from pymllm.oracle.operations import (
+from pymllm.history.files import History
+from pymllm.history.operations import (
     Alloc,
     Free,
     FreeRow,
@@ -35,7 +35,7 @@ from pymllm.oracle.operations import (
     Span,
     Unlock,
 )
-from pymllm.oracle.outcomes import Done, Effect, Outcome, Slots, outcome_from_plain, outcome_to_plain
+from pymllm.history.outcomes import Done, Effect, Outcome, Slots, outcome_from_plain, outcome_to_plain
 
 
 def numbers(spans: Sequence[Span]) -> list[int]:

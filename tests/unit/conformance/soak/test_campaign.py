@@ -22,7 +22,7 @@ from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, S
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
-from pymllm.oracle.history import load_history
+from pymllm.history.files import load_history
 from pymllm.oracle.verdicts import Verdict
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))

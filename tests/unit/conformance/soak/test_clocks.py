@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.soak.clocks import EVERY, Clocks
-from pymllm.oracle.operations import AllocRows, ReadRows
+from pymllm.history.operations import AllocRows, ReadRows
 
 
 def test_one_operation_in_some_is_timed() -> None:

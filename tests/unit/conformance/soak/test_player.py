@@ -12,7 +12,7 @@ from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import player
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
 from pymllm.conformance.soak.records import Place, RunRecord
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 
 def task(adapter: str = "rows", kind: str = "rows", machine: str = "RowMachine", **more: object) -> RunTask:

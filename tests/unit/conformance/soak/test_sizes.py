@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.registry import OWN, AdapterEntry, load_adapter, make_adapter
 from pymllm.conformance.machines import MACHINES
 from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for, reach_of
-from pymllm.oracle.history import Config
+from pymllm.history.files import Config
 
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
+from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import INVARIANTS, LAWS, SECTIONS, Law, find_audit_fault, find_law, laws_of
-from pymllm.oracle.operations import KINDS
 
 SPECIFICATION = Path(__file__).parents[4] / "docs" / "specification"
 

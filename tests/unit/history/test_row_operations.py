@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.operations import Operation, operation_from_plain, operation_to_plain
-from pymllm.oracle.row_operations import AllocRows, ReadRows, WriteEntries, WriteRow
-from pymllm.oracle.spans import Span
+from pymllm.history.operations import (
+    AllocRows,
+    Operation,
+    ReadRows,
+    Span,
+    WriteEntries,
+    WriteRow,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(

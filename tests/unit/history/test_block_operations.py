@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.block_operations import DropStates, RegisterBlocks
-from pymllm.oracle.operations import Span, operation_from_plain, operation_to_plain
+from pymllm.history.operations import (
+    DropStates,
+    RegisterBlocks,
+    Span,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
     config : mapping
         By key; what is no integer is not looked at.
     kind : str, optional
-        One of `pymllm.oracle.operations.KINDS`: then also the sizes that come of several keys.
+        One of `pymllm.history.operations.KINDS`: then also the sizes that come of several keys.
 
     Raises
     ------

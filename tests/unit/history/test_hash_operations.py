@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.hash_operations import HashBytes, HashPage, SliceKey
-from pymllm.oracle.keys import Key
-from pymllm.oracle.operations import Operation, operation_from_plain, operation_to_plain
+from pymllm.history.operations import (
+    HashBytes,
+    HashPage,
+    Key,
+    Operation,
+    SliceKey,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(

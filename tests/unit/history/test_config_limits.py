@@ -9,8 +9,8 @@ import pytest
 
 from pymllm.adapters.registry import OWN, load_adapter
 from pymllm.errors import ProgramError
-from pymllm.oracle.config_limits import ELEMENTS_LIMIT, SIZE_LIMITS, check_config, config_schema
-from pymllm.oracle.history import Header
+from pymllm.history.config_limits import ELEMENTS_LIMIT, SIZE_LIMITS, check_config, config_schema
+from pymllm.history.files import Header
 from pymllm.oracle.judge import make_judge
 
 STATES = {"layers": 1, "max_reqs": 1, "track_slots": 1, "v_heads": 1, "v_dim": 1, "k_dim": 1, "conv_dim": 1}

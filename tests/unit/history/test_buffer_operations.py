@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.buffer_operations import MoveKV, WriteKV
-from pymllm.oracle.operations import Operation, operation_from_plain, operation_to_plain
+from pymllm.history.operations import MoveKV, Operation, WriteKV, operation_from_plain, operation_to_plain
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 import typing
-from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymllm.oracle import (
-    block_operations,
-    buffer_operations,
-    hash_operations,
-    operations,
-    prefix_operations,
-    row_operations,
-    slot_operations,
-    state_operations,
-)
-from pymllm.oracle.operations import (
+from pymllm.history import operations
+from pymllm.history.operations import (
     KINDS,
     OPERATIONS,
     OPERATIONS_OF,
@@ -59,27 +49,6 @@ def test_every_operation_belongs_to_a_kind() -> None:
     assert tuple(OPERATIONS_OF) == KINDS
     listed = {getattr(operations, name) for name in operations.__all__ if not name.isupper()}
     assert set(OPERATIONS) <= listed
-
-
-@pytest.mark.parametrize(
-    ("module", "group", "kinds"),
-    [
-        (slot_operations, slot_operations.SLOT_OPERATIONS, ["slots", "prefix"]),
-        (row_operations, row_operations.ROW_OPERATIONS, ["rows"]),
-        (buffer_operations, buffer_operations.BUFFER_OPERATIONS, ["buffers"]),
-        (state_operations, state_operations.STATE_OPERATIONS, ["states", "prefix", "blocks"]),
-        (hash_operations, hash_operations.HASH_OPERATIONS, ["hashes"]),
-        (prefix_operations, prefix_operations.PREFIX_OPERATIONS, ["prefix"]),
-        (block_operations, block_operations.BLOCK_OPERATIONS, ["blocks"]),
-    ],
-)
-def test_a_module_offers_the_operations_of_its_kind(
-    module: ModuleType, group: tuple[type, ...], kinds: list[str]
-) -> None:
-    """The first kind has all of them; another has some where it has a pool of that kind under it."""
-    assert {getattr(module, name) for name in module.__all__ if not name.isupper()} == set(group)
-    assert set(group) <= set(OPERATIONS_OF[kinds[0]])
-    assert {kind for kind in KINDS if set(group) & set(OPERATIONS_OF[kind])} == set(kinds)
 
 
 @pytest.mark.parametrize("plain", [{"op": "jump"}, [], {"op": "alloc"}, {"op": "alloc", "tokens": "4"}])

@@ -6,8 +6,17 @@ import json
 
 import pytest
 
-from pymllm.oracle.operations import OPERATIONS_OF, operation_from_plain, operation_to_plain
-from pymllm.oracle.request_operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME, AddRequest, RunStep
+from pymllm.history.operations import (
+    CONV_PRIME,
+    KV_FACTOR,
+    KV_PRIME,
+    OPERATIONS_OF,
+    SSM_PRIME,
+    AddRequest,
+    RunStep,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(("prime", "bits"), [(CONV_PRIME, 8), (SSM_PRIME, 24), (KV_PRIME, 31)])

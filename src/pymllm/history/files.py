@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from pymllm.errors import TraceError
-from pymllm.oracle.config_limits import check_config, config_schema
-from pymllm.oracle.operations import KINDS, OPERATIONS, Operation, operation_from_plain, operation_to_plain
-from pymllm.oracle.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
-from pymllm.oracle.records import decode, encode, schema_of, tagged_schema_of
-from pymllm.oracle.slot_init import built_through_slots
+from pymllm.history.config_limits import check_config, config_schema
+from pymllm.history.operations import KINDS, OPERATIONS, Operation, operation_from_plain, operation_to_plain
+from pymllm.history.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
+from pymllm.history.records import decode, encode, schema_of, tagged_schema_of
+from pymllm.history.slot_init import built_through_slots
 from pymllm.text_file import NumberedLine, cut, read_json, read_lines, write_text_file
 
 __all__ = [
@@ -97,7 +97,7 @@ class Header:
     adapter : str
         Name of the adapter.
     kind : str
-        One of `pymllm.oracle.operations.KINDS`.
+        One of `pymllm.history.operations.KINDS`.
     config : dict
         What the adapter was built with.
     capabilities : tuple of str

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.operations import Operation, operation_from_plain, operation_to_plain
-from pymllm.oracle.spans import Span
-from pymllm.oracle.state_operations import AllocTrack, CopyStates, ResetStates, WriteState
+from pymllm.history.operations import (
+    AllocTrack,
+    CopyStates,
+    Operation,
+    ResetStates,
+    Span,
+    WriteState,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from pymllm.oracle.slot_init import built_through_slots
+from pymllm.history.slot_init import built_through_slots
 
 
 @built_through_slots

@@ -6,8 +6,18 @@ import json
 
 import pytest
 
-from pymllm.oracle.outcomes import Outcome, Result, outcome_from_plain, outcome_to_plain
-from pymllm.oracle.request_outcomes import BlockState, ContextBlock, ContextView, Ran, RequestRun, RequestView
+from pymllm.history.outcomes import (
+    BlockState,
+    ContextBlock,
+    ContextView,
+    Outcome,
+    Ran,
+    RequestRun,
+    RequestView,
+    Result,
+    outcome_from_plain,
+    outcome_to_plain,
+)
 
 VIEW = RequestView(1, 0, "decode", (2, 3), 5, (11, 12), (1, 2))
 RUN = RequestRun(1, 0, (2, 3), 4, 2, ((4, 2),), (2,), True, (11, 12))

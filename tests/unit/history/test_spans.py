@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pymllm.oracle import operations
-from pymllm.oracle.records import decode, encode
-from pymllm.oracle.spans import SPAN_LIMIT, Span
+from pymllm.history import operations
+from pymllm.history.operations import SPAN_LIMIT, Span
+from pymllm.history.records import decode, encode
 
 
 def test_a_span_is_plain_data() -> None:

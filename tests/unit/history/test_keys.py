@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.keys import Key
-from pymllm.oracle.records import decode, encode
+from pymllm.history.operations import Key
+from pymllm.history.records import decode, encode
 
 
 @pytest.mark.parametrize(

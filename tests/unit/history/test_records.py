@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymllm.oracle.records import (
+from pymllm.history.records import (
     decode,
     decode_tagged,
     encode,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.keys import Key
-from pymllm.oracle.operations import Operation, operation_from_plain, operation_to_plain
-from pymllm.oracle.prefix_operations import Evict, Insert, Unlock
-from pymllm.oracle.spans import Span
+from pymllm.history.operations import (
+    Evict,
+    Insert,
+    Key,
+    Operation,
+    Span,
+    Unlock,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(

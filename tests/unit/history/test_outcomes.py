@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymllm.oracle.outcomes import (
+from pymllm.history.outcomes import (
     RESULTS,
     Effect,
     Outcome,

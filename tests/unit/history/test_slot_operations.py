@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.oracle.operations import Operation, operation_from_plain, operation_to_plain
-from pymllm.oracle.slot_operations import EndGroup, Free, FreeSWA, MoveSWA
-from pymllm.oracle.spans import Span
+from pymllm.history.operations import (
+    EndGroup,
+    Free,
+    FreeSWA,
+    MoveSWA,
+    Operation,
+    Span,
+    operation_from_plain,
+    operation_to_plain,
+)
 
 
 @pytest.mark.parametrize(

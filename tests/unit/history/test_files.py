@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pymllm.errors import TraceError
-from pymllm.oracle.history import (
+from pymllm.history.files import (
     Header,
     History,
     Step,
@@ -22,8 +22,8 @@ from pymllm.oracle.history import (
     read_history,
     write_history,
 )
-from pymllm.oracle.operations import Alloc, Free, Span
-from pymllm.oracle.outcomes import Done, Outcome, Slots
+from pymllm.history.operations import Alloc, Free, Span
+from pymllm.history.outcomes import Done, Outcome, Slots
 
 HEAD = '{"format": "pymllm-history", "schema": 1, "adapter": "x", "kind": "prefix", "config": {}}'
 HEADER = Header("token-slots", "slots", {"page_size": 4, "window": None}, ("pool",), 7, {"torch": "2.13"})
