@@ -19,6 +19,7 @@ from pymllm.conformance.ended_conversation import EndedConversation, ended_conve
 from pymllm.conformance.smoke_program import LEGAL_RESULTS, SampleStep, make_sample
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
+from pymllm.history.codec import decode, encode
 from pymllm.history.files import Config
 from pymllm.history.outcomes import (
     Effect,
@@ -26,8 +27,6 @@ from pymllm.history.outcomes import (
     Outcome,
     Result,
     Unsupported,
-    outcome_from_plain,
-    outcome_to_plain,
 )
 from pymllm.oracle.judge import make_judge
 
@@ -203,7 +202,7 @@ def _find_wrong_sizes(outcome: Outcome) -> str | None:
 
 def _find_lost_in_json(outcome: Outcome) -> str | None:
     try:
-        again = outcome_from_plain(json.loads(json.dumps(outcome_to_plain(outcome))))
+        again = decode(Outcome, json.loads(json.dumps(encode(outcome))))
     except (TypeError, ValueError) as error:
         return f"JSON does not keep {outcome}: {error}"
     return None if again == outcome else f"JSON turns {outcome} into {again}"

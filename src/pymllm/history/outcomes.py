@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
+from pymllm.history.codec import Record, snake_case
 from pymllm.history.operations import Token
-from pymllm.history.records import decode, decode_tagged, encode, encode_tagged, schema_of, tagged_schema_of
-from pymllm.history.slot_init import built_through_slots
 
 __all__ = [
     "INJECTED",
@@ -40,18 +39,17 @@ __all__ = [
     "Table",
     "Tokens",
     "Unsupported",
-    "outcome_from_plain",
-    "outcome_schema",
-    "outcome_to_plain",
 ]
+
+
+class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
+    """Is told apart by ``is``."""
 
 
 # -- request outcomes ----------------------------------------------------------------------------------------
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(_Result, frozen=True):
     """One request between two steps.
 
     Parameters
@@ -81,9 +79,7 @@ class RequestView:
     state: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class RequestRun:
+class RequestRun(Record, frozen=True):
     """What the forward pass was told of one request, and what it read for it.
 
     Parameters
@@ -116,18 +112,14 @@ class RequestRun:
     state: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class BlockState:
+class BlockState(Record, frozen=True):
     """A block and the slot of its cached state."""
 
     block: int
     slot: int
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(_Result, frozen=True):
     """Answer of a step.
 
     Parameters
@@ -151,9 +143,7 @@ class Ran:
     error: str = ""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class ContextBlock:
+class ContextBlock(Record, frozen=True):
     """One block that is not free.
 
     Parameters
@@ -177,9 +167,7 @@ class ContextBlock:
     state: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class ContextView:
+class ContextView(_Result, frozen=True):
     """Everything: requests by row, and blocks that are referenced, registered or have a state, by id."""
 
     requests: tuple[RequestView, ...]
@@ -203,47 +191,35 @@ SIZE_NAMES = frozenset(
 # -- what the caller saw -------------------------------------------------------------------------------------
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(_Result, frozen=True):
     """Nothing to tell."""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_Result, frozen=True):
     """An error, by the name of its class; ``message`` is for people and never compared."""
 
     error: str
     message: str = ""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Unsupported:
+class Unsupported(_Result, frozen=True):
     """The adapter cannot carry this operation out, and did nothing."""
 
     what: str
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoRoom(_Result, frozen=True):
     """``None``: the pool has too few left."""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(_Result, frozen=True):
     """Slots, rows or blocks handed out, in order, and the SWA slots behind them where there are such."""
 
     slots: tuple[int, ...]
     swa_slots: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(_Result, frozen=True):
     """Answer of a match.
 
     Parameters
@@ -270,9 +246,7 @@ class Matched:
     branching: int | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(_Result, frozen=True):
     """Answer of an insert; ``node_len`` as of `Matched`, ``state_exists`` is ``mamba_exist``."""
 
     prefix_len: int
@@ -281,9 +255,7 @@ class Inserted:
     state_exists: bool = False
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(_Result, frozen=True):
     """Tokens evicted, removed ones and alive ones of the window's half, and states evicted."""
 
     full: int
@@ -291,59 +263,45 @@ class Evicted:
     states: int = 0
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Locked:
+class Locked(_Result, frozen=True):
     """A hold's token, opaque; ``None`` where there is none."""
 
     token: int | str | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Hashes:
+class Hashes(_Result, frozen=True):
     """Hex digests, one per page, from the start of the key."""
 
     digests: tuple[str, ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(_Result, frozen=True):
     """One integer."""
 
     value: int
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(_Result, frozen=True):
     """A key: its tokens and its namespace."""
 
     tokens: tuple[Token, ...]
     extra_key: str | int | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(_Result, frozen=True):
     """Every row of a table, row 0 first."""
 
     rows: tuple[tuple[int, ...], ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(_Result, frozen=True):
     """Every row of a layer's keys and of its values, slot 0 first."""
 
     keys: tuple[tuple[int, ...], ...]
     values: tuple[tuple[int, ...], ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class States:
+class States(_Result, frozen=True):
     """Each slot's recurrent and convolution state, flattened, slot 0 first, and the form of both views.
 
     A dtype is a name such as ``"float32"``; left empty where the adapter cannot tell.
@@ -357,9 +315,7 @@ class States:
     conv_dtype: str = ""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Record, frozen=True):
     """One node of a tree, as its documented attributes tell; the root is left out.
 
     Parameters
@@ -397,7 +353,7 @@ class NodeView:
     lock_ref: int | None = None
     swa_lock_ref: int | None = None
     hit_count: int | None = None
-    last_access: float | None = None
+    last_access: int | float | None = None
     boundary: int | str | None = None
     page_hashes: tuple[str, ...] | None = None
     kept_bytes: int | None = None
@@ -405,9 +361,7 @@ class NodeView:
     state_lock_ref: int | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Inspected:
+class Inspected(_Result, frozen=True):
     """Every node, parents before their children.
 
     Parameters
@@ -423,18 +377,14 @@ class Inspected:
     mamba_lru: tuple[int, ...] | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class FoundSlots:
+class FoundSlots(_Result, frozen=True):
     """What each block was told: its slot, -1 for none, and whether it has a state."""
 
     slots: tuple[int, ...]
     has_state: tuple[bool, ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class BlockBooks:
+class BlockBooks(_Result, frozen=True):
     """The documented views of a block allocator and of the slots beside it.
 
     Parameters
@@ -476,9 +426,7 @@ RESULTS: tuple[type, ...] = (
 # -- what the pools saw --------------------------------------------------------------------------------------
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Record, frozen=True):
     """One call that an operation made and that was carried out.
 
     Parameters
@@ -504,12 +452,10 @@ class Effect:
     target: tuple[int, ...] = ()
     node: int | None = None
     note: str = ""
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record, frozen=True):
     """Everything that could be seen of one operation.
 
     Parameters
@@ -525,39 +471,4 @@ class Outcome:
 
     result: Result
     effects: tuple[Effect, ...] = ()
-    sizes: dict[str, int] = field(default_factory=dict)
-
-
-def outcome_to_plain(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome as a dict of plain data."""
-    plain: dict[str, object] = {"result": encode_tagged(outcome.result, "is")}
-    if outcome.effects:
-        plain["effects"] = encode(outcome.effects)
-    if outcome.sizes:
-        plain["sizes"] = dict(outcome.sizes)
-    return plain
-
-
-def outcome_from_plain(plain: object, where: str = "outcome") -> Outcome:
-    """Return a dict of plain data as an outcome; `ValueError` says what is wrong with it."""
-    if not isinstance(plain, dict) or not {"result"} <= set(plain) <= {"result", "effects", "sizes"}:
-        raise ValueError(f"{where} must be an object with result and, where there are any, effects and sizes")
-    return Outcome(
-        decode_tagged(RESULTS, plain["result"], "is", f"{where}.result"),
-        decode(tuple[Effect, ...], plain.get("effects", []), f"{where}.effects"),
-        decode(dict[str, int], plain.get("sizes", {}), f"{where}.sizes"),
-    )
-
-
-def outcome_schema() -> dict[str, object]:
-    """Describe the plain data of an outcome as a JSON schema."""
-    return {
-        "type": "object",
-        "properties": {
-            "result": tagged_schema_of(RESULTS, "is"),
-            "effects": schema_of(tuple[Effect, ...]),
-            "sizes": schema_of(dict[str, int]),
-        },
-        "required": ["result"],
-        "additionalProperties": False,
-    }
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)

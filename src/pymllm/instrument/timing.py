@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from pymllm.adapters.base import Adapter
+from pymllm.history.codec import name_of
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
-from pymllm.history.records import name_of
 from pymllm.instrument.histogram import Histogram
 from pymllm.instrument.stacking import AdapterWrapper
 
