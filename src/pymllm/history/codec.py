@@ -13,13 +13,11 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from pymllm.text_file import cut, has_long_number, read_json
-
-Kind = TypeVar("Kind")
 
 
 @functools.cache
@@ -42,22 +40,14 @@ class _DataclassFields:
 
 @functools.cache
 def _dataclass_fields(kind: type[Record]) -> dict[str, dataclasses.Field[Any]]:
-    made: Any = dataclasses.make_dataclass(
-        kind.__name__,
-        [(it.name, it.type, _dataclass_field(it)) for it in msgspec.structs.fields(kind)],
-    )
-    fields: dict[str, dataclasses.Field[Any]] = made.__dataclass_fields__
-    return fields
-
-
-def _dataclass_field(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return dataclasses.field(default_factory=field.default_factory)
-    return (
-        dataclasses.field()
-        if field.default is msgspec.NODEFAULT
-        else dataclasses.field(default=field.default)
-    )
+    none = {msgspec.NODEFAULT: dataclasses.MISSING}
+    fields = []
+    for it in msgspec.structs.fields(kind):
+        default: Any = none.get(it.default, it.default)
+        factory: Any = none.get(it.default_factory, it.default_factory)
+        fields.append((it.name, it.type, dataclasses.field(default=default, default_factory=factory)))
+    made: Any = dataclasses.make_dataclass(kind.__name__, fields)
+    return dict(made.__dataclass_fields__)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

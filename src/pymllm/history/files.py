@@ -28,25 +28,6 @@ from pymllm.history.outcomes import Outcome
 from pymllm.history.schema import schema_of
 from pymllm.text_file import NumberedLine, cut, read_json, read_lines, write_text_file
 
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "Config",
-    "Header",
-    "History",
-    "PlayedAct",
-    "PlayedActs",
-    "Step",
-    "dump_header",
-    "dump_history",
-    "dump_outcome",
-    "dump_step",
-    "history_schema",
-    "load_history",
-    "read_history",
-    "write_history",
-]
-
 FORMAT = "pymllm-history"
 SCHEMA = 1
 """Version of the format; a reader refuses any other."""
@@ -56,15 +37,7 @@ Config = dict[str, int | str | bool | None]
 
 
 class PlayedAct(Record, frozen=True):
-    """One act of a machine.
-
-    Parameters
-    ----------
-    name : str
-        Of the method.
-    arguments : tuple of (str, int)
-        By name.
-    """
+    """One act of a machine: the name of a method, and its arguments by name."""
 
     name: str
     arguments: tuple[tuple[str, int], ...] = ()
@@ -73,14 +46,8 @@ class PlayedAct(Record, frozen=True):
 class PlayedActs(Record, frozen=True):
     """What a machine was told to do, where its operations came of that.
 
-    Parameters
-    ----------
-    machine : str
-        Name of its class, of the history's kind.
-    audit : bool
-        Whether the implementation was walked from inside after every step.
-    acts : tuple of PlayedAct
-        In order.
+    - ``machine``: Name of its class, of the history's kind.
+    - ``audit``: Whether the implementation was walked from inside after every step.
     """
 
     machine: str
@@ -91,25 +58,14 @@ class PlayedActs(Record, frozen=True):
 class Header(Record, frozen=True):
     """What a history is of.
 
-    Parameters
-    ----------
-    adapter : str
-        Name of the adapter.
-    kind : str
-        One of `pymllm.history.operations.KINDS`.
-    config : dict
-        What the adapter was built with.
-    capabilities : tuple of str
-        What it claims, sorted.
-    seed : int or None
-        Of the search that found the program.
-    versions : dict of str to str
-        Of the packages involved.
-    note : str
-        Why it was kept, such as the violated law.
-    scenario : PlayedActs or None
-        The acts that led to the operations: what an engine does wrong, its calls alone do not show, and
-        whoever plays these sees it again.
+    - ``kind``: One of `pymllm.history.operations.KINDS`.
+    - ``config``: What the adapter was built with.
+    - ``capabilities``: What it claims, sorted.
+    - ``seed``: Of the search that found the program.
+    - ``versions``: Of the packages involved.
+    - ``note``: Why it was kept, such as the violated law.
+    - ``scenario``: The acts that led to the operations: what an engine does wrong, its calls alone do not
+      show, and whoever plays these sees it again.
     """
 
     adapter: str
@@ -168,15 +124,7 @@ def write_history(history: History, path: Path) -> None:
 
 
 def load_history(path: Path) -> History:
-    """Read a history from a file.
-
-    Raises
-    ------
-    TraceError
-        It is not one: which line, and why.
-    OSError
-        The file cannot be read.
-    """
+    """Read a history from a file; a `TraceError` says which line is wrong and why."""
     return _read_numbered(read_lines(path), str(path))
 
 
@@ -234,8 +182,5 @@ def history_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of a pymllm history",
-        "oneOf": [
-            header,
-            step,
-        ],
+        "oneOf": [header, step],
     }

@@ -5,9 +5,7 @@ whatever an implementation chose is named by the step that chose it, so that a p
 adapter: nodes by the `Match` or `Insert` that returned them, holds by their `Lock`, slots by a `Span` of
 the step that handed them out.
 
-Which operations an adapter must understand depends on its kind (`OPERATIONS_OF`). Those of one kind are in
-a module of their own, such as `pymllm.history.operations`; those of several kinds are here. All are
-imported from here.
+Which operations an adapter must understand depends on its kind (`OPERATIONS_OF`).
 """
 
 from __future__ import annotations
@@ -15,90 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 from pymllm.history.codec import Record, snake_case
-
-__all__ = [
-    "BLOCK_OPERATIONS",
-    "BUFFER_OPERATIONS",
-    "CONV_PRIME",
-    "HASH_OPERATIONS",
-    "KEY_FORMS",
-    "KINDS",
-    "KV_FACTOR",
-    "KV_PRIME",
-    "OPERATIONS",
-    "OPERATIONS_OF",
-    "PREFIX_OPERATIONS",
-    "ROW_OPERATIONS",
-    "SHAPES",
-    "SLOT_OPERATIONS",
-    "SPAN_LIMIT",
-    "SSM_PRIME",
-    "STATE_OPERATIONS",
-    "AddRequest",
-    "Alloc",
-    "AllocBlocks",
-    "AllocRows",
-    "AllocSlots",
-    "AllocTrack",
-    "BeginGroup",
-    "Clear",
-    "CopyStates",
-    "DropStates",
-    "EndGroup",
-    "Evict",
-    "EvictSlots",
-    "Fault",
-    "FindSlots",
-    "Free",
-    "FreeRow",
-    "FreeSWA",
-    "FreeTrack",
-    "Hash",
-    "HashBytes",
-    "HashInt64",
-    "HashPage",
-    "Insert",
-    "Inspect",
-    "Key",
-    "Lock",
-    "Malformed",
-    "Match",
-    "Merge",
-    "MoveKV",
-    "MoveSWA",
-    "NameStates",
-    "Operation",
-    "Pause",
-    "PickToken",
-    "ReadHalves",
-    "ReadKV",
-    "ReadLive",
-    "ReadRows",
-    "ReadStates",
-    "RegisterBlocks",
-    "Release",
-    "ReleaseBlocks",
-    "Reset",
-    "ResetStates",
-    "RestoreLive",
-    "Resume",
-    "RetainBlocks",
-    "RunStep",
-    "SaveLive",
-    "ScheduleChunk",
-    "SetClock",
-    "SliceKey",
-    "Span",
-    "StampBlocks",
-    "StoreState",
-    "Token",
-    "Unlock",
-    "WriteEntries",
-    "WriteKV",
-    "WriteLive",
-    "WriteRow",
-    "WriteState",
-]
 
 
 class _Operation(Record, frozen=True, tag_field="op", tag=snake_case):
@@ -117,15 +31,10 @@ KEY_FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
 class Key(Record, frozen=True):
     """A key of a prefix cache.
 
-    Parameters
-    ----------
-    tokens : tuple of int or of tuple of int
-        Token ids, or equally long tuples of them.
-    extra_key : str, int or None
-        Namespace.
-    form : str
-        The container that the adapter hands over, one of `KEY_FORMS` (``int32`` and ``int64`` are NumPy's);
-        an adapter that has only one ignores it.
+    - ``tokens``: Token ids, or equally long tuples of them.
+    - ``extra_key``: Namespace.
+    - ``form``: The container that the adapter hands over, one of `KEY_FORMS` (``int32`` and ``int64`` are
+      NumPy's); an adapter that has only one ignores it.
     """
 
     tokens: tuple[Token, ...]
@@ -142,21 +51,15 @@ SPAN_LIMIT: Final = 1_000_000
 class Span(Record, frozen=True):
     """Some of the numbers (slots, rows, blocks) that a step gave, by their place in its answer.
 
-    Parameters
-    ----------
-    step : int
-        Number of the step. Step 0 stands for the numbers themselves: ``Span(0, 4, 8)`` is 4, 5, 6, 7,
-        whoever they belong to.
-    start, stop : int
-        Half-open range of places, ``0 <= start <= stop``.
+    - ``step``: Number of the step. Step 0 stands for the numbers themselves: ``Span(0, 4, 8)`` is 4, 5, 6,
+      7, whoever they belong to.
+    - ``start``, ``stop``: Half-open range of places, ``0 <= start <= stop``.
     """
 
     step: int
     start: int
     stop: int
 
-
-# -- block operations ----------------------------------------------------------------------------------------
 
 # -- blocks --------------------------------------------------------------------------------------------------
 
@@ -187,16 +90,11 @@ class ReleaseBlocks(_Operation, frozen=True):
 class RegisterBlocks(_Operation, frozen=True):
     """Make the content of blocks known under hashes (C3).
 
-    Parameters
-    ----------
-    blocks : tuple of Span
-        Each after its parent.
-    hashes : tuple of int
-        One for each, ``1 .. 2**63 - 1``.
-    parents : tuple of int, or None
-        The hash of each one's parent, 0 for a first block; ``None``: each follows the one before it.
-    form : str
-        As of `RetainBlocks`.
+    - ``blocks``: Each after its parent.
+    - ``hashes``: One for each, ``1 .. 2**63 - 1``.
+    - ``parents``: The hash of each one's parent, 0 for a first block; ``None``: each follows the one before
+      it.
+    - ``form``: As of `RetainBlocks`.
     """
 
     blocks: tuple[Span, ...]
@@ -249,14 +147,9 @@ class NameStates(_Operation, frozen=True):
 class DropStates(_Operation, frozen=True):
     """Free the slots of blocks and forget their hashes (C4).
 
-    Parameters
-    ----------
-    blocks : tuple of Span
-        With or without a slot; repeats are nothing special.
-    how : str
-        ``"one by one"``, ``"batch"``, or ``"deregistered"``: as an observer of the block allocator.
-    hashes : tuple of int
-        What a ``"deregistered"`` names beside them; those of other blocks stay.
+    - ``blocks``: With or without a slot; repeats are nothing special.
+    - ``how``: ``"one by one"``, ``"batch"``, or ``"deregistered"``: as an observer of the block allocator.
+    - ``hashes``: What a ``"deregistered"`` names beside them; those of other blocks stay.
     """
 
     blocks: tuple[Span, ...]
@@ -310,14 +203,6 @@ class ReadLive(_Operation, frozen=True):
     layer: int
 
 
-BLOCK_OPERATIONS: tuple[type, ...] = (
-    *(AllocBlocks, RetainBlocks, ReleaseBlocks, RegisterBlocks, StampBlocks, SetClock),
-    *(AllocSlots, EvictSlots, FindSlots, NameStates, DropStates),
-    *(StoreState, WriteLive, SaveLive, RestoreLive, ReadLive),
-)
-"""Those that no other kind has."""
-
-
 # -- buffer operations ---------------------------------------------------------------------------------------
 
 SHAPES = ("flat", "heads", "strided", "batch")
@@ -327,20 +212,13 @@ SHAPES = ("flat", "heads", "strided", "batch")
 class WriteKV(_Operation, frozen=True):
     """Write rows of keys and values (P3).
 
-    Parameters
-    ----------
-    layer : int
-        Layer.
-    slots : tuple of int
-        One per row; 0 takes padding.
-    keys, values : tuple of tuple of int
-        One row of integers for each slot, as long as a row of the buffer, each in -128 .. 127: an adapter
-        stores them as numbers or as the bit patterns of its dtype, and reads them back likewise.
-    shape : str
-        ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"strided"`` the same with gaps
-        in memory, ``"batch"`` ``[1, n, heads, dim]`` with slots ``[1, n]``.
-    form : str
-        That of the slots, as of `Free`; a batch's are a row as they are.
+    - ``slots``: One per row; 0 takes padding.
+    - ``keys``, ``values``: One row of integers for each slot, as long as a row of the buffer, each in -128
+      .. 127: an adapter stores them as numbers or as the bit patterns of its dtype, and reads them back
+      likewise.
+    - ``shape``: ``"flat"`` is ``[n, heads * dim]``, ``"heads"`` ``[n, heads, dim]``, ``"strided"`` the same
+      with gaps in memory, ``"batch"`` ``[1, n, heads, dim]`` with slots ``[1, n]``.
+    - ``form``: That of the slots, as of `Free`; a batch's are a row as they are.
     """
 
     layer: int
@@ -367,10 +245,6 @@ class ReadKV(_Operation, frozen=True):
     """Read both whole buffers of a layer; answered by `Buffers`."""
 
     layer: int
-
-
-BUFFER_OPERATIONS: tuple[type, ...] = (WriteKV, MoveKV, ReadKV)
-"""Those that no other kind has."""
 
 
 # -- hash operations -----------------------------------------------------------------------------------------
@@ -410,10 +284,6 @@ class HashBytes(_Operation, frozen=True):
     data: str
 
 
-HASH_OPERATIONS: tuple[type, ...] = (SliceKey, PickToken, HashPage, HashInt64, HashBytes)
-"""Those that no other kind has."""
-
-
 # -- prefix operations ---------------------------------------------------------------------------------------
 
 
@@ -426,18 +296,12 @@ class Match(_Operation, frozen=True):
 class Insert(_Operation, frozen=True):
     """Cache a key (R3, R4, S7); answered by `Inserted`.
 
-    Parameters
-    ----------
-    key : Key
-        The key, an unaligned tail included.
-    slots : tuple of Span, or None
-        One slot per token; ``None`` lets a cache without a pool store the token ids (R1).
-    prev_prefix_len, swa_evicted_seqlen : int
-        As in the documented interface.
-    form : str
-        As of `Free`.
-    state : Span or None
-        The track slot with the state after the key's last token (M1): exactly one, of an `AllocTrack`.
+    - ``key``: The key, an unaligned tail included.
+    - ``slots``: One slot per token; ``None`` lets a cache without a pool store the token ids (R1).
+    - ``prev_prefix_len``, ``swa_evicted_seqlen``: As in the documented interface.
+    - ``form``: As of `Free`.
+    - ``state``: The track slot with the state after the key's last token (M1): exactly one, of an
+      `AllocTrack`.
     """
 
     key: Key
@@ -467,14 +331,9 @@ class Lock(_Operation, frozen=True):
 class Unlock(_Operation, frozen=True):
     """Release a hold (R6, S5).
 
-    Parameters
-    ----------
-    lock : int
-        The step of its `Lock`.
-    at : int or None
-        Passes the node of another `Match`, `Insert` or `Lock` instead.
-    token : int or None
-        Passes the token of another `Lock` instead; 0 passes none at all.
+    - ``lock``: The step of its `Lock`.
+    - ``at``: Passes the node of another `Match`, `Insert` or `Lock` instead.
+    - ``token``: Passes the token of another `Lock` instead; 0 passes none at all.
     """
 
     lock: int
@@ -491,10 +350,6 @@ class Hash(_Operation, frozen=True):
     of: int
 
 
-PREFIX_OPERATIONS: tuple[type, ...] = (Match, Insert, Evict, Lock, Unlock, Hash)
-"""Those that no other kind has."""
-
-
 # -- request operations --------------------------------------------------------------------------------------
 
 KV_FACTOR = 1_000_003
@@ -508,12 +363,8 @@ SSM_PRIME = 16_777_213
 class AddRequest(_Operation, frozen=True):
     """Take up a request and schedule its first chunk (C3, E4); answered by `RequestView` or `NoRoom`.
 
-    Parameters
-    ----------
-    tokens : tuple of int
-        The prompt.
-    limit : int or None
-        The most tokens to compute in the first chunk; ``None`` for all.
+    - ``tokens``: The prompt.
+    - ``limit``: The most tokens to compute in the first chunk; ``None`` for all.
     """
 
     tokens: tuple[int, ...]
@@ -530,11 +381,8 @@ class ScheduleChunk(_Operation, frozen=True):
 class RunStep(_Operation, frozen=True):
     """Compute all scheduled chunks, and a token of each decoding request; answered by `Ran`.
 
-    Parameters
-    ----------
-    next_tokens : tuple of int
-        One at least: what is sampled by the requests that sample, in the order in which they were added,
-        from the start again where there are more of them.
+    - ``next_tokens``: One at least: what is sampled by the requests that sample, in the order in which they
+      were added, from the start again where there are more of them.
     """
 
     next_tokens: tuple[int, ...] = (1,)
@@ -599,10 +447,6 @@ class ReadRows(_Operation, frozen=True):
     """Read the whole table; answered by `Table`."""
 
 
-ROW_OPERATIONS: tuple[type, ...] = (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows)
-"""Those that no other kind has."""
-
-
 # -- slot operations -----------------------------------------------------------------------------------------
 
 
@@ -651,10 +495,6 @@ class EndGroup(_Operation, frozen=True):
     """Carry out the frees since `BeginGroup` (A6)."""
 
 
-SLOT_OPERATIONS: tuple[type, ...] = (Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Merge, BeginGroup, EndGroup)
-"""Those of a slot allocator."""
-
-
 # -- state operations ----------------------------------------------------------------------------------------
 
 
@@ -673,17 +513,10 @@ class WriteState(_Operation, frozen=True):
 
     Under a prefix cache the slot is the caller's: a snapshot that is handed over by a later `Insert`.
 
-    Parameters
-    ----------
-    layer : int
-        Layer.
-    slot : Span
-        Exactly one row or track slot.
-    recurrent, conv : int
-        The first element of each part.
-    ramp : int
-        Each further element, in the order of memory, is larger by this. All are in -128 .. 127 and stored
-        as in `WriteKV`.
+    - ``slot``: Exactly one row or track slot.
+    - ``recurrent``, ``conv``: The first element of each part.
+    - ``ramp``: Each further element, in the order of memory, is larger by this. All are in -128 .. 127 and
+      stored as in `WriteKV`.
     """
 
     layer: int
@@ -714,19 +547,11 @@ class ReadStates(_Operation, frozen=True):
     layer: int
 
 
-STATE_OPERATIONS: tuple[type, ...] = (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates)
-"""Those of every pool of states; caches that keep states have some of them, too."""
-
-
 class Malformed(_Operation, frozen=True):
     """Call something with an argument that no caller may pass; must be refused, and change nothing (X1).
 
-    Parameters
-    ----------
-    call : str
-        Name of the operation that is spoiled, such as ``"free"``.
-    wrong : str
-        What is wrong with it; the adapter makes the argument, or answers that it cannot.
+    - ``call``: Name of the operation that is spoiled, such as ``"free"``.
+    - ``wrong``: What is wrong with it; the adapter makes the argument, or answers that it cannot.
     """
 
     call: str
@@ -736,17 +561,13 @@ class Malformed(_Operation, frozen=True):
 class Fault(_Operation, frozen=True):
     """Let a call fail that the next operation makes; forgotten if that operation does not get so far.
 
-    Parameters
-    ----------
-    call : str
-        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of states
-        (it raises and takes nothing), ``"callback"`` (the eviction callback raises, or the
-        observer of blocks) or ``"reenter"`` (it calls the cache or the allocator, which must be refused, X6).
-        Of a context: ``"allocate_blocks"`` (raises), ``"no_blocks"`` (the same answers ``None``),
-        ``"allocate_slots"``, ``"store_states"`` (what copies into slots), ``"restore_state"`` and
-        ``"forward"`` (raises at the nth request).
-    nth : int
-        Which of these calls, from 1.
+    - ``call``: ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, or ``"free_state"`` of the pool of
+      states (it raises and takes nothing), ``"callback"`` (the eviction callback raises, or the observer of
+      blocks) or ``"reenter"`` (it calls the cache or the allocator, which must be refused, X6). Of a
+      context: ``"allocate_blocks"`` (raises), ``"no_blocks"`` (the same answers ``None``),
+      ``"allocate_slots"``, ``"store_states"`` (what copies into slots), ``"restore_state"`` and
+      ``"forward"`` (raises at the nth request).
+    - ``nth``: Which of these calls, from 1.
     """
 
     call: str
@@ -781,17 +602,21 @@ Operation = (
 )  # fmt: skip
 
 OPERATIONS_OF: dict[str, tuple[type, ...]] = {
-    "slots": (*SLOT_OPERATIONS, Clear, Malformed),
-    "rows": (*ROW_OPERATIONS, Clear, Malformed),
-    "buffers": (*BUFFER_OPERATIONS, Malformed),
-    "states": (*STATE_OPERATIONS, Clear, Malformed),
-    "hashes": (*HASH_OPERATIONS, Malformed),
+    "slots": (Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Merge, BeginGroup, EndGroup, Clear, Malformed),
+    "rows": (AllocRows, FreeRow, WriteRow, WriteEntries, ReadRows, Clear, Malformed),
+    "buffers": (WriteKV, MoveKV, ReadKV, Malformed),
+    "states": (AllocTrack, FreeTrack, WriteState, CopyStates, ResetStates, ReadStates, Clear, Malformed),
+    "hashes": (SliceKey, PickToken, HashPage, HashInt64, HashBytes, Malformed),
     "prefix": (
-        *(Alloc, Free, FreeSWA, MoveSWA, ReadHalves),
-        *(*PREFIX_OPERATIONS, Reset, Inspect, Fault, Malformed),
-        *(AllocTrack, FreeTrack, WriteState, ReadStates),
+        *(Alloc, Free, FreeSWA, MoveSWA, ReadHalves, Match, Insert, Evict, Lock, Unlock, Hash),
+        *(Reset, Inspect, Fault, Malformed, AllocTrack, FreeTrack, WriteState, ReadStates),
     ),
-    "blocks": (*BLOCK_OPERATIONS, ReadStates, Inspect, Reset, Fault, Malformed),
+    "blocks": (
+        *(AllocBlocks, RetainBlocks, ReleaseBlocks, RegisterBlocks, StampBlocks, SetClock),
+        *(AllocSlots, EvictSlots, FindSlots, NameStates, DropStates),
+        *(StoreState, WriteLive, SaveLive, RestoreLive, ReadLive),
+        *(ReadStates, Inspect, Reset, Fault, Malformed),
+    ),
     "requests": (
         *(AddRequest, ScheduleChunk, RunStep, Pause, Resume, Release),
         *(Reset, Inspect, Fault, Malformed),

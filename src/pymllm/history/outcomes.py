@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
+import typing
+
 import msgspec
 
 from pymllm.history.codec import Record, snake_case
 from pymllm.history.operations import Token
-
-__all__ = [
-    "INJECTED",
-    "RESULTS",
-    "SIZE_NAMES",
-    "BlockBooks",
-    "BlockState",
-    "Buffers",
-    "ContextBlock",
-    "ContextView",
-    "Done",
-    "Effect",
-    "Evicted",
-    "Failed",
-    "FoundSlots",
-    "Hashes",
-    "Inserted",
-    "Inspected",
-    "Locked",
-    "Matched",
-    "NoRoom",
-    "NodeView",
-    "Number",
-    "Outcome",
-    "Ran",
-    "RequestRun",
-    "RequestView",
-    "Result",
-    "Slots",
-    "States",
-    "Table",
-    "Tokens",
-    "Unsupported",
-]
 
 
 class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
@@ -52,22 +20,14 @@ class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
 class RequestView(_Result, frozen=True):
     """One request between two steps.
 
-    Parameters
-    ----------
-    request : int
-        The step that added it.
-    row : int
-        Its row of the context.
-    region : str
-        ``"paused"``, ``"decode"``, ``"prefill"`` (a chunk is scheduled) or ``"waiting"``.
-    blocks : tuple of int
-        Its blocks, in order, as the table of the context has them.
-    finished : int
-        ``finished_chunk_token_count``.
-    kv : tuple of int
-        What each block holds, in all of its places, as `pymllm.history.operations` sums it up.
-    state : tuple of int
-        Its live state: conv elements of all layers, then SSM elements; empty without recurrent layers.
+    - ``request``: The step that added it.
+    - ``row``: Its row of the context.
+    - ``region``: ``"paused"``, ``"decode"``, ``"prefill"`` (a chunk is scheduled) or ``"waiting"``.
+    - ``blocks``: Its blocks, in order, as the table of the context has them.
+    - ``finished``: ``finished_chunk_token_count``.
+    - ``kv``: What each block holds, in all of its places, as `pymllm.history.operations` sums it up.
+    - ``state``: Its live state: conv elements of all layers, then SSM elements; empty without recurrent
+      layers.
     """
 
     request: int
@@ -82,22 +42,14 @@ class RequestView(_Result, frozen=True):
 class RequestRun(Record, frozen=True):
     """What the forward pass was told of one request, and what it read for it.
 
-    Parameters
-    ----------
-    request, row, blocks
-        As of `RequestView`.
-    start, count : int
-        The tokens computed.
-    writes : tuple of (int, int)
-        Where their KV went: for each block that they reach into, the first slot and how many follow on.
-    offsets : tuple of int
-        After how many of them a state was extracted.
-    is_sampled : bool
-        Whether a next token was chosen.
-    kv : tuple of int
-        What each block held in its places before ``start + count``, once this request had written.
-    state : tuple of int
-        The live state that was read, as of `RequestView`.
+    - ``request``, ``row``, ``blocks``: As of `RequestView`.
+    - ``start``, ``count``: The tokens computed.
+    - ``writes``: Where their KV went: for each block that they reach into, the first slot and how many
+      follow on.
+    - ``offsets``: After how many of them a state was extracted.
+    - ``is_sampled``: Whether a next token was chosen.
+    - ``kv``: What each block held in its places before ``start + count``, once this request had written.
+    - ``state``: The live state that was read, as of `RequestView`.
     """
 
     request: int
@@ -122,18 +74,13 @@ class BlockState(Record, frozen=True):
 class Ran(_Result, frozen=True):
     """Answer of a step.
 
-    Parameters
-    ----------
-    requests : tuple of RequestRun
-        In the order of the batch; where the forward pass failed, the requests that it had come to.
-    registered : tuple of int
-        Blocks that have a hash now and had none before.
-    kept : tuple of BlockState
-        Blocks that have a cached state now and had none, or had another slot.
-    dropped : tuple of int
-        Blocks that have no cached state any more.
-    error : str
-        What the step raised once the forward pass had begun, by the name of its class; ``""`` for nothing.
+    - ``requests``: In the order of the batch; where the forward pass failed, the requests that it had come
+      to.
+    - ``registered``: Blocks that have a hash now and had none before.
+    - ``kept``: Blocks that have a cached state now and had none, or had another slot.
+    - ``dropped``: Blocks that have no cached state any more.
+    - ``error``: What the step raised once the forward pass had begun, by the name of its class; ``""`` for
+      nothing.
     """
 
     requests: tuple[RequestRun, ...]
@@ -146,18 +93,10 @@ class Ran(_Result, frozen=True):
 class ContextBlock(Record, frozen=True):
     """One block that is not free.
 
-    Parameters
-    ----------
-    block : int
-        Its id.
-    references : int
-        Requests that have it.
-    hash : int
-        As documented; -1 for none.
-    slot : int
-        Slot of its cached state; -1 for none.
-    state : tuple of int
-        What that slot holds, as of `RequestView`.
+    - ``references``: Requests that have it.
+    - ``hash``: As documented; -1 for none.
+    - ``slot``: Slot of its cached state; -1 for none.
+    - ``state``: What that slot holds, as of `RequestView`.
     """
 
     block: int
@@ -222,20 +161,11 @@ class Slots(_Result, frozen=True):
 class Matched(_Result, frozen=True):
     """Answer of a match.
 
-    Parameters
-    ----------
-    slots : tuple of int
-        The slots found, in order.
-    prefix_len : int
-        As documented.
-    node_len : int or None
-        Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of the key.
-    dtype : str
-        That of the indices; an implementation whose indices have none leaves it.
-    state : int or None
-        The track slot to restore from, ``last_node``'s; ``None`` where it has none.
-    branching : int or None
-        ``mamba_branching_seqlen``.
+    - ``node_len``: Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of
+      the key.
+    - ``dtype``: That of the indices; an implementation whose indices have none leaves it.
+    - ``state``: The track slot to restore from, ``last_node``'s; ``None`` where it has none.
+    - ``branching``: ``mamba_branching_seqlen``.
     """
 
     slots: tuple[int, ...]
@@ -318,30 +248,15 @@ class States(_Result, frozen=True):
 class NodeView(Record, frozen=True):
     """One node of a tree, as its documented attributes tell; the root is left out.
 
-    Parameters
-    ----------
-    id : int
-        Its id.
-    parent : int or None
-        Its parent's id; ``None`` for a child of the root.
-    tokens, extra_key, slots
-        Its part of the key, the namespace, and its slots.
-    is_alive : bool
-        Whether it is no tombstone.
-    lock_ref, swa_lock_ref, hit_count : int
-        As documented; ``None`` where there is no such count.
-    last_access : float
-        As documented.
-    boundary : int, str or None
-        ``swa_boundary_id``.
-    page_hashes : tuple of str, or None
-        What it has computed of them.
-    kept_bytes : int or None
-        Size of the storage that its slots keep alive.
-    state : int or None
-        Track slot of the state at its end; ``None`` without one.
-    state_lock_ref : int or None
-        ``mamba_lock_ref``.
+    - ``parent``: Its parent's id; ``None`` for a child of the root.
+    - ``tokens``, ``extra_key``, ``slots``: Its part of the key, the namespace, and its slots.
+    - ``is_alive``: Whether it is no tombstone.
+    - ``lock_ref``, ``swa_lock_ref``, ``hit_count``: As documented; ``None`` where there is no such count.
+    - ``boundary``: ``swa_boundary_id``.
+    - ``page_hashes``: What it has computed of them.
+    - ``kept_bytes``: Size of the storage that its slots keep alive.
+    - ``state``: Track slot of the state at its end; ``None`` without one.
+    - ``state_lock_ref``: ``mamba_lock_ref``.
     """
 
     id: int
@@ -364,12 +279,9 @@ class NodeView(Record, frozen=True):
 class Inspected(_Result, frozen=True):
     """Every node, parents before their children.
 
-    Parameters
-    ----------
-    nodes : tuple of NodeView
-        The root is left out.
-    full_lru, mamba_lru : tuple of int, or None
-        Ids in the order of the documented lists, most recent first (M8); ``None`` where there are none.
+    - ``nodes``: The root is left out.
+    - ``full_lru``, ``mamba_lru``: Ids in the order of the documented lists, most recent first (M8);
+      ``None`` where there are none.
     """
 
     nodes: tuple[NodeView, ...]
@@ -387,18 +299,13 @@ class FoundSlots(_Result, frozen=True):
 class BlockBooks(_Result, frozen=True):
     """The documented views of a block allocator and of the slots beside it.
 
-    Parameters
-    ----------
-    refs, hashes, stamps : tuple of int
-        ``block_ref_counts``, ``block_hashes`` and ``block_timestamps``, the dummy's included.
-    block_of_hash : tuple of (int, int)
-        ``kv_hash_to_block_id``, ascending.
-    slot_of_block, block_of_slot : tuple of int
-        ``block_to_slot`` and ``slot_to_block``; empty without slots, as all that follows.
-    free_slots : tuple of int
-        ``free_slots[:free_count]``, in order.
-    block_of_state : tuple of (int, int)
-        ``hash_to_block_id``, ascending.
+    - ``refs``, ``hashes``, ``stamps``: ``block_ref_counts``, ``block_hashes`` and ``block_timestamps``, the
+      dummy's included.
+    - ``block_of_hash``: ``kv_hash_to_block_id``, ascending.
+    - ``slot_of_block``, ``block_of_slot``: ``block_to_slot`` and ``slot_to_block``; empty without slots, as
+      all that follows.
+    - ``free_slots``: ``free_slots[:free_count]``, in order.
+    - ``block_of_state``: ``hash_to_block_id``, ascending.
     """
 
     refs: tuple[int, ...]
@@ -417,10 +324,7 @@ Result = (
     | RequestView | Ran | ContextView
 )  # fmt: skip
 
-RESULTS: tuple[type, ...] = (
-    Done, Failed, Unsupported, NoRoom, Slots, Matched, Inserted, Evicted, Locked, Hashes, Number,
-    Tokens, Table, Buffers, States, Inspected, FoundSlots, BlockBooks, RequestView, Ran, ContextView,
-)  # fmt: skip
+RESULTS: tuple[type, ...] = typing.get_args(Result)
 """Every kind of answer."""
 
 # -- what the pools saw --------------------------------------------------------------------------------------
@@ -429,22 +333,14 @@ RESULTS: tuple[type, ...] = (
 class Effect(Record, frozen=True):
     """One call that an operation made and that was carried out.
 
-    Parameters
-    ----------
-    call : str
-        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of states, or
-        ``"callback"`` for a removed node, or for blocks that were deregistered or became free.
-    slots : tuple of int
-        Slots named; the sources of a move. Of a callback: the blocks named, none for a node.
-    target : tuple of int
-        The targets of a move; the hashes that a callback names, ascending.
-    node : int or None
-        Of a callback: the node's id.
-    note : str
-        Of a callback that called the cache (`Fault`): the error that it met, or ``""`` if none; for others
-        ``""``. Where the callback could read sizes, ``sizes`` has them.
-    sizes : dict of str to int
-        What the sizes were inside the callback.
+    - ``call``: ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of
+      states, or ``"callback"`` for a removed node, or for blocks that were deregistered or became free.
+    - ``slots``: Slots named; the sources of a move. Of a callback: the blocks named, none for a node.
+    - ``target``: The targets of a move; the hashes that a callback names, ascending.
+    - ``node``: Of a callback: the node's id.
+    - ``note``: Of a callback that called the cache (`Fault`): the error that it met, or ``""`` if none; for
+      others ``""``. Where the callback could read sizes, ``sizes`` has them.
+    - ``sizes``: What the sizes were inside the callback.
     """
 
     call: str
@@ -458,15 +354,10 @@ class Effect(Record, frozen=True):
 class Outcome(Record, frozen=True):
     """Everything that could be seen of one operation.
 
-    Parameters
-    ----------
-    result : Result
-        What the caller got.
-    effects : tuple of Effect
-        What the pools and callbacks saw, in order.
-    sizes : dict of str to int
-        Every size and counter afterwards, in tokens, by its documented name (``"evictable_size"``,
-        ``"available_size"`` ...); what the adapter cannot tell is left out.
+    - ``result``: What the caller got.
+    - ``effects``: What the pools and callbacks saw, in order.
+    - ``sizes``: Every size and counter afterwards, in tokens, by its documented name (``"evictable_size"``,
+      ``"available_size"`` ...); what the adapter cannot tell is left out.
     """
 
     result: Result

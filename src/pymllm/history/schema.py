@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-_HEAD = re.compile(r"(\w+(?:, \w+)*)(?: : .*)?")
+_NOTE = re.compile(r"^- ((?:``\w+``(?:, )?)+): (.*(?:\n  .*)*)", re.MULTILINE)
+"""A point of a list, of one field or of several."""
 _NAMES: dict[type, str] = {
     inspect.IntType: "integer",
     inspect.StrType: "string",
@@ -34,8 +35,9 @@ def _schema_of(info: inspect.Type) -> dict[str, Any]:
             return {"oneOf": [_record_schema(option, option.tag) for option in info.types]}  # type: ignore[arg-type,attr-defined]
         case inspect.UnionType():
             has_float = any(isinstance(option, inspect.FloatType) for option in info.types)
-            options = [it for it in info.types if not (has_float and isinstance(it, inspect.IntType))]
-            return {"anyOf": [_schema_of(option) for option in options]}
+            kinds = [it for it in info.types if not (has_float and isinstance(it, inspect.IntType))]
+            options = [_schema_of(kind) for kind in kinds]
+            return {"anyOf": options} if len(options) > 1 else options[0]
         case inspect.VarTupleType():
             return {"type": "array", "items": _schema_of(info.item_type)}
         case inspect.TupleType():
@@ -67,14 +69,9 @@ def _record_schema(info: inspect.StructType, tag: Any) -> dict[str, Any]:
 
 @functools.cache
 def field_notes(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return what each field of a record means, in one line, as far as its docstring has a word on it."""
-    _, _, section = cleandoc(kind.__doc__ or "").partition("\nParameters\n----------\n")
-    notes: dict[str, list[str]] = {}
-    names: list[str] = []
-    for line in section.partition("\n\n")[0].splitlines():
-        head = _HEAD.fullmatch(line)
-        if head is not None:
-            names = head[1].split(", ")
-        for name in names if head is None else ():
-            notes.setdefault(name, []).append(line.strip())
-    return {name: " ".join(lines).replace("`", "") for name, lines in notes.items()}
+    """Return what the docstring of a record says of its fields, in one line each."""
+    notes: dict[str, str] = {}
+    for names, text in _NOTE.findall(cleandoc(kind.__doc__ or "")):
+        said = " ".join(text.split()).replace("`", "")
+        notes |= dict.fromkeys(re.findall(r"\w+", names), said)
+    return notes
