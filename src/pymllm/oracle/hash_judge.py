@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from pymllm.errors import ProgramError
-from pymllm.oracle.keys import KEY_FORMS
+from pymllm.oracle.keys import KEY_FORMS, demand_namespace
 from pymllm.oracle.operations import HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.oracle.outcomes import Hashes, Number, Outcome, Tokens
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
@@ -124,6 +124,7 @@ def _widths(key: Key) -> set[int]:
 def _demand_form(key: Key) -> None:
     if key.form not in KEY_FORMS:
         raise ProgramError(f"the key is in form {key.form!r}; it must be one of {', '.join(KEY_FORMS)}")
+    demand_namespace(key)
 
 
 def _demand_width(key: Key) -> None:

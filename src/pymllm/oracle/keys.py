@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymllm.errors import ProgramError
 from pymllm.oracle.slot_init import built_through_slots
 
-__all__ = ["KEY_FORMS", "Key", "Token"]
+__all__ = ["KEY_FORMS", "Key", "Token", "demand_namespace"]
 
 Token = int | tuple[int, ...]
 """One element of a key: a token id, or a tuple of them (bigrams)."""
@@ -34,3 +35,16 @@ class Key:
     tokens: tuple[Token, ...]
     extra_key: str | int | None = None
     form: str = "list"
+
+
+def demand_namespace(key: Key) -> None:
+    """Raise `ProgramError` for a namespace with half of a surrogate pair: no hash can read it (K1)."""
+    space = key.extra_key
+    if isinstance(space, str) and not space.isascii():
+        try:
+            space.encode()
+        except UnicodeEncodeError as error:
+            raise ProgramError(
+                f"the namespace {space!r} has half of a surrogate pair at {error.start}: "
+                "UTF-8 cannot spell it; give text that it can"
+            ) from None

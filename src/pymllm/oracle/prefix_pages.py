@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pymllm.errors import ProgramError
+from pymllm.oracle.keys import demand_namespace
 from pymllm.oracle.operations import Key, Token
 
 __all__ = [
@@ -68,8 +69,10 @@ def path_of_key(key: Key) -> Path:
     Raises
     ------
     ProgramError
-        Its tokens are of different kinds, or tuples of one number, which are no tokens (K1).
+        Its tokens are of different kinds, or tuples of one number, which are no tokens, or its namespace is
+        no text (K1).
     """
+    demand_namespace(key)
     widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
     if len(widths) > 1:
         raise ProgramError(f"the tokens of a key have widths {sorted(widths)}; they must have one")
