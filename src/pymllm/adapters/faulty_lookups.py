@@ -101,7 +101,7 @@ class _CutsPagesTwice(RadixTree[TreeNode]):
 
 
 class SharedPages(FaultyRadix):
-    """Splits a list of pages and leaves the lower half its first ones, which are the upper half's."""
+    """Splits a list of pages and leaves the lower half its first ones, the upper half's."""
 
     BREAKS = "R3"
     CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
