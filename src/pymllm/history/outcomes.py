@@ -138,7 +138,7 @@ class Failed(_Result, frozen=True):
     """An error, by the name of its class; ``message`` is for people and never compared."""
 
     error: str
-    message: str = ""
+    message: str = field(default="", compare=False)
 
 
 class Unsupported(_Result, frozen=True):
