@@ -138,7 +138,13 @@ class Failed(_Result, frozen=True):
     """An error, by the name of its class; ``message`` is for people and never compared."""
 
     error: str
-    message: str = field(default="", compare=False)
+    message: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return self.error == other.error if isinstance(other, Failed) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.error)
 
 
 class Unsupported(_Result, frozen=True):

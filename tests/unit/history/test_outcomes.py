@@ -15,7 +15,9 @@ from pymllm.history.outcomes import (
     BlockState,
     ContextBlock,
     ContextView,
+    Done,
     Effect,
+    Failed,
     Outcome,
     Ran,
     RequestRun,
@@ -78,3 +80,12 @@ def test_what_is_no_outcome_is_refused(plain: object) -> None:
     """X1: with a message that begins with the place."""
     with pytest.raises(ValueError, match=r"^outcome"):
         decode(Outcome, plain, "outcome")
+
+
+def test_the_message_of_an_error_is_for_people() -> None:
+    """Two errors of one class are equal, whatever they say; it is kept all the same."""
+    assert Failed("ValueError", "no") == Failed("ValueError", "never") != Failed("TypeError", "no")
+    assert len({Failed("ValueError", "no"), Failed("ValueError")}) == 1
+    assert Outcome(Failed("ValueError", "no")) == Outcome(Failed("ValueError"))
+    assert Failed("ValueError") != Done()
+    assert decode(Result, encode(Failed("ValueError", "no"))).message == "no"
