@@ -142,8 +142,9 @@ def compare_answers(answers: Iterable[Answer], tally: Tally, *, replay: bool) ->
         where = f"{answer['adapter']} {answer.get('fault', '')}"
         history = read_history(answer["lines"], where)
         tally.counts["operations"] += len(history)
-        written = [json.loads(line) for line in dump_history(history)]
-        tally.compare("files", where, [json.loads(line) for line in answer["lines"]], written)
+        lines = [*dump_history(history)]
+        written = [json.loads(line) for line in lines]
+        tally.compare("files", where, answer["lines"], lines)
         begun = time.process_time()
         verdict = judge(history)
         now += time.process_time() - begun
