@@ -1,4 +1,4 @@
-"""A whole campaign."""
+"""A whole campaign, and campaigns put together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ import pytest
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import campaign, ledger
-from pymllm.conformance.soak.campaign import PROGRAMS, SoakPlan, SoakReport, load_campaign, soak
+from pymllm.conformance.soak.campaign import (
+    PROGRAMS,
+    SoakPlan,
+    SoakReport,
+    load_campaign,
+    merge_campaigns,
+    soak,
+)
 from pymllm.conformance.soak.drift import DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Ledger, read_ledger
+from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
 from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares, build_version
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost
@@ -359,3 +366,46 @@ def test_a_machine_that_cannot_play_here_leaves_a_campaign_unknown(
     assert report.totals.operations >= 200
     report = soak(replace(plan, machine="PrefixMachine"), tmp_path / "one")
     assert (report.refused, report.verdict()) == ((), Verdict.HOLDS)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Two campaigns of different seeds, and the first one again."""
+    plan = SoakPlan((find_adapter("rows"),), seed=3, operations=900, longest=300)
+    made = tuple(tmp_path_factory.mktemp("campaign") for _ in range(3))
+    for folder, seed in zip(made, (3, 4, 3), strict=True):
+        soak(replace(plan, seed=seed), folder)
+    return made[0], made[1], made[2]
+
+
+def test_duplicates_collapse_and_everything_else_adds_up(folders: tuple[Path, Path, Path]) -> None:
+    """The same campaign on two machines is one."""
+    one, other, again = (merge_campaigns([folder]).totals for folder in folders)
+    merged = merge_campaigns(folders)
+    assert merged.totals.runs == one.runs + other.runs
+    assert merged.totals.operations == one.operations + other.operations
+    assert again.operations == one.operations
+    assert len(merged.headers) == 2
+    assert (merged.conflicts, merged.verdict()) == ((), Verdict.HOLDS)
+    assert merged.totals.adapters["rows"].places == one.adapters["rows"].places
+
+
+def test_a_merged_ledger_is_a_ledger(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """With each run once; an existing one is left alone."""
+    merge_campaigns(folders, tmp_path)
+    assert merge_ledgers([tmp_path / FILE]) == merge_ledgers([folder / FILE for folder in folders])
+    assert merge_campaigns([tmp_path / FILE]).totals.runs == merge_campaigns(folders).totals.runs
+    with pytest.raises(FileExistsError):
+        merge_campaigns(folders, tmp_path)
+
+
+def test_a_run_that_did_something_else_elsewhere_breaks_x3(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Both are named."""
+    with Ledger(tmp_path / FILE) as ledger:
+        for record in read_ledger(folders[0] / FILE):
+            ledger.add(replace(record, digest="else") if isinstance(record, RunRecord) else record)
+    report = merge_campaigns([folders[0], tmp_path])
+    assert len(report.conflicts) == report.totals.runs
+    assert report.verdict() is Verdict.VIOLATED
