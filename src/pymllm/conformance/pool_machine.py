@@ -45,6 +45,7 @@ def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
 class PoolMachine(ActingMachine):
     """Misuse, and twins at the end: refused calls leave no trace, and what was cleared is as good as new."""
 
+    # Calls that no caller may make; an adapter passes over those that it cannot make.
     MALFORMED: ClassVar[Sequence[Malformed]] = ()
 
     @property

@@ -110,7 +110,7 @@ class Handle(NamedTuple):
 class PrefixCaller(ActingMachine):
     """What a caller of a prefix cache keeps and can do."""
 
-    INSPECT_EVERY: ClassVar[int] = 1
+    INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
     def begin(self) -> None:
         """Read the configuration once."""
@@ -124,8 +124,8 @@ class PrefixCaller(ActingMachine):
         self.page_size, self.window = self.model.page_size, self.model.window
         self.pool = str(config.get("pool", "none"))
         self.pool_slots = int(config.get("slots") or 0)
-        self.handles: list[Handle] = []
-        self.released: list[int] = []
+        self.handles: list[Handle] = []  # the last that matches and inserts returned, stale ones included
+        self.released: list[int] = []  # the last holds that were released, by the step of their `Lock`
         self._next_number = FIRST_NUMBER
         self._acts_until_look = self.INSPECT_EVERY
 

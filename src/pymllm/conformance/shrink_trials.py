@@ -45,6 +45,9 @@ class ShrinkBudget:
     ) -> None:
         self.plays = 0
         self.hangs = 0
+        # Candidates that could not be run, by the class of the error that stopped them: an engine in a pool
+        # that is too small, a call that no adapter can carry out. Mistakes are this package's own, by what
+        # and where: a law may be broken by a smaller program that nobody could look at.
         self.misfits: Counter[str] = Counter()
         self.mistakes: Counter[str] = Counter()
         self._plays_max = plays

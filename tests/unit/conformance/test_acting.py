@@ -8,7 +8,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.conformance.acting import (
@@ -16,7 +16,6 @@ from pymllm.conformance.acting import (
     ActPlayer,
     FoundViolation,
     PlayedAct,
-    Scenario,
     act,
     acts_of,
     drive,
@@ -146,14 +145,6 @@ def test_hypothesis_plays_the_same_acts_and_shrinks() -> None:
     assert (found.violation.law, len(found.history)) == ("E3", 3)
 
 
-def test_hypothesis_finds_nothing_where_nothing_is(machine: type[ActingMachine]) -> None:
-    """The base is a machine like any other."""
-    quick = settings(max_examples=10, stateful_step_count=10, database=None, phases=[Phase.generate])
-    run_state_machine_as_test(machine, settings=quick)
-    assert machine.runs >= 10
-    assert machine.found is None
-
-
 class BrokenRun(Breaking):
     """Is in no state to end properly once a law is broken."""
 
@@ -241,14 +232,6 @@ def test_an_act_that_another_act_makes_is_not_noted(tiny: str) -> None:
     getattr(machine, name)(**arguments)
     assert machine.acts_played == [PlayedAct(name, tuple(arguments.items()))]
     machine.teardown()
-
-
-def test_scenarios_are_plain_values() -> None:
-    """Equal acts are equal scenarios."""
-    acts = (PlayedAct("flush"),)
-    assert Scenario(RowMachine, True, acts) == Scenario(RowMachine, True, acts)
-    with pytest.raises(AttributeError):
-        acts[0].name = "other"  # type: ignore[misc]
 
 
 def test_a_file_has_the_acts(tiny: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pymllm.adapters.base import Adapter
 from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.own_radix import WindowedRadix
-from pymllm.conformance.acting import ActingMachine, acts_of, drive, make_machine
+from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config
@@ -219,30 +219,6 @@ def test_driven_hybrid_is_a_history_with_its_states() -> None:
     assert {f"M{number}" for number in (1, 2, 4, 5, 6, 7)} <= set(exercised)
 
 
-def test_walks_from_inside_can_be_left_out() -> None:
-    """Evidence from inside is counted only where it was gathered."""
-    machine = drive(make_machine(LifecycleMachine, "radix-window", CONFIG, audit=False), 0, 30)
-    assert not machine.examiner.audited
-
-
-def test_each_act_takes_small_numbers() -> None:
-    """Draw small: what Hypothesis shrinks must stay readable."""
-    assert set(acts_of(LifecycleMachine)) == {
-        "abort",
-        "ask",
-        "ask_for_everything",
-        "choose_victims",
-        "crowd",
-        "evict",
-        "flush",
-        "limit_chunks",
-        "settle",
-        "start_again",
-        "step",
-    }
-    assert max(high for act in acts_of(LifecycleMachine).values() for _, high in act.act_ranges.values()) < 12
-
-
 def test_adapter_without_a_pool_cannot_be_driven() -> None:
     """An engine needs slots; the smoke test and the registry keep such adapters away from it."""
     with pytest.raises(AdapterError, match="needs a prefix cache that claims it can be driven"):
@@ -363,13 +339,6 @@ def test_engine_that_broke_down_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
             machine.step(1)
     machine.end()
     assert operations_of(machine) == []
-
-
-def test_registry_adapter_is_driven_by_its_name() -> None:
-    """The machine of a configuration is like any other machine."""
-    config: Config = {**CONFIG, "window": None, "pool": "token", "retains": False}
-    machine = drive(make_machine(LifecycleMachine, "chunk", config), 3, 40)
-    assert machine.examiner.judge.evidence.exercised["E1"] > 0
 
 
 def test_a_request_to_come_can_be_doomed() -> None:

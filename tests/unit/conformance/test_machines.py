@@ -13,7 +13,6 @@ from pymllm.conformance.machines import (
     DEEP,
     DEV,
     MACHINES,
-    PROFILES,
     MachineEntry,
     load_machine,
     machines_for,
@@ -74,11 +73,6 @@ def test_without_torch_no_engine_is_driven_and_what_only_it_tests_says_why(
     assert why_untested("prefix", {"pool"}, laws[1:]) == ()
     assert [it.name for it in missing_machines("prefix", claims)] == ["LifecycleMachine"]
     assert missing_machines("prefix", {"pool"}) == ()
-
-
-def test_each_profile_is_found_by_its_name() -> None:
-    """The command line and pytest take the same three words."""
-    assert PROFILES == {"dev": DEV, "ci": CI, "deep": DEEP}
 
 
 def test_each_profile_looks_further_than_the_one_before() -> None:

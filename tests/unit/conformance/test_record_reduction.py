@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -41,74 +41,150 @@ from pymllm.history.operations import (
 )
 from tests.unit.tiny_player import reduction_in, reduction_of
 
+TANGLED = Insert(Key((1, 2)), (Span(1, 0, 1), Span(2, 0, 1)))
+BLOCKS = tuple(Span(1, place, place + 1) for place in range(9))
+ROWS = WriteKV(0, (4, 5), ((1,), (2,)), ((3,), (4,)))
+PAGED: Config = {"page_size": 4, "slots": 48, "swa_slots": 36, "window": 6}
+
 
 def tokens(operations: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [it.key.tokens for it in operations if hasattr(it, "key")]
 
 
-def test_what_keys_share_is_cut_from_all() -> None:
-    """They still begin alike, and part where they parted."""
-    operations: list[Operation] = [Match(Key((1, 2, 3, 4, 5, 6, 7))), Match(Key((1, 2, 3, 4, 5, 6, 8)))]
-
-    def part_at_the_end(them: Sequence[Operation]) -> bool:
-        one, other = tokens(them)
-        return len(one) > 1 and one[:-1] == other[:-1] and one != other
-
-    reduction = reduction_of(operations, part_at_the_end)
-    shorten_keys(reduction)
-    assert [len(it) for it in tokens(reduction.operations)] == [2, 2]
-    assert part_at_the_end(reduction.operations)
+def keys(*all_tokens: tuple[Any, ...]) -> list[Operation]:
+    return [Match(Key(each)) for each in all_tokens]
 
 
-def test_slots_go_with_their_tokens() -> None:
-    """And what is counted in them."""
-    insert = Insert(
-        Key((1, 2, 3, 4)), (Span(1, 0, 1), Span(2, 0, 3)), prev_prefix_len=3, swa_evicted_seqlen=2
-    )
-    reduction = reduction_of(
-        [Alloc(1), Alloc(3), insert], lambda them: len(tokens(them)) == 1 and 4 in tokens(them)[0]
-    )
-    shorten_keys(reduction)
-    assert reduction.operations[2] == Insert(Key((4,)), (Span(2, 2, 3),))
+def part_at_the_end(them: Sequence[Operation]) -> bool:
+    one, other = tokens(them)
+    return len(one) > 1 and one[:-1] == other[:-1] and one != other
+
+
+def are_all(count: int) -> Callable[[Sequence[Any]], object]:
+    """Break the law as long as no operation goes."""
+    return lambda them: len(them) == count
+
+
+@pytest.mark.parametrize(
+    ("make_smaller", "operations", "breaks", "left"),
+    [
+        pytest.param(
+            *(shorten_keys, keys((1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6, 8)), part_at_the_end),
+            keys((6, 7), (6, 8)),
+            id="what keys share is cut from all",
+        ),
+        pytest.param(
+            shorten_keys,
+            [
+                *(Alloc(1), Alloc(3)),
+                Insert(Key((1, 2, 3, 4)), (Span(1, 0, 1), Span(2, 0, 3)), 3, 2),
+            ],
+            lambda them: len(tokens(them)) == 1 and 4 in tokens(them)[0],
+            [Alloc(1), Alloc(3), Insert(Key((4,)), (Span(2, 2, 3),))],
+            id="slots go with their tokens, and what is counted in them",
+        ),
+        pytest.param(
+            *(shorten_keys, keys((1, 2, 3, 4), (1, 2, 3, 4)), lambda them: tokens(them)[0] == (1, 2, 3, 4)),
+            keys((1, 2, 3, 4), ()),
+            id="one key alone is shortened where all cannot be",
+        ),
+        pytest.param(
+            *(merge_tokens, keys((70, 71), (80, 71), ((90, 70), (71, 71)))),
+            lambda them: len(set(tokens(them))) >= 2,
+            keys((1, 1), (1, 1), ((1, 1), (1, 1))),
+            id="families become one",
+        ),
+        pytest.param(
+            *(merge_tokens, keys((70,), (80,)), lambda them: len(set(tokens(them))) == 2, keys((1,), (2,))),
+            id="what must differ stays different",
+        ),
+        pytest.param(
+            *(shrink_allocations, [AllocBlocks(9), ReleaseBlocks((Span(1, 7, 8), Span(1, 2, 3)))]),
+            *(are_all(2), [AllocBlocks(2), ReleaseBlocks((Span(1, 1, 2), Span(1, 0, 1)))]),
+            id="blocks are allocated one by one",
+        ),
+        pytest.param(
+            untangle_inserts,
+            [
+                *(Alloc(2), Match(Key((1, 2))), Alloc(1)),
+                *(
+                    Insert(Key((1, 2, 3)), (Span(2, 0, 2), Span(3, 0, 1))),
+                    Insert(Key((1, 2)), (Span(1, 0, 2),)),
+                ),
+            ],
+            are_all(5),
+            [
+                *(Alloc(2), Match(Key((1, 2))), Alloc(3)),
+                *(Insert(Key((1, 2, 3)), (Span(3, 0, 3),)), Insert(Key((1, 2)), (Span(1, 0, 2),))),
+            ],
+            id="inserts take their slots from one allocation",
+        ),
+        pytest.param(
+            *(untangle_inserts, [Alloc(1), Alloc(1), TANGLED, TANGLED]),
+            lambda them: len(them) == 4 and them[2] == TANGLED,
+            [Alloc(1), Alloc(2), TANGLED, Insert(Key((1, 2)), (Span(2, 0, 2),))],
+            id="one insert is untangled where all cannot be",
+        ),
+        pytest.param(
+            *(make_usual, [Match(Key((1,), "a", "array")), Match(Key((2,), "b", "array"))]),
+            lambda them: {it.key.extra_key for it in them} in ({"a", "b"}, {None, "b"}),
+            [Match(Key((1,))), Match(Key((2,), "b"))],
+            id="forms and namespaces become the usual ones, all at once or where that does",
+        ),
+        pytest.param(
+            *(make_usual, [Match(Key((1,))), Lock(1), Unlock(2, at=1, token=0)]),
+            lambda them: len(them) == 3 and them[2].token == 0,
+            [Match(Key((1,))), Lock(1), Unlock(2, token=0)],
+            id="another token or node is not passed without need",
+        ),
+        pytest.param(
+            *(lower_numbers, [Evict(100, 7), Fault("free", 9)], lambda them: them[0].tokens >= 37),
+            [Evict(37), Fault("free", 0)],
+            id="numbers go down as far as they can",
+        ),
+        pytest.param(
+            *(lower_numbers, [Evict(-100)], lambda them: them[0].tokens < 0, [Evict(-1)]),
+            id="negative numbers go up",
+        ),
+        pytest.param(
+            *(lower_numbers, [AllocBlocks(9), RegisterBlocks(BLOCKS, tuple(range(101, 110)))]),
+            lambda them: len(them) == 2 and Span(1, 4, 5) in them[1].blocks and len(them[1].hashes) > 0,
+            [AllocBlocks(0), RegisterBlocks((Span(1, 4, 5),), (1,))],
+            id="rows lose items together",
+        ),
+        pytest.param(
+            *(lower_numbers, [AddRequest((9, 8, 9, 7))], lambda them: len(set(them[0].tokens)) >= 2),
+            [AddRequest((2, 1))],
+            id="prompts get short and plain",
+        ),
+        pytest.param(
+            *(lower_numbers, [*keys((1,), (2,)), Lock(2), Free((Span(0, 1, 2),))], are_all(4)),
+            [*keys((1,), (2,)), Lock(2), Free((Span(0, 1, 2),))],
+            id="references are no numbers",
+        ),
+    ],
+)
+def test_a_pass_leaves_what_the_law_needs(
+    make_smaller: Callable[[Any], None],
+    operations: list[Operation],
+    breaks: Callable[[tuple[Any, ...]], object],
+    left: list[Operation],
+) -> None:
+    """Each way to make records smaller, on a program that breaks the law by a predicate."""
+    reduction = reduction_of(operations, breaks)
+    make_smaller(reduction)
+    assert list(reduction.operations) == left
 
 
 def test_pages_stay_whole_where_that_matters() -> None:
     """First pages are cut, then what is left over."""
     reduction = reduction_of(
-        [Match(Key((1, 1, 1, 1, 2, 2, 2, 2, 3)))],
+        keys((1, 1, 1, 1, 2, 2, 2, 2, 3)),
         lambda them: len(tokens(them)[0]) // 4 and len(tokens(them)[0]) % 4 in (0, 1),
         {"page_size": 4},
     )
     shorten_keys(reduction)
     assert len(tokens(reduction.operations)[0]) == 4
-
-
-def test_one_key_alone_is_shortened_where_all_cannot_be() -> None:
-    """Down to what it needs."""
-    operations: list[Operation] = [Match(Key((1, 2, 3, 4))), Match(Key((1, 2, 3, 4))), Evict(1)]
-    reduction = reduction_of(operations, lambda them: tokens(them)[0] == (1, 2, 3, 4))
-    shorten_keys(reduction)
-    assert tokens(reduction.operations) == [(1, 2, 3, 4), ()]
-
-
-def test_families_become_one() -> None:
-    """And tokens count from 1."""
-    operations: list[Operation] = [
-        Match(Key((70, 71))),
-        Match(Key((80, 71))),
-        Match(Key(((90, 70), (71, 71)))),
-    ]
-    reduction = reduction_of(operations, lambda them: len(set(tokens(them))) >= 2)
-    merge_tokens(reduction)
-    assert tokens(reduction.operations) == [(1, 1), (1, 1), ((1, 1), (1, 1))]
-
-
-def test_what_must_differ_stays_different() -> None:
-    """Two families of two."""
-    operations: list[Operation] = [Match(Key((70,))), Match(Key((80,)))]
-    reduction = reduction_of(operations, lambda them: len(set(tokens(them))) == 2)
-    merge_tokens(reduction)
-    assert tokens(reduction.operations) == [(1,), (2,)]
 
 
 @pytest.mark.parametrize(
@@ -122,65 +198,21 @@ def test_what_must_differ_stays_different() -> None:
     ],
 )
 def test_places_are_cut_over_all_spans(start: int, stop: int, left: tuple[Span, ...]) -> None:
-    """As from a row of the numbers themselves."""
+    """As from a row of the numbers themselves; what meets again is one span."""
     assert cut_spans((Span(1, 0, 4), Span(2, 1, 3)), start, stop) == left
-
-
-def test_what_meets_again_is_one_span() -> None:
-    """Two neighbours of one step."""
     assert cut_spans((Span(1, 0, 2), Span(3, 0, 1), Span(1, 2, 4)), 2, 3) == (Span(1, 0, 4),)
 
 
 def test_an_allocation_gives_what_is_named_and_no_more() -> None:
     """Whole pages; spans follow."""
     operations = [Alloc(12), Insert(Key((1,) * 4), (Span(1, 4, 8),)), Free((Span(1, 10, 12),))]
-    reduction = reduction_of(operations, lambda them: len(them) == 3, {"page_size": 4})
+    reduction = reduction_of(operations, are_all(3), {"page_size": 4})
     shrink_allocations(reduction)
-    assert reduction.operations == (
-        Alloc(8),
-        Insert(Key((1,) * 4), (Span(1, 0, 4),)),
-        Free((Span(1, 6, 8),)),
-    )
+    freed = Free((Span(1, 6, 8),))
+    assert reduction.operations == (Alloc(8), Insert(Key((1,) * 4), (Span(1, 0, 4),)), freed)
 
 
-def test_blocks_are_allocated_likewise() -> None:
-    """One by one, whatever a page is."""
-    reduction = reduction_of(
-        [AllocBlocks(9), ReleaseBlocks((Span(1, 7, 8), Span(1, 2, 3)))], lambda them: len(them) == 2
-    )
-    shrink_allocations(reduction)
-    assert reduction.operations == (AllocBlocks(2), ReleaseBlocks((Span(1, 1, 2), Span(1, 0, 1))))
-
-
-def test_inserts_take_their_slots_from_one_allocation() -> None:
-    """What a match gave is no longer needed."""
-    operations = [
-        Alloc(2),
-        Match(Key((1, 2))),
-        Alloc(1),
-        Insert(Key((1, 2, 3)), (Span(2, 0, 2), Span(3, 0, 1))),
-        Insert(Key((1, 2)), (Span(1, 0, 2),)),
-    ]
-    reduction = reduction_of(operations, lambda them: len(them) == 5)
-    untangle_inserts(reduction)
-    assert reduction.operations[2:] == (
-        Alloc(3),
-        Insert(Key((1, 2, 3)), (Span(3, 0, 3),)),
-        Insert(Key((1, 2)), (Span(1, 0, 2),)),
-    )
-
-
-def test_one_insert_is_untangled_where_all_cannot_be() -> None:
-    """The others keep what they have."""
-    tangled = Insert(Key((1, 2)), (Span(1, 0, 1), Span(2, 0, 1)))
-    operations = [Alloc(1), Alloc(1), tangled, tangled]
-    reduction = reduction_of(operations, lambda them: len(them) == 4 and them[2] == tangled)
-    untangle_inserts(reduction)
-    assert reduction.operations[2] == tangled
-    assert reduction.operations[3] == Insert(Key((1, 2)), (Span(2, 0, 2),))
-
-
-def test_each_number_goes_down_as_far_as_it_can() -> None:
+def test_each_number_of_a_pool_goes_down_as_far_as_it_can() -> None:
     """What is no number stays."""
     config = {"slots": 48, "window": None, "pool": "token", "caching": True, "track_slots": 3}
     reduction = reduction_in([Alloc(1)], lambda it: int(it.config["slots"] or 0) >= 5, config)
@@ -196,8 +228,7 @@ def test_a_pool_goes_down_page_by_page() -> None:
         tried.append(program.config)
         return program.config["page_size"] == 4 and int(program.config["slots"] or 0) >= 9
 
-    config: Config = {"page_size": 4, "slots": 48, "swa_slots": 36, "window": 6}
-    reduction = reduction_in([Alloc(1)], is_enough, config)
+    reduction = reduction_in([Alloc(1)], is_enough, PAGED)
     shrink_pools(reduction)
     assert reduction.program.config == {"page_size": 4, "slots": 12, "swa_slots": 4, "window": 1}
     assert len(tried) > 5
@@ -205,99 +236,24 @@ def test_a_pool_goes_down_page_by_page() -> None:
 
 
 def test_a_page_becomes_a_token() -> None:
-    """Keys, slots and what is counted in tokens with it; a track slot is one anyhow."""
+    """Keys, slots and what is counted in tokens with it; a track slot is one anyhow, and so is a number."""
+    state = Span(2, 0, 1)
     operations = [
-        Alloc(8),
-        AllocTrack(),
-        Insert(Key((1, 1, 1, 1, 2, 2, 2, 2)), (Span(1, 0, 8),), 4, 4, state=Span(2, 0, 1)),
-        Evict(5, 8),
-        Free((Span(1, 4, 8),)),
+        *(Alloc(8), AllocTrack(), Insert(Key((1, 1, 1, 1, 2, 2, 2, 2)), (Span(1, 0, 8),), 4, 4, state=state)),
+        *(Evict(5, 8), Free((Span(1, 4, 8),)), ROWS),
     ]
-    config = {"page_size": 4, "slots": 48, "swa_slots": 36, "window": 6}
-    reduction = reduction_of(operations, lambda them: len(them) == 5, config)
+    reduction = reduction_of(operations, are_all(6), PAGED)
     shrink_pages(reduction)
     assert reduction.program.config == {"page_size": 1, "slots": 12, "swa_slots": 9, "window": 2}
     assert reduction.operations == (
-        Alloc(2),
-        AllocTrack(),
-        Insert(Key((1, 2)), (Span(1, 0, 2),), 1, 1, state=Span(2, 0, 1)),
-        Evict(2, 2),
-        Free((Span(1, 1, 2),)),
+        *(Alloc(2), AllocTrack(), Insert(Key((1, 2)), (Span(1, 0, 2),), 1, 1, state=state)),
+        *(Evict(2, 2), Free((Span(1, 1, 2),)), ROWS),
     )
 
 
-def test_numbers_in_a_row_stay() -> None:
-    """They are no spans of slots: rows of a buffer, hashes."""
-    operations = [WriteKV(0, (4, 5), ((1,), (2,)), ((3,), (4,)))]
-    reduction = reduction_of(operations, lambda them: len(them) == 1, {"page_size": 4, "size": 8})
-    shrink_pages(reduction)
-    assert reduction.operations == tuple(operations)
-    assert reduction.program.config["page_size"] == 1
-
-
-def test_pages_of_one_stay() -> None:
+@pytest.mark.parametrize("config", [{"page_size": 1}, {}])
+def test_pages_of_one_stay(config: Config) -> None:
     """And so does what has no pages."""
-    for config in ({"page_size": 1}, {}):
-        reduction = reduction_of([Alloc(4)], lambda them: True, config)
-        shrink_pages(reduction)
-        assert reduction.operations == (Alloc(4),)
-
-
-def test_forms_and_namespaces_become_the_usual_ones() -> None:
-    """In all operations at once where that does, else where it does."""
-    keys = [Match(Key((1,), "a", "array")), Match(Key((2,), "b", "array"))]
-    reduction = reduction_of(
-        keys, lambda them: {it.key.extra_key for it in them} in ({"a", "b"}, {None, "b"})
-    )
-    make_usual(reduction)
-    assert reduction.operations == (Match(Key((1,))), Match(Key((2,), "b")))
-
-
-def test_another_token_or_node_is_not_passed_without_need() -> None:
-    """A field that names a step and need not be there."""
-    operations = [Match(Key((1,))), Lock(1), Unlock(2, at=1, token=0)]
-    reduction = reduction_of(operations, lambda them: len(them) == 3 and them[2].token == 0)
-    make_usual(reduction)
-    assert reduction.operations[2] == Unlock(2, token=0)
-
-
-def test_numbers_go_down_as_far_as_they_can() -> None:
-    """To nothing, or to the last that does."""
-    reduction = reduction_of([Evict(100, 7), Fault("free", 9)], lambda them: them[0].tokens >= 37)
-    lower_numbers(reduction)
-    assert reduction.operations == (Evict(37), Fault("free", 0))
-
-
-def test_negative_numbers_go_up() -> None:
-    """The sign may be what matters."""
-    reduction = reduction_of([Evict(-100)], lambda them: them[0].tokens < 0)
-    lower_numbers(reduction)
-    assert reduction.operations == (Evict(-1),)
-
-
-def test_rows_lose_items_together() -> None:
-    """Blocks and their hashes stay pairs."""
-    blocks = tuple(Span(1, place, place + 1) for place in range(9))
-    operations = [AllocBlocks(9), RegisterBlocks(blocks, tuple(range(101, 110)))]
-    reduction = reduction_of(
-        operations,
-        lambda them: len(them) == 2 and Span(1, 4, 5) in them[1].blocks and len(them[1].hashes) > 0,
-    )
-    lower_numbers(reduction)
-    assert reduction.operations[1] == RegisterBlocks((Span(1, 4, 5),), (1,))
-
-
-def test_prompts_get_short_and_plain() -> None:
-    """Few tokens, of few kinds."""
-    reduction = reduction_of([AddRequest((9, 8, 9, 7))], lambda them: len(set(them[0].tokens)) >= 2)
-    lower_numbers(reduction)
-    assert len(reduction.operations[0].tokens) == 2
-    assert sorted(reduction.operations[0].tokens) == [1, 2]
-
-
-def test_references_are_no_numbers() -> None:
-    """A hold of another step is another hold."""
-    operations = [Match(Key((1,))), Match(Key((2,))), Lock(2), Free((Span(0, 1, 2),))]
-    reduction = reduction_of(operations, lambda them: len(them) == 4)
-    lower_numbers(reduction)
-    assert reduction.operations[2] == Lock(2)
+    reduction = reduction_of([Alloc(4)], lambda them: True, config)
+    shrink_pages(reduction)
+    assert reduction.operations == (Alloc(4),)

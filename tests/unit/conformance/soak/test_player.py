@@ -9,14 +9,11 @@ from dataclasses import replace
 import pytest
 
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
-from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.rerun import rerun_history
-from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.soak import player
-from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, RunTask, make_short, play_run
+from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, RunTask, play_run
 from pymllm.conformance.soak.records import Place, RunRecord
-from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
 from pymllm.history.operations import AllocRows, ReadRows
 
@@ -62,18 +59,6 @@ def test_operations_of_the_end_are_not_counted_twice() -> None:
     parts = (shares.adapter, shares.judge, shares.walks, shares.again, shares.driver)
     assert sum(parts) == pytest.approx(cpu, abs=1e-4)
     assert shares.adapter > 0
-
-
-def test_a_long_program_becomes_a_short_one_that_can_be_run_again() -> None:
-    """P2, with the ways in which it shows."""
-    config = dict(load_adapter(find_adapter("faulty-dirty-rows")).CONFIGURATIONS[0])
-    machine = make_machine(RowMachine, "faulty-dirty-rows", config)
-    with pytest.raises(InvariantViolation):
-        drive(machine, 1, 500)
-    assert machine.found is not None
-    finding = make_short(machine.found)
-    assert (finding.law, finding.is_rerun, finding.is_judged) == ("P2", True, True)
-    assert len(finding.history) <= 6
 
 
 def task(adapter: str = "rows", kind: str = "rows", machine: str = "RowMachine", **more: object) -> RunTask:
