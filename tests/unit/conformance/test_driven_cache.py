@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.driven_cache import (
     Carrier,
@@ -45,22 +45,39 @@ from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.workloads.engine_pools import EnginePools
 
+ROWS = 2
 PLAIN: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
 
 
 class Driven:
-    """An examined adapter with a carrier and a cache over it."""
+    """An examined adapter with a carrier and a cache over it, and an engine's states where asked for."""
 
-    def __init__(self, adapter: str = "radix-window", **changes: int | str | None) -> None:
+    def __init__(
+        self, adapter: str = "radix-window", *, states: bool = False, **changes: int | str | bool | None
+    ) -> None:
         self.examiner = Examiner(make_adapter(adapter, {**PLAIN, **changes}))
         judge = self.examiner.judge
         assert isinstance(judge, PrefixJudge)
-        self.carrier = Carrier(self.examiner.do, judge)
-        self.cache = DrivenCache(self.carrier)
+        self.carrier, self.tracks = Carrier(self.examiner.do, judge), judge.books.tracks
+        self.states: Any = DrivenStates(self.carrier, ROWS, self.tracks) if states and self.tracks else None
+        self.cache = DrivenCache(self.carrier, self.states)
 
     def alloc(self, tokens: int) -> torch.Tensor:
         """Take slots."""
         return torch.tensor(self.carrier.do(Alloc(tokens), Slots).slots)
+
+    def save(self, token: int, working: int = 1) -> int:
+        """Cache a token and the state of a working row, and return the row that the state is in."""
+        row: int = self.states.alloc_track_slot()
+        self.states.copy_states(working, row)
+        self.cache.insert(RadixKey([token]), self.alloc(1), mamba_value=torch.tensor([row]))
+        return row
+
+    def pools(self) -> EnginePools:
+        """Make the pools of an engine for two requests."""
+        header = self.examiner.history.header
+        config = driven_config(header, max_running=2)
+        return make_driven_pools(self.carrier, make_driven_cache(self.carrier, config), config, header)
 
     def operations(self) -> list[Operation]:
         """List all that was done."""
@@ -168,47 +185,13 @@ def test_answer_of_another_kind_is_the_adapters_mistake(result: Unsupported | No
         carrier.do(Alloc(1), Slots)
 
 
-CONFIG: Config = {
-    **{"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18},
-    "track_slots": 3,
-}
-ROWS = 2
-
-
-class DrivenHybrid:
-    """An examined hybrid cache with an engine's states over it: two working rows, three track slots."""
-
-    def __init__(self) -> None:
-        self.examiner = Examiner(make_adapter("mamba", CONFIG))
-        judge = self.examiner.judge
-        assert isinstance(judge, PrefixJudge)
-        assert judge.books.tracks is not None
-        self.tracks = judge.books.tracks
-        self.carrier = Carrier(self.examiner.do, judge)
-        self.states = DrivenStates(self.carrier, ROWS, self.tracks)
-        self.cache = DrivenCache(self.carrier, self.states)
-
-    def save(self, token: int, working: int = 1) -> int:
-        """Cache a token and the state of a working row, and return the row that the state is in."""
-        row = self.states.alloc_track_slot()
-        assert row is not None
-        self.states.copy_states(working, row)
-        slots = torch.tensor(self.carrier.do(Alloc(1), Slots).slots)
-        self.cache.insert(RadixKey([token]), slots, mamba_value=torch.tensor([row]))
-        return row
-
-    def operations(self) -> list[Operation]:
-        """List all that was done."""
-        return [step.operation for step in self.examiner.history.steps]
-
-
 @pytest.fixture
-def driven() -> DrivenHybrid:
-    """Nothing was done yet."""
-    return DrivenHybrid()
+def driven() -> Driven:
+    """A hybrid cache with two working rows and three track slots, with which nothing was done yet."""
+    return Driven("mamba", states=True, track_slots=3)
 
 
-def test_a_snapshot_goes_into_the_adapters_memory_and_comes_from_there(driven: DrivenHybrid) -> None:
+def test_a_snapshot_goes_into_the_adapters_memory_and_comes_from_there(driven: Driven) -> None:
     """E1, M1: written before it is handed over, read before it is restored, named by the steps."""
     states = driven.states
     states.recurrent_state[:, 1] = 70
@@ -230,7 +213,7 @@ def test_a_snapshot_goes_into_the_adapters_memory_and_comes_from_there(driven: D
     assert torch.equal(states.conv_state[:, 2], states.conv_state[:, 1])
 
 
-def test_track_slots_are_counted_and_given_back_as_the_adapter_has_them(driven: DrivenHybrid) -> None:
+def test_track_slots_are_counted_and_given_back_as_the_adapter_has_them(driven: Driven) -> None:
     """M7, X4: handed out until there are none; a row is free again with the track slot behind it."""
     states = driven.states
     rows = [states.alloc_track_slot() for _ in range(4)]
@@ -242,7 +225,7 @@ def test_track_slots_are_counted_and_given_back_as_the_adapter_has_them(driven: 
     assert states.alloc_track_slot() == 4
 
 
-def test_rows_of_states_that_the_cache_evicted_are_used_again(driven: DrivenHybrid) -> None:
+def test_rows_of_states_that_the_cache_evicted_are_used_again(driven: Driven) -> None:
     """M7: whoever frees a track slot, its row goes to the next; those of others stay."""
     first, second = driven.save(7), driven.save(8)
     assert sorted(driven.states.cached_rows()) == [first, second]
@@ -253,7 +236,7 @@ def test_rows_of_states_that_the_cache_evicted_are_used_again(driven: DrivenHybr
     assert driven.states.alloc_track_slot() is None
 
 
-def test_track_slots_of_ever_new_numbers_find_rows(driven: DrivenHybrid) -> None:
+def test_track_slots_of_ever_new_numbers_find_rows(driven: Driven) -> None:
     """M7: no number is promised, so none may be relied on."""
     states, seen = driven.states, []
     for slot in (50, 70, 60, 90):
@@ -265,7 +248,7 @@ def test_track_slots_of_ever_new_numbers_find_rows(driven: DrivenHybrid) -> None
     assert states.row_of(90) == 3
 
 
-def test_working_states_are_nobodys_business(driven: DrivenHybrid) -> None:
+def test_working_states_are_nobodys_business(driven: Driven) -> None:
     """E1: they are reset and copied without an operation."""
     states = driven.states
     states.recurrent_state[:, 1] = 5
@@ -276,7 +259,7 @@ def test_working_states_are_nobodys_business(driven: DrivenHybrid) -> None:
     assert driven.operations() == []
 
 
-def test_adapter_that_shows_no_contents_is_driven_all_the_same(driven: DrivenHybrid) -> None:
+def test_adapter_that_shows_no_contents_is_driven_all_the_same(driven: Driven) -> None:
     """E1: then only where a state lies is judged."""
     row = driven.states.alloc_track_slot()
     assert row is not None
@@ -285,32 +268,23 @@ def test_adapter_that_shows_no_contents_is_driven_all_the_same(driven: DrivenHyb
     driven.states.copy_states(row, 2)
 
 
-def examined(page_size: int, pool: str, window: int | None) -> tuple[Examiner, Carrier]:
-    """Make a radix cache under examination, with 6 pages of its pool and 4 window pages."""
+def paged(page_size: int, pool: str, window: int | None) -> Driven:
+    """A radix cache with 6 pages of its pool and 4 window pages."""
     sizes = {"page_size": page_size, "slots": 6 * page_size, "swa_slots": 4 * page_size}
-    examiner = Examiner(make_adapter("radix-window", {**sizes, "pool": pool, "window": window}))
-    judge = examiner.judge
-    assert isinstance(judge, PrefixJudge)
-    return examiner, Carrier(examiner.do, judge)
-
-
-def pools_of(examiner: Examiner, carrier: Carrier) -> EnginePools:
-    header = examiner.history.header
-    config = driven_config(header, max_running=2)
-    return make_driven_pools(carrier, make_driven_cache(carrier, config), config, header)
+    return Driven(**sizes, pool=pool, window=window)
 
 
 def test_calls_of_the_pool_are_operations() -> None:
     """A3: slots by the step that gave them, in tensors of any shape."""
-    examiner, carrier = examined(1, "swa", 4)
-    allocator = DrivenAllocator(carrier, 6)
+    driven = paged(1, "swa", 4)
+    allocator = DrivenAllocator(driven.carrier, 6)
     slots = allocator.alloc(4)
     assert slots is not None
     assert (slots.dtype, len(slots)) == (torch.int32, 4)
     assert allocator.alloc(1) is None
     allocator.free_swa(slots[[1, 3]].view(2, 1))
     allocator.free(slots[1:])
-    assert [step.operation for step in examiner.history.steps] == [
+    assert driven.operations() == [
         Alloc(4),
         Alloc(1),
         FreeSWA((Span(1, 1, 2), Span(1, 3, 4))),
@@ -322,11 +296,11 @@ def test_calls_of_the_pool_are_operations() -> None:
 
 def test_ledger_tells_who_has_a_slot() -> None:
     """E2: what a caller or the cache has is handed out, whichever slot of the page is named."""
-    _, carrier = examined(4, "token", None)
-    allocator = DrivenAllocator(carrier, 24)
+    driven = paged(4, "token", None)
+    allocator = DrivenAllocator(driven.carrier, 24)
     slots = allocator.alloc(8)
     assert slots is not None
-    DrivenCache(carrier).insert(RadixKey(range(4)), slots[:4])
+    driven.cache.insert(RadixKey(range(4)), slots[:4])
     allocator.free(slots[4:])
     named = torch.stack([slots[3], slots[4], slots[7]])
     assert allocator.is_handed_out(named).tolist() == [True, False, False]
@@ -336,11 +310,11 @@ def test_ledger_tells_who_has_a_slot() -> None:
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_halves_are_those_that_the_adapter_told(page_size: int) -> None:
     """A7: slot by slot within a page; nothing where a half is gone, or for padding."""
-    examiner, carrier = examined(page_size, "swa", 4)
-    allocator = DrivenAllocator(carrier, 6 * page_size)
+    driven = paged(page_size, "swa", 4)
+    allocator = DrivenAllocator(driven.carrier, 6 * page_size)
     slots = allocator.alloc(3 * page_size)
     assert slots is not None
-    inner = examiner.adapter.pool.inner  # type: ignore[attr-defined]
+    inner = driven.examiner.adapter.pool.inner  # type: ignore[attr-defined]
     assert torch.equal(allocator.translate_to_swa(slots), inner.translate_to_swa(slots))
     allocator.free_swa(slots[:page_size])
     named = torch.cat([slots, torch.tensor([0])])
@@ -360,12 +334,12 @@ def test_engine_has_what_the_adapter_offers(
     pool: str, window: int | None, expected: tuple[int, int | None, int | None]
 ) -> None:
     """E4: no more than can be handed out at one time; a window only where its halves can be given back."""
-    examiner, carrier = examined(4, pool, window)
-    config = driven_config(examiner.history.header, decode_headroom=3)
+    driven = paged(4, pool, window)
+    config = driven_config(driven.examiner.history.header, decode_headroom=3)
     assert (config.capacity, config.swa_capacity, config.sliding_window_size) == expected
     assert config.content_check
     assert (config.check_every, config.decode_headroom) == (1, 3)
-    pools = pools_of(examiner, carrier)
+    pools = driven.pools()
     assert (pools.swa_allocator is not None) == (window is not None and pool == "swa")
     assert pools.full_available_size() == config.capacity
     assert pools.allocator.size == 24
@@ -374,8 +348,8 @@ def test_engine_has_what_the_adapter_offers(
 
 def test_audits_look_at_what_the_model_knows() -> None:
     """E2: cached slots, and those of a held path, without a look into the adapter."""
-    examiner, carrier = examined(1, "token", None)
-    pools = pools_of(examiner, carrier)
+    driven = paged(1, "token", None)
+    pools = driven.pools()
     slots = pools.allocator.alloc(4)
     assert slots is not None
     cache = pools.kind.cache
@@ -386,45 +360,34 @@ def test_audits_look_at_what_the_model_knows() -> None:
     assert torch.cat(pools.kind.path_slots(found.last_node)).tolist() == slots[[0, 1, 3]].tolist()
     pools.kind.check()
     pools.check_allocator()
-    assert len(examiner.history) == 4
+    assert len(driven.examiner.history) == 4
 
 
 def test_engine_has_states_where_the_adapter_keeps_them() -> None:
     """E1, E3: as many track slots, behind the rows of as many requests as may run."""
-    config: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
-    examiner = Examiner(make_adapter("mamba", {**config, "track_slots": 3}))
-    judge = examiner.judge
-    assert isinstance(judge, PrefixJudge)
-    assert driven_config(examiner.history.header).track_slots == 3
-    kind = pools_of(examiner, Carrier(examiner.do, judge)).kind
+    driven = Driven("mamba", track_slots=3)
+    assert driven_config(driven.examiner.history.header).track_slots == 3
+    kind = driven.pools().kind
     assert kind.state_pool is not None
     assert kind.state_pool.max_track_slots == 3
     assert kind.state_pool.recurrent_state.shape[1] == 1 + 2 + 3
     row = kind.state_pool.alloc_track_slot()
-    slots = torch.tensor([1])
-    examiner.do(Alloc(1))
-    kind.cache.insert(RadixKey([5]), slots, mamba_value=torch.tensor([row]))
+    kind.cache.insert(RadixKey([5]), driven.alloc(1), mamba_value=torch.tensor([row]))
     found = kind.cache.match_prefix(RadixKey([5]))
     assert kind.cached_states() == [row] == [kind.state_of(found.last_node)]
 
 
 def test_engine_without_states_has_none() -> None:
     """E1: a cache that keeps KV only."""
-    examiner, carrier = examined(1, "token", None)
-    kind = pools_of(examiner, carrier).kind
+    driven = paged(1, "token", None)
+    kind = driven.pools().kind
     assert kind.state_pool is None
     assert kind.cached_states() == []
 
 
 def test_engine_of_a_cache_that_keeps_nothing() -> None:
     """Section 6: a chunk cache has no paths, and its pool is driven like any."""
-    config: Config = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slots": 18}
-    examiner = Examiner(make_adapter("chunk", {**config, "retains": False}))
-    header = header_of(examiner.adapter)
-    judge = examiner.judge
-    assert isinstance(judge, PrefixJudge)
-    carrier = Carrier(examiner.do, judge)
-    pools = make_driven_pools(carrier, DrivenCache(carrier), driven_config(header), header)
+    pools = Driven("chunk", retains=False).pools()
     found = pools.kind.cache.match_prefix(RadixKey([1, 2]))
     assert torch.cat(pools.kind.path_slots(found.last_node)).tolist() == []
     assert torch.cat(pools.kind.cached_slots()).tolist() == []
@@ -432,12 +395,12 @@ def test_engine_of_a_cache_that_keeps_nothing() -> None:
 
 def test_an_allocation_can_be_refused_whatever_is_free() -> None:
     """X4: the adapter is not asked; nothing is always to be had."""
-    examiner, carrier = examined(1, "token", None)
-    allocator = DrivenAllocator(carrier, 6)
+    driven = paged(1, "token", None)
+    allocator = DrivenAllocator(driven.carrier, 6)
     answers = [True, False]
     allocator.refuses = lambda: answers.pop(0)
     assert allocator.alloc(2) is None
-    assert examiner.history.steps == []
+    assert driven.examiner.history.steps == []
     assert allocator.alloc(0) is not None
     assert allocator.alloc(2) is not None
     assert answers == []
