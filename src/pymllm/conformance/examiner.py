@@ -1,4 +1,7 @@
-"""One adapter beside its judge, and the history of both."""
+"""One adapter beside its judge, and the history of both.
+
+What is no answer is the adapter's fault, however late it comes, and never booked as the implementation's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machines of rows, buffers, states and hashes have in common."""
+"""What the machines of pools have in common, and those of KV buffers and of keys and hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run candidates for a shorter program, each on a new adapter, and see whether it still breaks the law."""
+"""Run candidates for a shorter program within a budget, each on a new adapter, and see what they break."""
 
 from __future__ import annotations
 
