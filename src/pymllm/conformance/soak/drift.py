@@ -30,24 +30,15 @@ _NAME = f"{platform.node()}/{os.getpid()}/{_PROCESS.create_time():.2f}"
 _C = ctypes.CDLL(None)
 
 
+_COUNTS = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+)  # fmt: skip
+
+
 class _MallInfo(ctypes.Structure):
     """What glibc (2.33 and later) says of its arenas, as its header has it."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _COUNTS)
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from pymllm.conformance.soak.records import Failure, Place, RunRecord, Shares
 from pymllm.conformance.soak.sizes import reach_of
 from pymllm.conformance.soak.swarm import Swarm
 from pymllm.errors import AdapterError, InvariantViolation
-from pymllm.history.files import History, Step
+from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
@@ -141,6 +141,13 @@ class RunTask:
     audit: int  # operations between two walks from inside; 0 for none
     known: frozenset[str] = frozenset()  # laws of which there is a small program already
 
+    @property
+    def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
+        """What the record of the run begins with."""
+        it = self.place
+        where = it.adapter, it.kind, it.config, it.machine, it.size
+        return self.number, self.version, *where, self.seed, self.limit
+
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
@@ -250,20 +257,12 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
             _failure_of(found.violation, run) if found else Failure(None, _describe(error), step=_last(run))
         )
     seconds, cpu, shares = clocks.stop()
-    place, examiner = task.place, run.examiner
+    examiner = run.examiner
     evidence = examiner.judge.evidence if examiner is not None else Evidence()
     steps = examiner.history.steps if examiner is not None else []
     exercised, reached = dict(sorted(evidence.exercised.items())), dict(sorted(evidence.reached.items()))
     record = RunRecord(
-        task.number,
-        task.version,
-        place.adapter,
-        place.kind,
-        place.config,
-        place.machine,
-        place.size,
-        task.seed,
-        task.limit,
+        *task.head,
         run.acts,
         run.operations,
         run.off,
