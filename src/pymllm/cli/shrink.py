@@ -129,7 +129,8 @@ def _run(
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
     """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
     from pymllm.cli.progress import progress_bar
-    from pymllm.conformance.workers import Lost, ask
+    from pymllm.conformance.worker_process import Lost
+    from pymllm.conformance.workers import ask
 
     told: ShrinkRun | None = None
     with ExitStack() as stack:

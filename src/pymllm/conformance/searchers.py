@@ -6,6 +6,7 @@ What is found follows from the seed alone, and never from how fast a machine is.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class Caught:
     is_inside: bool  # whether a walk from inside saw it, and not the outcome of an operation
 
 
-class Searcher:
+class Searcher(ABC):
     """One way to look for a fault: plays on machines, each program from a seed of its own."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
@@ -71,8 +72,9 @@ class Searcher:
             spent += max(1, self.operations - before)
         return None
 
+    @abstractmethod
     def _play(self) -> Caught | None:
-        raise NotImplementedError
+        """Play the next program; what it has caught."""
 
     def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
         """Yield the number of each turn, and the machines in turn, each with a seed of its own."""

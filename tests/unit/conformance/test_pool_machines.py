@@ -39,7 +39,10 @@ from pymllm.history.operations import (
     MoveSWA,
     Operation,
     RegisterBlocks,
+    RestoreLive,
+    SaveLive,
     Span,
+    StoreState,
 )
 from pymllm.history.outcomes import (
     BlockBooks,
@@ -648,3 +651,15 @@ def test_an_older_slot_goes_before_a_younger_one() -> None:
     for seed in range(3):
         machine.outlive(1, seed)
     assert machine.examiner.judge.evidence.reached["a slot is evicted for want of room"] >= 1
+
+
+def test_states_are_misused_in_every_way() -> None:
+    """X1, C7: stored where no slot is or outside, saved and restored from what is not live."""
+    machine = machine_of(Blocks)()
+    machine.serve(1, 0, 0, 1, 0)
+    machine.alloc(2)
+    for twist in range(4):
+        machine.use_states_badly(1, twist)
+    steps = machine.examiner.history.steps
+    refused = [type(step.operation) for step in steps if isinstance(step.outcome.result, Failed)]
+    assert refused == [StoreState, StoreState, SaveLive, RestoreLive]

@@ -213,6 +213,25 @@ def test_acts_go_that_are_not_needed(tiny: str) -> None:
     assert small.history.header.config["max_reqs"] == 1
 
 
+def test_what_an_engine_does_wrong_is_found_in_a_small_pool() -> None:
+    """E2: its calls alone break no law, one request of two tokens does."""
+    machine = make_machine(LifecycleMachine, "radix", RADIX, seed=0, audit=False)
+    with planted(ENGINES_FAULT.edits):
+        for seed in range(100):
+            try:
+                drive(machine, seed, 40)
+            except InvariantViolation:
+                break
+        assert machine.found is not None
+        budget = ShrinkBudget(plays=200)
+        reduction = ScenarioReduction(machine.found, ENGINES_FAULT.laws, budget)
+        assert reduction.begin()
+        with budget.part(1.0):
+            reduction.run()
+    assert len(reduction.found.history) <= 12
+    assert int(reduction.found.history.header.config["slots"] or 0) < 24
+
+
 def test_another_law_is_no_success(tiny: str) -> None:
     """Nor is a scenario whose adapter has no fault any more."""
     found = found_by_rows(f"{tiny}:KeepsEntries")

@@ -25,7 +25,7 @@ from pymllm.conformance.soak.campaign import (
 from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
 from pymllm.conformance.soak.records import Memory, RunRecord, Shares, build_version
-from pymllm.conformance.workers import Lost
+from pymllm.conformance.worker_process import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
 from pymllm.oracle.verdicts import Verdict
