@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pymllm.workloads.adversarial import adversarial
 from pymllm.workloads.request import Request
+from pymllm.workloads.synthetic import adversarial
 
 CAPACITY = 1024
 

@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from pymllm.workloads.belady import belady_hit_tokens
-from pymllm.workloads.ceiling import HitCeiling
+from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, replay_serially
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
-from pymllm.workloads.block_context import MeasuredContext
-from pymllm.workloads.block_request import BlockRequest
+from pymllm.workloads.block_memory import MeasuredContext
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]

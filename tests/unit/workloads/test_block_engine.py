@@ -14,8 +14,8 @@ from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.prefix_index import HashPage
 from pymllm.errors import CapacityError, InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
-from pymllm.workloads.block_context import MeasuredContext, make_block_context
 from pymllm.workloads.block_engine import BlockEngine
+from pymllm.workloads.block_memory import MeasuredContext, make_block_context
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_report import CacheTime, EngineReport
 from pymllm.workloads.engine_watch import Event
@@ -373,7 +373,7 @@ class StaleTokens(MeasuredContext):
 
 def planted(monkeypatch: pytest.MonkeyPatch, wrong: type[MeasuredContext]) -> None:
     """Let `make_block_context` make contexts of a wrong class."""
-    monkeypatch.setattr("pymllm.workloads.block_context.MeasuredContext", wrong)
+    monkeypatch.setattr("pymllm.workloads.block_memory.MeasuredContext", wrong)
 
 
 @pytest.mark.parametrize(

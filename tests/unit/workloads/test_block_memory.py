@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from pymllm.errors import CapacityError
-from pymllm.workloads.block_context import MeasuredContext
-from pymllm.workloads.block_memory import BlockMemory
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import snapshots_of
-from pymllm.workloads.block_watch import BlockWatch
-from pymllm.workloads.memory_figures import MemoryUse
+from pymllm.workloads.block_memory import BlockMemory, MeasuredContext
+from pymllm.workloads.block_watch import BlockWatch, snapshots_of
+from pymllm.workloads.engine_report import MemoryUse
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]

@@ -9,10 +9,9 @@ import torch
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.errors import InvariantViolation
-from pymllm.workloads.block_context import MeasuredContext
-from pymllm.workloads.block_recurrent import BlockRecurrent
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import Snapshot, snapshots_of
+from pymllm.workloads.block_memory import MeasuredContext
+from pymllm.workloads.block_watch import BlockRecurrent, Snapshot, snapshots_of
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymllm.workloads.block_request import BlockRequest
 from pymllm.workloads.fingerprint import prefix_fingerprints
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pymllm.workloads.block_context import MeasuredContext
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import Snapshot, snapshots_of
+from pymllm.workloads.block_memory import MeasuredContext
+from pymllm.workloads.block_watch import Snapshot, snapshots_of
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 

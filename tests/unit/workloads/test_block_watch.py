@@ -11,11 +11,10 @@ import pytest
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.errors import InvariantViolation
-from pymllm.workloads.block_context import MeasuredContext
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import snapshots_of
-from pymllm.workloads.block_watch import BlockWatch
+from pymllm.workloads.block_memory import MeasuredContext
+from pymllm.workloads.block_watch import BlockWatch, snapshots_of
 from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]

@@ -9,9 +9,9 @@ import torch
 
 from pymllm.mem_cache.bit_view import bit_view
 from pymllm.mem_cache.memory_pool import GDNPool
-from pymllm.workloads.engine_recurrent import SimulatedRecurrent
+from pymllm.workloads.engine_forward import SimulatedRecurrent
 from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.recurrent_states import RecurrentStates
+from pymllm.workloads.recurrence import RecurrentStates
 from pymllm.workloads.request import Request
 
 

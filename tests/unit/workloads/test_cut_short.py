@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine import Engine, EngineConfig
+from pymllm.workloads.engine_report import CutShort
 from pymllm.workloads.serial import SerialConfig, replay_serially
 from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import make_requests

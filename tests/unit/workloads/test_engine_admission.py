@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pymllm.workloads.engine import Engine
-from pymllm.workloads.engine_admission import AdmissionRule
+from pymllm.workloads.engine import AdmissionRule, Engine
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 

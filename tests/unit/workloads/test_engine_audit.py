@@ -9,7 +9,8 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine import Engine
-from pymllm.workloads.engine_audit import (
+from pymllm.workloads.engine_pools import EnginePools
+from pymllm.workloads.engine_watch import (
     check_emptied,
     check_fresh_row,
     check_ownership,
@@ -17,7 +18,6 @@ from pymllm.workloads.engine_audit import (
     check_track_slots,
     check_windows,
 )
-from pymllm.workloads.engine_pools import EnginePools
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymllm.workloads.engine_decode import DecodeBatch
-from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 from pymllm.workloads.request import Request
 
 

@@ -10,7 +10,7 @@ import torch
 
 from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.memory_pool import GDNPool
-from pymllm.workloads.engine_recurrent import SimulatedRecurrent
+from pymllm.workloads.engine_forward import SimulatedRecurrent
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 

@@ -10,9 +10,9 @@ import pytest
 
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine_memory import EngineStates
 from pymllm.workloads.engine_pools import StatePool
 from pymllm.workloads.engine_report import EngineReport
-from pymllm.workloads.engine_states import EngineStates
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request

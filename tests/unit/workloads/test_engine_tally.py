@@ -9,7 +9,7 @@ import pytest
 
 from pymllm.workloads.cache_probe import CacheTimes
 from pymllm.workloads.engine import Engine
-from pymllm.workloads.engine_tally import EngineTally, peak_rss_bytes
+from pymllm.workloads.engine_report import EngineTally, peak_rss_bytes
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from pymllm.mem_cache.bit_view import bit_view
-from pymllm.workloads.exact_bits import bits_of, values_of
-from pymllm.workloads.recurrent_states import EXACT_PRIMES
+from pymllm.workloads.recurrence import EXACT_PRIMES, bits_of, values_of
 
 
 @pytest.mark.parametrize("dtype", EXACT_PRIMES)

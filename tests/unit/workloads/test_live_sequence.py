@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from pymllm.workloads.fingerprint import prefix_fingerprints
-from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.live_sequence import LiveSequence
+from pymllm.workloads.live_request import LiveRequest, LiveSequence
 from pymllm.workloads.request import Request
 
 

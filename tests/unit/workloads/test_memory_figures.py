@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from pymllm.workloads.engine import Engine
-from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
+from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
 from pymllm.workloads.request import Request
 
 

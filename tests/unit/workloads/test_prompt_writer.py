@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from pymllm.workloads.prompt_writer import EMPTY_TEXT, Agenda, PromptWriter, Text, long_tailed
 from pymllm.workloads.request import Request
+from pymllm.workloads.synthetic import EMPTY_TEXT, Agenda, PromptWriter, Text, long_tailed
 
 
 def test_extending_fills_the_partial_block_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pymllm.errors import UsageError
-from pymllm.workloads.recurrent_states import EXACT_PRIMES, RecurrentStates
+from pymllm.workloads.recurrence import EXACT_PRIMES, RecurrentStates
 
 TOKENS = np.random.default_rng(1).integers(0, 2**32, 100).astype(np.uint32)
 
