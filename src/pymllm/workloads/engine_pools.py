@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from pymllm.invariants.gdn_pool import check_gdn_pool
 from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
+from pymllm.invariants.pools import check_gdn_pool
 from pymllm.invariants.radix_cache import check_radix_cache
-from pymllm.invariants.swa_allocator import check_swa_allocator
-from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.invariants.slots import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache, MambaTreeNode

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pymllm.instrument.histogram import PRECISION, Histogram
+from pymllm.instrument.timing import PRECISION, Histogram
 
 
 def counted(*durations: int) -> Histogram:

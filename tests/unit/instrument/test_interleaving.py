@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pymllm.instrument.interleaving import interleave
+from pymllm.instrument.peer_comparison import interleave
 
 
 def test_each_round_begins_with_another() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pymllm.instrument.leak_layers import (
+from pymllm.instrument.leaks import (
     BOUNDS,
     Checkpoint,
     Layer,

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
-from pymllm.instrument.leaks import LeakCheck
-from pymllm.instrument.nvml_memory import DeviceUse
+from pymllm.instrument.leaks import Layer, LeakCheck, LeakVerdict, Outcome
+from pymllm.instrument.nvml_counters import DeviceUse
 from pymllm.instrument.reading import BYTES, Reading
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import SEGMENT, FakeAllocator

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from pymllm.instrument.nvml_curve import CurveRecorder
+from pymllm.instrument.nvml_record import CurveRecorder
 
 
 def test_a_short_run_is_kept_in_full() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pymllm.instrument.nvml_counters import HealthWatch, why_invalid
 from pymllm.instrument.nvml_device import NvmlDevice, find_device
-from pymllm.instrument.nvml_health import HealthWatch, why_invalid
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_record import Health
 from pymllm.instrument.reading import COUNT, Reading

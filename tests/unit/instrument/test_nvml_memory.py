@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from pymllm.instrument.nvml_counters import MemoryGauge, NvmlMemory, process_memory
 from pymllm.instrument.nvml_device import NvmlDevice, find_device
 from pymllm.instrument.nvml_library import NvmlLibrary
-from pymllm.instrument.nvml_memory import MemoryGauge, NvmlMemory, process_memory
 from pymllm.instrument.nvml_record import UsedMeans
 from pymllm.instrument.reading import Reading, Unreadable
 from tests.fake_nvml.machine import GIB, MIB, calls, on_machine, raised, say, users

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.instrument.nvml_run import Channel, NvmlRun
+from pymllm.instrument.nvml import Channel, NvmlRun
 from pymllm.instrument.reading import PERCENT, Reading, Unreadable
 from tests.fake_nvml.machine import GIB, on_machine, say
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.instrument.nvml_visible import is_uuid, visible_name
+from pymllm.instrument.nvml_device import is_uuid, visible_name
 from pymllm.instrument.reading import Unreadable
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pymllm.instrument.ratio import Ratio, estimate_ratio
+from pymllm.instrument.peer_comparison import Ratio, estimate_ratio
 
 
 def test_what_happens_to_a_whole_round_cancels() -> None:

@@ -14,8 +14,7 @@ from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.machines import load_machine, machines_for
 from pymllm.conformance.program import play_steps
 from pymllm.history.files import History, load_history
-from pymllm.instrument.recorder import Recorder
-from pymllm.instrument.stacking import AdapterWrapper, layers
+from pymllm.instrument.recorder import AdapterWrapper, Recorder, layers
 from pymllm.instrument.timing import Timing
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.instrument.torch_memory_source import TorchAllocator
+from pymllm.instrument.torch_memory import TorchAllocator
 
 
 def test_torch_is_not_loaded_to_be_asked() -> None:
     """A process without torch has no memory there, and stays without."""
     code = """if True:
         import sys
-        from pymllm.instrument.torch_memory_source import TorchAllocator
+        from pymllm.instrument.torch_memory import TorchAllocator
         print(TorchAllocator().why_not(), "torch" in sys.modules)
     """
     done = subprocess.run(

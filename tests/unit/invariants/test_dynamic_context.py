@@ -11,7 +11,7 @@ import pytest
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.live_request import Region
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 
 
 def request(*tokens: int) -> SimpleNamespace:

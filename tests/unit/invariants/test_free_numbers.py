@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.free_numbers import check_free_numbers
+from pymllm.invariants.pools import check_free_numbers
 
 
 @pytest.mark.parametrize(("free", "held"), [([1, 3, 2], [4]), ([], [4, 2, 1, 3]), ([1, 2, 3, 4], [])])

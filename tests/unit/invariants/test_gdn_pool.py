@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.gdn_pool import check_gdn_pool
+from pymllm.invariants.pools import check_gdn_pool
 from pymllm.mem_cache.gdn_pool import GDNPool
 
 

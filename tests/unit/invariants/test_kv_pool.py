@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.kv_pool import check_kv_pool
+from pymllm.invariants.pools import check_kv_pool
 from pymllm.mem_cache.kv_pool import KVPool
 
 

@@ -14,7 +14,7 @@ from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.snapshot_offsets import Snapshots
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.blocks import check_mamba_slot_allocator
 
 
 def make_slots() -> MambaSlotAllocator:

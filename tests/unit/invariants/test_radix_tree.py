@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.radix_tree import (
+from pymllm.invariants.radix_cache import (
     check_distinct,
     check_hashes,
     check_leaf_order,

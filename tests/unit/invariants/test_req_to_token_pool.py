@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
+from pymllm.invariants.pools import check_req_to_token_pool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
 

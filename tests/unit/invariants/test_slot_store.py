@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.slot_store import check_slot_store, some_repeated
+from pymllm.invariants.slots import check_slot_store, some_repeated
 from pymllm.mem_cache import device_store, host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_queue import HostQueueStore

@@ -16,10 +16,12 @@ from pymllm.invariants import (
     check_swa_allocator,
     check_token_allocator,
 )
-from pymllm.invariants.dynamic_context import check_dynamic_context
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
-from pymllm.invariants.subject import check_subject
+from pymllm.invariants.blocks import (
+    check_dynamic_context,
+    check_kv_block_allocator,
+    check_mamba_slot_allocator,
+)
+from pymllm.invariants.pools import check_subject
 from pymllm.mem_cache import MambaRadixCache, RadixCache
 
 

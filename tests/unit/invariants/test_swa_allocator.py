@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.invariants.slots import check_swa_allocator
 from pymllm.mem_cache.slot_store import StoreKind
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 

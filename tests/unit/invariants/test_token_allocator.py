@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.invariants.slots import check_token_allocator
 from pymllm.mem_cache.slot_store import StoreKind
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 

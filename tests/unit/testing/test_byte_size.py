@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.testing.byte_size import parse_bytes
+from pymllm.testing.gpu_memory import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from pymllm.testing import gpu_gate
-from pymllm.testing.gpu_gate import GpuGate, why_no_cuda
-from pymllm.testing.gpu_lock import FOLDER, GpuBusyError, GpuLock
+from pymllm.testing.gpu_gate import FOLDER, GpuBusyError, GpuGate, GpuLock, why_no_cuda
 from tests.fake_nvml.machine import on_machine
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.testing.gpu_lock import FOLDER, GpuBusyError, GpuLock
+from pymllm.testing.gpu_gate import FOLDER, GpuBusyError, GpuLock
 
 HOLD = """
 import pathlib, sys, time
-from pymllm.testing.gpu_lock import GpuLock
+from pymllm.testing.gpu_gate import GpuLock
 lock = GpuLock("GPU-1", pathlib.Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)

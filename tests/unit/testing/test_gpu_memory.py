@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.instrument.nvml_memory import DeviceUse
+from pymllm.instrument.nvml_counters import DeviceUse
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitOutcome
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users

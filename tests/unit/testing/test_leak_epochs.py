@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.instrument.leak_layers import Layer, Outcome
+from pymllm.instrument.leaks import Layer, Outcome
 from pymllm.testing.leak_epochs import run_epochs, why_unknown
 
 
