@@ -1,4 +1,4 @@
-"""A watch writes what a model would, reads what a request would, and counts what it has tested."""
+"""A watch writes what a model would, reads what a request would, and notices any other content or state."""
 
 from __future__ import annotations
 
@@ -8,19 +8,193 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.block_memory import MeasuredContext
-from pymllm.workloads.block_watch import BlockWatch, snapshots_of
+from pymllm.workloads.block_watch import BlockRecurrent, BlockWatch, Snapshot, snapshots_of
 from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 
 Ask = Callable[..., Request]
+ContextOf = Callable[..., MeasuredContext]
+
+
+def test_offsets_and_ends_of_prompts_are_left(context_of: ContextOf, ask: Ask) -> None:
+    """C8: inside a chunk at whole blocks, and at the end of a prompt that has only such."""
+    context = context_of()
+    ragged, whole = (BlockRequest(ask(n, length, 3), place=n) for n, length in enumerate((19, 16)))
+    assert context.add_request(ragged, 10)
+    assert context.add_request(whole)
+    batch = context.begin_step()
+    blocks = {step.req: step.blocks for step in batch.requests}
+    left = snapshots_of(batch, 4)
+    assert left == [
+        Snapshot(ragged, blocks[ragged][1], 8),
+        Snapshot(whole, blocks[whole][2], 12),
+        Snapshot(whole, blocks[whole][3], 16),
+    ]
+    context.commit_step([None, 7])
+    ragged.length, whole.length = 10, 16
+    assert context.schedule_chunk(ragged)
+    batch = context.begin_step()
+    assert [(each.live, each.depth) for each in snapshots_of(batch, 4)] == [(ragged, 16)]
+
+
+def test_a_decoding_request_leaves_nothing(context_of: ContextOf, ask: Ask) -> None:
+    """C8: not even where it fills a block."""
+    context = context_of()
+    live = BlockRequest(ask(0, 7, 3), place=1)
+    assert context.add_request(live)
+    context.step(lambda batch: [5])
+    batch = context.begin_step()
+    assert batch.requests[0].start + 1 == 8
+    assert snapshots_of(batch, 4) == []
 
 
 class Bench:
+    """A context, a model over it, and requests that compute."""
+
+    def __init__(self, context: MeasuredContext) -> None:
+        self.context = context
+        self.model = BlockRecurrent(context)
+
+    def add(self, request: Request, limit: int | None = None) -> BlockRequest:
+        """Take up a request."""
+        live = BlockRequest(request, place=1)
+        assert self.context.add_request(live, limit)
+        return live
+
+    def compute(self) -> tuple[ForwardBatch, list[Snapshot]]:
+        """Run a step up to its commit."""
+        batch = self.context.begin_step()
+        left = snapshots_of(batch, 4)
+        self.model.decode([step for step in batch.requests if step.req.is_prefilled])
+        for step in batch.requests:
+            if not step.req.is_prefilled:
+                self.model.prefill(step, [each for each in left if each.live is step.req])
+        stops = [step.start + len(step.tokens) for step in batch.requests]
+        pairs = list(zip(batch.requests, stops, strict=True))
+        self.context.commit_step([step.req.token_after(stop) for step, stop in pairs])
+        for step, stop in pairs:
+            step.req.length = stop
+        return batch, left
+
+    def step(self) -> int:
+        """Run a step, and return how many states it has cached."""
+        return self.model.note_commit(self.compute()[1])
+
+    def check(self, live: BlockRequest) -> None:
+        """Compare the live state of a request with that of a cold run."""
+        row = self.context.requests.index(live)
+        state = int(self.context.mamba_metadata.request_to_mamba_state_idx[row])
+        self.model.check(live.request_id, state, live.tokens[: live.length])
+
+
+@pytest.fixture
+def bench(context_of: ContextOf) -> Bench:
+    return Bench(context_of())
+
+
+def test_chunks_and_single_tokens_end_in_the_state_of_a_cold_run(bench: Bench, ask: Ask) -> None:
+    """E1: of every request of a batch, whatever else is in it."""
+    one, other = bench.add(ask(0, 19, 5), 7), bench.add(ask(1, 9, 9))
+    cached = bench.step()
+    assert bench.context.schedule_chunk(one)
+    cached += bench.step()
+    for _ in range(3):
+        cached += bench.step()
+    bench.check(one)
+    bench.check(other)
+    assert (one.length, other.length, bench.model.checked_states) == (22, 13, 2)
+    assert cached == bench.context.cached_states() > 0
+    bench.model.check_untouched()
+
+
+def test_a_restored_state_is_that_of_a_cold_run(bench: Bench, ask: Ask) -> None:
+    """E1, C7: through the cache and back."""
+    first = bench.add(ask(0, 18, tokens=range(100, 118)))
+    assert bench.step() == 1
+    bench.context.release(first)
+    second = bench.add(ask(1, 20, tokens=range(100, 118)))
+    second.length = 16
+    bench.check(second)
+
+
+@pytest.mark.parametrize("name", ["mamba_conv_states", "mamba_ssm_states"])
+def test_a_live_state_of_somebody_else_is_noticed(name: str, bench: Bench, ask: Ask) -> None:
+    """E1, C7: by the request that has it, and by whoever looks at all."""
+    live = bench.add(ask(0, 10))
+    bench.step()
+    states = getattr(bench.context, name)
+    states[1, 0, 0] += 1
+    with pytest.raises(InvariantViolation, match=rf"{name} after 10 tokens: at \(1, 0.* as a cold run has"):
+        bench.check(live)
+    with pytest.raises(InvariantViolation, match=rf"^C7: {name} of rows \[0\]: at \(1, 0, 0"):
+        bench.model.check_untouched()
+
+
+def test_a_row_that_was_given_back_is_anybodys(bench: Bench, ask: Ask) -> None:
+    """C7: only states of live requests are compared."""
+    live = bench.add(ask(0, 10))
+    bench.step()
+    bench.model.note_release(0)
+    bench.context.release(live)
+    assert bench.context.mamba_ssm_states is not None
+    bench.context.mamba_ssm_states.zero_()
+    bench.model.check_untouched()
+
+
+@pytest.mark.parametrize("name", ["conv_states", "ssm_states"])
+def test_a_wrong_copy_into_the_cache_is_noticed(name: str, bench: Bench, ask: Ask) -> None:
+    """C7: at the commit, and at any later look."""
+    bench.add(ask(0, 18))
+    _, left = bench.compute()
+    slots = bench.context.mamba_slot_allocator
+    assert slots is not None
+    states: torch.Tensor = getattr(slots, name)
+    before = states.clone()
+    states += 1
+    with pytest.raises(InvariantViolation, match=rf"^C7: mamba_{name} cached for blocks \[3\]"):
+        bench.model.note_commit(left)
+    states.copy_(before)
+    bench.model.check_untouched()
+    states += 1
+    with pytest.raises(InvariantViolation, match="C7"):
+        bench.model.check_untouched()
+
+
+def test_a_state_that_nobody_left_is_noticed(bench: Bench, ask: Ask) -> None:
+    """C7: for a block that no step has named."""
+    bench.add(ask(0, 18))
+    bench.compute()
+    with pytest.raises(InvariantViolation, match=r"^C7: blocks \[3\] have states that no request has left"):
+        bench.model.check_untouched()
+
+
+def test_states_that_were_dropped_are_not_missed(context_of: ContextOf, ask: Ask) -> None:
+    """C7: a commit keeps what fits."""
+    bench = Bench(context_of(track_slots=1))
+    for number in range(2):
+        bench.add(ask(number, 18))
+    assert bench.step() == 1
+    bench.model.check_untouched()
+
+
+def test_a_model_whose_states_are_never_cached_still_advances(context_of: ContextOf, ask: Ask) -> None:
+    """E1: without slots there is nothing to extract, and nothing to compare but live states."""
+    bench = Bench(context_of(track_slots=0))
+    live = bench.add(ask(0, 16, 3))
+    bench.compute()
+    bench.compute()
+    bench.check(live)
+    bench.model.check_untouched()
+    assert bench.model.note_commit([]) == 0
+
+
+class BenchBlockWatch:
     """A context and its watch."""
 
     def __init__(self, context: MeasuredContext, config: Any) -> None:
@@ -47,37 +221,43 @@ class Bench:
 
 
 @pytest.fixture
-def bench(context_of: Callable[..., MeasuredContext], block_config: Callable[..., Any]) -> Bench:
-    return Bench(context_of(), block_config())
+def bench_of_block_watch(context_of: ContextOf, block_config: Callable[..., Any]) -> BenchBlockWatch:
+    return BenchBlockWatch(context_of(), block_config())
 
 
-def test_what_is_computed_is_read_back(bench: Bench, ask: Ask) -> None:
+def test_what_is_computed_is_read_back(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
     """E1: at the end of a chunk all of it, and nothing before the first."""
-    live, batch = bench.begin(ask(0, 18))
-    bench.finish_step(batch)
-    assert bench.watch.tested["E1"] == 0
-    bench.watch.check_step(batch.requests[0], 18)
-    assert (bench.watch.content_tokens, bench.watch.tested["E1"], bench.watch.tested["C7"]) == (18, 1, 1)
-    bench.watch.check_books()
-    assert bench.watch.tested["E2"] == 1
-    bench.watch.note_release(live)
-    bench.context.release(live)
-    bench.watch.check_quiescent()
-    assert bench.watch.tested["E5"] == 1
+    live, batch = bench_of_block_watch.begin(ask(0, 18))
+    bench_of_block_watch.finish_step(batch)
+    assert bench_of_block_watch.watch.tested["E1"] == 0
+    bench_of_block_watch.watch.check_step(batch.requests[0], 18)
+    assert (
+        bench_of_block_watch.watch.content_tokens,
+        bench_of_block_watch.watch.tested["E1"],
+        bench_of_block_watch.watch.tested["C7"],
+    ) == (18, 1, 1)
+    bench_of_block_watch.watch.check_books()
+    assert bench_of_block_watch.watch.tested["E2"] == 1
+    bench_of_block_watch.watch.note_release(live)
+    bench_of_block_watch.context.release(live)
+    bench_of_block_watch.watch.check_quiescent()
+    assert bench_of_block_watch.watch.tested["E5"] == 1
 
 
-def test_what_is_shared_is_computed_into_the_dummy_block(bench: Bench, ask: Ask) -> None:
+def test_what_is_shared_is_computed_into_the_dummy_block(
+    bench_of_block_watch: BenchBlockWatch, ask: Ask
+) -> None:
     """E5: padding, and tokens that are computed for their states alone, leave no trace elsewhere."""
     prompt = range(100, 114)
-    _, batch = bench.begin(ask(0, 14, 3, tokens=prompt))
-    bench.finish_step(batch)
-    _, batch = bench.begin(ask(1, 9, tokens=prompt[:9]))
+    _, batch = bench_of_block_watch.begin(ask(0, 14, 3, tokens=prompt))
+    bench_of_block_watch.finish_step(batch)
+    _, batch = bench_of_block_watch.begin(ask(1, 9, tokens=prompt[:9]))
     [_, step] = batch.requests
     assert (step.kv_slots[:8] >= 64).all()
-    bench.finish_step(batch)
-    bench.watch.check_step(step, 9)
-    assert bench.watch.forward is not None
-    bench.watch.forward.check_untouched()
+    bench_of_block_watch.finish_step(batch)
+    bench_of_block_watch.watch.check_step(step, 9)
+    assert bench_of_block_watch.watch.forward is not None
+    bench_of_block_watch.watch.forward.check_untouched()
 
 
 @pytest.mark.parametrize(
@@ -89,87 +269,80 @@ def test_what_is_shared_is_computed_into_the_dummy_block(bench: Bench, ask: Ask)
     ],
 )
 def test_a_wrong_plan_is_noticed(
-    change: dict[str, Any], law: str, words: str, bench: Bench, ask: Ask
+    change: dict[str, Any], law: str, words: str, bench_of_block_watch: BenchBlockWatch, ask: Ask
 ) -> None:
     """E1, E2, E4: before anything is written."""
-    _, batch = bench.begin(ask(0, 10))
-    bench.context.kv_block_allocator.retain_memory_blocks(batch.requests[0].blocks)
+    _, batch = bench_of_block_watch.begin(ask(0, 10))
+    bench_of_block_watch.context.kv_block_allocator.retain_memory_blocks(batch.requests[0].blocks)
     wrong = ForwardBatch((dataclasses.replace(batch.requests[0], **change),))
     with pytest.raises(InvariantViolation, match=words) as caught:
-        bench.watch.compute(wrong, [])
+        bench_of_block_watch.watch.compute(wrong, [])
     assert caught.value.law == law
-    assert bench.watch.forward is not None
-    assert bench.watch.forward.unchecked_writes == 0
+    assert bench_of_block_watch.watch.forward is not None
+    assert bench_of_block_watch.watch.forward.unchecked_writes == 0
 
 
-def test_wrong_kv_is_noticed_before_it_is_used(bench: Bench, ask: Ask) -> None:
+def test_wrong_kv_is_noticed_before_it_is_used(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
     """E1: a request that resumes reads all that it was given."""
     prompt = range(100, 118)
-    first, batch = bench.begin(ask(0, 18, tokens=prompt))
-    bench.finish_step(batch)
-    bench.watch.note_release(first)
-    bench.context.release(first)
-    _, batch = bench.begin(ask(1, 18, tokens=prompt))
+    first, batch = bench_of_block_watch.begin(ask(0, 18, tokens=prompt))
+    bench_of_block_watch.finish_step(batch)
+    bench_of_block_watch.watch.note_release(first)
+    bench_of_block_watch.context.release(first)
+    _, batch = bench_of_block_watch.begin(ask(1, 18, tokens=prompt))
     [step] = batch.requests
     assert step.start == 16
     blocks = (*step.blocks[1:4], step.blocks[0], step.blocks[4])
     with pytest.raises(InvariantViolation, match="E1: request 1: position 0"):
-        bench.watch.compute(ForwardBatch((dataclasses.replace(step, blocks=blocks),)), [])
+        bench_of_block_watch.watch.compute(ForwardBatch((dataclasses.replace(step, blocks=blocks),)), [])
 
 
-def test_what_is_left_is_noticed(bench: Bench, ask: Ask) -> None:
+def test_what_is_left_is_noticed(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
     """E3: rows and references, free and evictable blocks, and what an emptied cache still has."""
-    live, batch = bench.begin(ask(0, 18))
-    bench.finish_step(batch)
+    live, batch = bench_of_block_watch.begin(ask(0, 18))
+    bench_of_block_watch.finish_step(batch)
     with pytest.raises(InvariantViolation, match=r"^E3: no request lives, but 1 rows and blocks \[0, 1, 2, "):
-        bench.watch.check_quiescent()
-    bench.watch.note_release(live)
-    bench.context.release(live)
+        bench_of_block_watch.watch.check_quiescent()
+    bench_of_block_watch.watch.note_release(live)
+    bench_of_block_watch.context.release(live)
     with pytest.raises(InvariantViolation, match=r"12 of 16 blocks are free, and 1 states are still cached"):
-        bench.watch.check_emptied()
-    kv = bench.context.kv_block_allocator
+        bench_of_block_watch.watch.check_emptied()
+    kv = bench_of_block_watch.context.kv_block_allocator
     kv.pool_avail -= 1
     with pytest.raises(InvariantViolation, match=r"11 blocks are free and 4 evictable, 15 of 16"):
-        bench.watch.check_quiescent()
+        bench_of_block_watch.watch.check_quiescent()
     kv.pool_avail += 1
     blocks = kv.allocate_memory_blocks(16)
     assert blocks is not None
     kv.release_memory_blocks(blocks)
-    bench.watch.check_emptied()
-    assert bench.watch.tested["E3"] == 1
+    bench_of_block_watch.watch.check_emptied()
+    assert bench_of_block_watch.watch.tested["E3"] == 1
 
 
-def test_exits_count_once_books_were_walked(bench: Bench, ask: Ask) -> None:
+def test_exits_count_once_books_were_walked(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
     """E3: an exit is tested by the next walk; whatever happens is told."""
     live = BlockRequest(ask(0, 5), place=1)
     events = [Event.ADMITTED, Event.PAUSED, Event.RETRACTED, Event.ABORTED, Event.FINISHED]
     for event in events:
-        bench.watch.notice(event, live)
-    assert (bench.heard, bench.watch.tested["E3"]) == (events, 0)
-    bench.watch.check_books()
-    assert (bench.watch.tested["E3"], bench.watch.tested["E2"]) == (3, 0)
+        bench_of_block_watch.watch.notice(event, live)
+    assert (bench_of_block_watch.heard, bench_of_block_watch.watch.tested["E3"]) == (events, 0)
+    bench_of_block_watch.watch.check_books()
+    assert (bench_of_block_watch.watch.tested["E3"], bench_of_block_watch.watch.tested["E2"]) == (3, 0)
 
 
 def test_without_contents_there_is_nothing_to_read(
-    context_of: Callable[..., MeasuredContext], block_config: Callable[..., Any], ask: Ask
+    context_of: ContextOf, block_config: Callable[..., Any], ask: Ask
 ) -> None:
     """Checks that are off cost nothing and count nothing; books are still walked."""
-    bench = Bench(context_of(), block_config(content_check=False))
-    live, batch = bench.begin(ask(0, 18))
-    bench.finish_step(batch)
-    bench.watch.check_step(batch.requests[0], 18)
-    bench.watch.check_books()
-    bench.watch.note_release(live)
-    bench.context.release(live)
-    bench.watch.check_quiescent()
-    assert (bench.watch.content_tokens, dict(bench.watch.tested)) == (0, {"E2": 1, "E3": 0})
-
-
-def test_an_unheard_watch_still_counts(
-    context_of: Callable[..., MeasuredContext], block_config: Callable[..., Any], ask: Ask
-) -> None:
-    """E3: an onlooker is for those who want to know."""
-    watch = BlockWatch(block_config(), context_of())
-    watch.notice(Event.FINISHED, BlockRequest(ask(0, 5), place=1))
-    watch.check_quiescent()
-    assert watch.tested["E3"] == 1
+    bench_of_block_watch = BenchBlockWatch(context_of(), block_config(content_check=False))
+    live, batch = bench_of_block_watch.begin(ask(0, 18))
+    bench_of_block_watch.finish_step(batch)
+    bench_of_block_watch.watch.check_step(batch.requests[0], 18)
+    bench_of_block_watch.watch.check_books()
+    bench_of_block_watch.watch.note_release(live)
+    bench_of_block_watch.context.release(live)
+    bench_of_block_watch.watch.check_quiescent()
+    assert (bench_of_block_watch.watch.content_tokens, dict(bench_of_block_watch.watch.tested)) == (
+        0,
+        {"E2": 1, "E3": 0},
+    )
