@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -26,20 +27,18 @@ from pymllm.instrument.peer_comparison import (
 )
 
 
-def test_each_round_begins_with_another() -> None:
-    """Nobody always runs first, or always behind the same neighbour's mess."""
-    order: list[str] = []
-
-    def sampler(name: str) -> Callable[[], float]:
-        def sample() -> float:
-            order.append(name)
-            return float(len(order))
-
-        return sample
-
-    samples = interleave({name: sampler(name) for name in "abc"}, rounds=3, seconds=1e9)
-    assert "".join(order) == "abcbcacab"
-    assert samples == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
+@pytest.mark.parametrize(
+    ("names", "burst", "order", "last"),
+    [("abc", 1, "abcbcacab", [3, 5, 7]), ("ab", 2, "aabbbbaa", [3, 4, 5, 6])],
+)
+def test_each_round_begins_with_another(names: str, burst: int, order: str, last: list[float]) -> None:
+    """Nobody always runs first, or behind the same neighbour's mess; a turn's samples stay together."""
+    played: list[str] = []
+    contestants = {name: lambda name=name: float(played.append(name) or len(played)) for name in names}
+    samples = interleave(contestants, rounds=len(names), seconds=1e9, burst=burst)  # type: ignore[arg-type]
+    assert "".join(played) == order
+    assert samples[names[-1]] == last
+    assert sorted(itertools.chain(*samples.values())) == list(range(1, len(order) + 1))
 
 
 def test_who_has_used_its_time_drops_out_and_the_others_go_on() -> None:
@@ -58,18 +57,6 @@ def test_who_has_used_its_time_drops_out_and_the_others_go_on() -> None:
         {"quick": takes(1), "slow": takes(100)}, rounds=10, seconds=5, fewest=2, clock=lambda: now
     )
     assert samples == {"quick": [1] * 5, "slow": [100] * 2}
-
-
-def test_a_turn_has_as_many_samples_as_it_is_told() -> None:
-    """The order within a turn is kept, and both series stay aligned."""
-    order: list[str] = []
-
-    def sampler(name: str) -> Callable[[], float]:
-        return lambda: float(order.append(name) or len(order))
-
-    samples = interleave({"a": sampler("a"), "b": sampler("b")}, rounds=2, seconds=1e9, burst=2)
-    assert "".join(order) == "aabbbbaa"
-    assert samples == {"a": [1.0, 2.0, 7.0, 8.0], "b": [3.0, 4.0, 5.0, 6.0]}
 
 
 @pytest.mark.parametrize("contestants", [{"a": lambda: 1.0}, {}])

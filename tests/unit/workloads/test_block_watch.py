@@ -22,44 +22,19 @@ Ask = Callable[..., Request]
 ContextOf = Callable[..., MeasuredContext]
 
 
-def test_offsets_and_ends_of_prompts_are_left(context_of: ContextOf, ask: Ask) -> None:
-    """C8: inside a chunk at whole blocks, and at the end of a prompt that has only such."""
-    context = context_of()
-    ragged, whole = (BlockRequest(ask(n, length, 3), place=n) for n, length in enumerate((19, 16)))
-    assert context.add_request(ragged, 10)
-    assert context.add_request(whole)
-    batch = context.begin_step()
-    blocks = {step.req: step.blocks for step in batch.requests}
-    left = snapshots_of(batch, 4)
-    assert left == [
-        Snapshot(ragged, blocks[ragged][1], 8),
-        Snapshot(whole, blocks[whole][2], 12),
-        Snapshot(whole, blocks[whole][3], 16),
-    ]
-    context.commit_step([None, 7])
-    ragged.length, whole.length = 10, 16
-    assert context.schedule_chunk(ragged)
-    batch = context.begin_step()
-    assert [(each.live, each.depth) for each in snapshots_of(batch, 4)] == [(ragged, 16)]
-
-
-def test_a_decoding_request_leaves_nothing(context_of: ContextOf, ask: Ask) -> None:
-    """C8: not even where it fills a block."""
-    context = context_of()
-    live = BlockRequest(ask(0, 7, 3), place=1)
-    assert context.add_request(live)
-    context.step(lambda batch: [5])
-    batch = context.begin_step()
-    assert batch.requests[0].start + 1 == 8
-    assert snapshots_of(batch, 4) == []
-
-
 class Bench:
-    """A context, a model over it, and requests that compute."""
+    """A context, its watch with a model of states, and requests that compute."""
 
-    def __init__(self, context: MeasuredContext) -> None:
+    def __init__(self, context: MeasuredContext, config: Any) -> None:
+        self.heard: list[Event] = []
         self.context = context
-        self.model = BlockRecurrent(context)
+        self.watch = BlockWatch(config, context, lambda event, live: self.heard.append(event))
+
+    @property
+    def model(self) -> BlockRecurrent:
+        """What the watch has where contents are checked."""
+        assert self.watch.recurrent is not None
+        return self.watch.recurrent
 
     def add(self, request: Request, limit: int | None = None) -> BlockRequest:
         """Take up a request."""
@@ -67,24 +42,29 @@ class Bench:
         assert self.context.add_request(live, limit)
         return live
 
-    def compute(self) -> tuple[ForwardBatch, list[Snapshot]]:
-        """Run a step up to its commit."""
-        batch = self.context.begin_step()
+    def begin(self, request: Request) -> tuple[BlockRequest, ForwardBatch]:
+        """Add a request and begin its first step."""
+        return self.add(request), self.context.begin_step()
+
+    def compute(self, batch: ForwardBatch | None = None) -> list[Snapshot]:
+        """Run a step up to its commit, and return what it leaves."""
+        batch = batch or self.context.begin_step()
         left = snapshots_of(batch, 4)
-        self.model.decode([step for step in batch.requests if step.req.is_prefilled])
-        for step in batch.requests:
-            if not step.req.is_prefilled:
-                self.model.prefill(step, [each for each in left if each.live is step.req])
+        self.watch.compute(batch, left)
         stops = [step.start + len(step.tokens) for step in batch.requests]
         pairs = list(zip(batch.requests, stops, strict=True))
         self.context.commit_step([step.req.token_after(stop) for step, stop in pairs])
         for step, stop in pairs:
-            step.req.length = stop
-        return batch, left
+            step.req.length, step.req.is_unread = stop, False
+        return left
 
     def step(self) -> int:
         """Run a step, and return how many states it has cached."""
-        return self.model.note_commit(self.compute()[1])
+        return self.model.note_commit(self.compute())
+
+    def finish_step(self, batch: ForwardBatch) -> None:
+        """Compute a step and take it over."""
+        self.watch.note_commit(self.compute(batch))
 
     def check(self, live: BlockRequest) -> None:
         """Compare the live state of a request with that of a cold run."""
@@ -93,9 +73,40 @@ class Bench:
         self.model.check(live.request_id, state, live.tokens[: live.length])
 
 
+BenchOf = Callable[..., Bench]
+
+
 @pytest.fixture
-def bench(context_of: ContextOf) -> Bench:
-    return Bench(context_of())
+def bench_of(context_of: Callable[..., MeasuredContext], block_config: Callable[..., Any]) -> BenchOf:
+    return lambda **changes: Bench(context_of(**changes), block_config(**changes))
+
+
+@pytest.fixture
+def bench(bench_of: BenchOf) -> Bench:
+    return bench_of()
+
+
+# -- states ------------------------------------------------------------------------------------------------
+
+
+def test_offsets_and_ends_of_prompts_are_left(bench: Bench, ask: Ask) -> None:
+    """C8: inside a chunk at whole blocks, and at the end of a prompt that has only such; none in decode."""
+    ragged, whole = bench.add(ask(0, 19, 9), 10), bench.add(ask(1, 16, 9))
+    batch = bench.context.begin_step()
+    blocks = {step.req: step.blocks for step in batch.requests}
+    assert snapshots_of(batch, 4) == [
+        Snapshot(ragged, blocks[ragged][1], 8),
+        Snapshot(whole, blocks[whole][2], 12),
+        Snapshot(whole, blocks[whole][3], 16),
+    ]
+    bench.compute(batch)
+    assert bench.context.schedule_chunk(ragged)
+    batch = bench.context.begin_step()
+    assert [(each.live, each.depth) for each in snapshots_of(batch, 4)] == [(ragged, 16)]
+    while whole.length < 20:
+        bench.compute(batch)
+        batch = bench.context.begin_step()
+        assert snapshots_of(batch, 4) == []
 
 
 def test_chunks_and_single_tokens_end_in_the_state_of_a_cold_run(bench: Bench, ask: Ask) -> None:
@@ -108,7 +119,7 @@ def test_chunks_and_single_tokens_end_in_the_state_of_a_cold_run(bench: Bench, a
         cached += bench.step()
     bench.check(one)
     bench.check(other)
-    assert (one.length, other.length, bench.model.checked_states) == (22, 13, 2)
+    assert (one.length, other.length, bench.model.checked_states) == (22, 13, 2 + 2)  # both before they began
     assert cached == bench.context.cached_states() > 0
     bench.model.check_untouched()
 
@@ -151,7 +162,7 @@ def test_a_row_that_was_given_back_is_anybodys(bench: Bench, ask: Ask) -> None:
 def test_a_wrong_copy_into_the_cache_is_noticed(name: str, bench: Bench, ask: Ask) -> None:
     """C7: at the commit, and at any later look."""
     bench.add(ask(0, 18))
-    _, left = bench.compute()
+    left = bench.compute()
     slots = bench.context.mamba_slot_allocator
     assert slots is not None
     states: torch.Tensor = getattr(slots, name)
@@ -174,18 +185,18 @@ def test_a_state_that_nobody_left_is_noticed(bench: Bench, ask: Ask) -> None:
         bench.model.check_untouched()
 
 
-def test_states_that_were_dropped_are_not_missed(context_of: ContextOf, ask: Ask) -> None:
+def test_states_that_were_dropped_are_not_missed(bench_of: BenchOf, ask: Ask) -> None:
     """C7: a commit keeps what fits."""
-    bench = Bench(context_of(track_slots=1))
+    bench = bench_of(track_slots=1)
     for number in range(2):
         bench.add(ask(number, 18))
     assert bench.step() == 1
     bench.model.check_untouched()
 
 
-def test_a_model_whose_states_are_never_cached_still_advances(context_of: ContextOf, ask: Ask) -> None:
+def test_a_model_whose_states_are_never_cached_still_advances(bench_of: BenchOf, ask: Ask) -> None:
     """E1: without slots there is nothing to extract, and nothing to compare but live states."""
-    bench = Bench(context_of(track_slots=0))
+    bench = bench_of(track_slots=0)
     live = bench.add(ask(0, 16, 3))
     bench.compute()
     bench.compute()
@@ -194,70 +205,40 @@ def test_a_model_whose_states_are_never_cached_still_advances(context_of: Contex
     assert bench.model.note_commit([]) == 0
 
 
-class BenchBlockWatch:
-    """A context and its watch."""
-
-    def __init__(self, context: MeasuredContext, config: Any) -> None:
-        self.heard: list[Event] = []
-        self.context = context
-        self.watch = BlockWatch(config, context, lambda event, live: self.heard.append(event))
-
-    def begin(self, request: Request) -> tuple[BlockRequest, ForwardBatch]:
-        """Add a request and begin its first step."""
-        live = BlockRequest(request, place=1)
-        assert self.context.add_request(live)
-        return live, self.context.begin_step()
-
-    def finish_step(self, batch: ForwardBatch) -> None:
-        """Compute a step and take it over."""
-        left = snapshots_of(batch, 4)
-        self.watch.compute(batch, left)
-        stops = [step.start + len(step.tokens) for step in batch.requests]
-        pairs = list(zip(batch.requests, stops, strict=True))
-        self.context.commit_step([step.req.token_after(stop) for step, stop in pairs])
-        self.watch.note_commit(left)
-        for step in batch.requests:
-            step.req.length = step.start + len(step.tokens)
+# -- contents and books ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def bench_of_block_watch(context_of: ContextOf, block_config: Callable[..., Any]) -> BenchBlockWatch:
-    return BenchBlockWatch(context_of(), block_config())
-
-
-def test_what_is_computed_is_read_back(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
+def test_what_is_computed_is_read_back(bench: Bench, ask: Ask) -> None:
     """E1: at the end of a chunk all of it, and nothing before the first."""
-    live, batch = bench_of_block_watch.begin(ask(0, 18))
-    bench_of_block_watch.finish_step(batch)
-    assert bench_of_block_watch.watch.tested["E1"] == 0
-    bench_of_block_watch.watch.check_step(batch.requests[0], 18)
+    live, batch = bench.begin(ask(0, 18))
+    bench.finish_step(batch)
+    assert bench.watch.tested["E1"] == 0
+    bench.watch.check_step(batch.requests[0], 18)
     assert (
-        bench_of_block_watch.watch.content_tokens,
-        bench_of_block_watch.watch.tested["E1"],
-        bench_of_block_watch.watch.tested["C7"],
+        bench.watch.content_tokens,
+        bench.watch.tested["E1"],
+        bench.watch.tested["C7"],
     ) == (18, 1, 1)
-    bench_of_block_watch.watch.check_books()
-    assert bench_of_block_watch.watch.tested["E2"] == 1
-    bench_of_block_watch.watch.note_release(live)
-    bench_of_block_watch.context.release(live)
-    bench_of_block_watch.watch.check_quiescent()
-    assert bench_of_block_watch.watch.tested["E5"] == 1
+    bench.watch.check_books()
+    assert bench.watch.tested["E2"] == 1
+    bench.watch.note_release(live)
+    bench.context.release(live)
+    bench.watch.check_quiescent()
+    assert bench.watch.tested["E5"] == 1
 
 
-def test_what_is_shared_is_computed_into_the_dummy_block(
-    bench_of_block_watch: BenchBlockWatch, ask: Ask
-) -> None:
+def test_what_is_shared_is_computed_into_the_dummy_block(bench: Bench, ask: Ask) -> None:
     """E5: padding, and tokens that are computed for their states alone, leave no trace elsewhere."""
     prompt = range(100, 114)
-    _, batch = bench_of_block_watch.begin(ask(0, 14, 3, tokens=prompt))
-    bench_of_block_watch.finish_step(batch)
-    _, batch = bench_of_block_watch.begin(ask(1, 9, tokens=prompt[:9]))
+    _, batch = bench.begin(ask(0, 14, 3, tokens=prompt))
+    bench.finish_step(batch)
+    _, batch = bench.begin(ask(1, 9, tokens=prompt[:9]))
     [_, step] = batch.requests
     assert (step.kv_slots[:8] >= 64).all()
-    bench_of_block_watch.finish_step(batch)
-    bench_of_block_watch.watch.check_step(step, 9)
-    assert bench_of_block_watch.watch.forward is not None
-    bench_of_block_watch.watch.forward.check_untouched()
+    bench.finish_step(batch)
+    bench.watch.check_step(step, 9)
+    assert bench.watch.forward is not None
+    bench.watch.forward.check_untouched()
 
 
 @pytest.mark.parametrize(
@@ -269,80 +250,78 @@ def test_what_is_shared_is_computed_into_the_dummy_block(
     ],
 )
 def test_a_wrong_plan_is_noticed(
-    change: dict[str, Any], law: str, words: str, bench_of_block_watch: BenchBlockWatch, ask: Ask
+    change: dict[str, Any], law: str, words: str, bench: Bench, ask: Ask
 ) -> None:
     """E1, E2, E4: before anything is written."""
-    _, batch = bench_of_block_watch.begin(ask(0, 10))
-    bench_of_block_watch.context.kv_block_allocator.retain_memory_blocks(batch.requests[0].blocks)
+    _, batch = bench.begin(ask(0, 10))
+    bench.context.kv_block_allocator.retain_memory_blocks(batch.requests[0].blocks)
     wrong = ForwardBatch((dataclasses.replace(batch.requests[0], **change),))
     with pytest.raises(InvariantViolation, match=words) as caught:
-        bench_of_block_watch.watch.compute(wrong, [])
+        bench.watch.compute(wrong, [])
     assert caught.value.law == law
-    assert bench_of_block_watch.watch.forward is not None
-    assert bench_of_block_watch.watch.forward.unchecked_writes == 0
+    assert bench.watch.forward is not None
+    assert bench.watch.forward.unchecked_writes == 0
 
 
-def test_wrong_kv_is_noticed_before_it_is_used(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
+def test_wrong_kv_is_noticed_before_it_is_used(bench: Bench, ask: Ask) -> None:
     """E1: a request that resumes reads all that it was given."""
     prompt = range(100, 118)
-    first, batch = bench_of_block_watch.begin(ask(0, 18, tokens=prompt))
-    bench_of_block_watch.finish_step(batch)
-    bench_of_block_watch.watch.note_release(first)
-    bench_of_block_watch.context.release(first)
-    _, batch = bench_of_block_watch.begin(ask(1, 18, tokens=prompt))
+    first, batch = bench.begin(ask(0, 18, tokens=prompt))
+    bench.finish_step(batch)
+    bench.watch.note_release(first)
+    bench.context.release(first)
+    _, batch = bench.begin(ask(1, 18, tokens=prompt))
     [step] = batch.requests
     assert step.start == 16
     blocks = (*step.blocks[1:4], step.blocks[0], step.blocks[4])
     with pytest.raises(InvariantViolation, match="E1: request 1: position 0"):
-        bench_of_block_watch.watch.compute(ForwardBatch((dataclasses.replace(step, blocks=blocks),)), [])
+        bench.watch.compute(ForwardBatch((dataclasses.replace(step, blocks=blocks),)), [])
 
 
-def test_what_is_left_is_noticed(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
+def test_what_is_left_is_noticed(bench: Bench, ask: Ask) -> None:
     """E3: rows and references, free and evictable blocks, and what an emptied cache still has."""
-    live, batch = bench_of_block_watch.begin(ask(0, 18))
-    bench_of_block_watch.finish_step(batch)
+    live, batch = bench.begin(ask(0, 18))
+    bench.finish_step(batch)
     with pytest.raises(InvariantViolation, match=r"^E3: no request lives, but 1 rows and blocks \[0, 1, 2, "):
-        bench_of_block_watch.watch.check_quiescent()
-    bench_of_block_watch.watch.note_release(live)
-    bench_of_block_watch.context.release(live)
+        bench.watch.check_quiescent()
+    bench.watch.note_release(live)
+    bench.context.release(live)
     with pytest.raises(InvariantViolation, match=r"12 of 16 blocks are free, and 1 states are still cached"):
-        bench_of_block_watch.watch.check_emptied()
-    kv = bench_of_block_watch.context.kv_block_allocator
+        bench.watch.check_emptied()
+    kv = bench.context.kv_block_allocator
     kv.pool_avail -= 1
     with pytest.raises(InvariantViolation, match=r"11 blocks are free and 4 evictable, 15 of 16"):
-        bench_of_block_watch.watch.check_quiescent()
+        bench.watch.check_quiescent()
     kv.pool_avail += 1
     blocks = kv.allocate_memory_blocks(16)
     assert blocks is not None
     kv.release_memory_blocks(blocks)
-    bench_of_block_watch.watch.check_emptied()
-    assert bench_of_block_watch.watch.tested["E3"] == 1
+    bench.watch.check_emptied()
+    assert bench.watch.tested["E3"] == 1
 
 
-def test_exits_count_once_books_were_walked(bench_of_block_watch: BenchBlockWatch, ask: Ask) -> None:
+def test_exits_count_once_books_were_walked(bench: Bench, ask: Ask) -> None:
     """E3: an exit is tested by the next walk; whatever happens is told."""
     live = BlockRequest(ask(0, 5), place=1)
     events = [Event.ADMITTED, Event.PAUSED, Event.RETRACTED, Event.ABORTED, Event.FINISHED]
     for event in events:
-        bench_of_block_watch.watch.notice(event, live)
-    assert (bench_of_block_watch.heard, bench_of_block_watch.watch.tested["E3"]) == (events, 0)
-    bench_of_block_watch.watch.check_books()
-    assert (bench_of_block_watch.watch.tested["E3"], bench_of_block_watch.watch.tested["E2"]) == (3, 0)
+        bench.watch.notice(event, live)
+    assert (bench.heard, bench.watch.tested["E3"]) == (events, 0)
+    bench.watch.check_books()
+    assert (bench.watch.tested["E3"], bench.watch.tested["E2"]) == (3, 0)
 
 
-def test_without_contents_there_is_nothing_to_read(
-    context_of: ContextOf, block_config: Callable[..., Any], ask: Ask
-) -> None:
+def test_without_contents_there_is_nothing_to_read(bench_of: BenchOf, ask: Ask) -> None:
     """Checks that are off cost nothing and count nothing; books are still walked."""
-    bench_of_block_watch = BenchBlockWatch(context_of(), block_config(content_check=False))
-    live, batch = bench_of_block_watch.begin(ask(0, 18))
-    bench_of_block_watch.finish_step(batch)
-    bench_of_block_watch.watch.check_step(batch.requests[0], 18)
-    bench_of_block_watch.watch.check_books()
-    bench_of_block_watch.watch.note_release(live)
-    bench_of_block_watch.context.release(live)
-    bench_of_block_watch.watch.check_quiescent()
-    assert (bench_of_block_watch.watch.content_tokens, dict(bench_of_block_watch.watch.tested)) == (
+    bench = bench_of(content_check=False)
+    live, batch = bench.begin(ask(0, 18))
+    bench.finish_step(batch)
+    bench.watch.check_step(batch.requests[0], 18)
+    bench.watch.check_books()
+    bench.watch.note_release(live)
+    bench.context.release(live)
+    bench.watch.check_quiescent()
+    assert (bench.watch.content_tokens, dict(bench.watch.tested)) == (
         0,
         {"E2": 1, "E3": 0},
     )
