@@ -84,44 +84,21 @@ def test_a_run_without_samples_has_a_cost() -> None:
     assert str(SamplingCost(0, 0, 0, 0, 0, 0, 0)).startswith("0 samples of 0 us")
 
 
-def test_a_short_run_is_kept_in_full() -> None:
-    """Nothing is dropped while there is room."""
-    recorder = CurveRecorder(4)
-    for at in range(4):
-        recorder.add(at / 10, at)
-    assert recorder.curve().times == (0.0, 0.1, 0.2, 0.3)
-    assert recorder.curve().used == (0, 1, 2, 3)
-    assert len(recorder.curve()) == 4
-
-
-@pytest.mark.parametrize("samples", [5, 100, 1001])
-def test_a_long_run_is_thinned_evenly(samples: int) -> None:
-    """The kept samples have one distance, and begin with the first."""
+@pytest.mark.parametrize("samples", [0, 1, 8, 9, 100, 1001])
+def test_a_curve_is_kept_in_full_or_thinned_evenly(samples: int) -> None:
+    """The kept samples have one distance, and begin with the first; a peak between two of them is a peak."""
     recorder = CurveRecorder(8)
-    for at in range(samples):
-        recorder.add(float(at), at)
-    times = recorder.curve().times
-    steps = {later - sooner for sooner, later in itertools.pairwise(times)}
-    assert len(times) <= 8
-    assert len(steps) == 1
-    assert times[0] == 0
-    assert times[-1] > samples - 1 - 2 * steps.pop()
-
-
-def test_the_peak_counts_samples_that_are_not_kept() -> None:
-    """A peak between two kept samples is a peak."""
-    recorder = CurveRecorder(2)
-    for at, used in enumerate([5, 1, 1, 9, 1, 1, 2]):
-        recorder.add(float(at), used)
-    assert 9 not in recorder.curve().used
-    assert (recorder.first, recorder.peak, recorder.last) == (5, 9, 2)
-
-
-def test_without_samples_there_is_no_peak() -> None:
-    """Nothing seen is not zero bytes."""
-    recorder = CurveRecorder()
-    assert (recorder.first, recorder.peak, recorder.last) == (None, None, None)
-    assert len(recorder.curve()) == 0
+    used = [5 + 9 * (at == samples // 2 + 1) for at in range(samples)]
+    for at, value in enumerate(used):
+        recorder.add(float(at), value)
+    curve = recorder.curve()
+    assert len(curve) == len(curve.used) == min(samples, 8) or 4 <= len(curve) <= 8 < samples
+    steps = {later - sooner for sooner, later in itertools.pairwise(curve.times)}
+    assert len(steps) <= 1
+    assert [int(at) for at in curve.times][:1] == [0][:samples]
+    assert not samples or curve.times[-1] > samples - 1 - 2 * max(steps, default=1)
+    expected = (used[0], max(used), used[-1]) if samples else (None, None, None)
+    assert (recorder.first, recorder.peak, recorder.last) == expected
 
 
 @pytest.mark.parametrize("most", [0, 1, 7])

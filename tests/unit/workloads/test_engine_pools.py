@@ -109,6 +109,8 @@ def test_names_make_caches_over_one_allocator() -> None:
     assert radix.kind.cache.pool is radix.allocator
     assert radix.swa_allocator is None
     assert radix.full_available_size() == 8
+    kind = radix.kind
+    assert (kind.state_pool, kind.cached_states(), kind.state_of(kind.cache)) == (None, [], None)
     chunk = make_engine_pools(EngineConfig(cache="chunk", capacity=8, max_context=8).rounded())
     assert isinstance(chunk.kind.cache, ChunkCache)
     chunk.kind.check()
@@ -147,12 +149,6 @@ def test_cache_of_states_comes_with_a_pool_of_them() -> None:
     states._held_track_slots.clear()
     with pytest.raises(InvariantViolation):
         kind.check()
-
-
-def test_other_caches_keep_no_states() -> None:
-    """A cache without states needs no pool of them."""
-    kind = make_engine_pools(EngineConfig(capacity=8, max_context=8).rounded()).kind
-    assert (kind.state_pool, kind.cached_states(), kind.state_of(kind.cache)) == (None, [], None)
 
 
 def test_unknown_cache_is_refused_with_the_known_names() -> None:

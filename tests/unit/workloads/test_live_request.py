@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.errors import InvariantViolation
 from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.fingerprint import prefix_fingerprints
@@ -87,16 +86,6 @@ def joined(ask: Ask, page_size: int, *lengths: int) -> tuple[DecodeBatch, list[L
     return batch, lives
 
 
-def test_only_requests_at_a_page_end_cross(ask: Ask) -> None:
-    """A3: slots within a page follow on, a new page starts where it was allocated."""
-    batch, _ = joined(ask, 4, 4, 5, 8)
-    assert batch.crossing().tolist() == [0, 2]
-    assert batch.step(np.array([80, 84])).tolist() == [80, 51, 84]
-    assert batch.lengths.tolist() == [5, 6, 9]
-    assert batch.remaining.tolist() == [4, 4, 4]
-    assert joined(ask, 1, 3, 7)[0].crossing().tolist() == [0, 1]
-
-
 def test_leaving_requests_take_their_numbers_along(ask: Ask) -> None:
     """The batch's columns are the truth until a request leaves."""
     batch, lives = joined(ask, 4, 5, 6, 7)
@@ -151,19 +140,3 @@ def test_common_eviction_is_shared_evenly() -> None:
         hybrid.insert(RadixKey([token]), torch.tensor([token]), payers[0], mamba_value=torch.tensor([token]))
     hybrid.evict(0, 2, payers)
     assert (hybrid.evict_calls, hybrid.evicted_tokens, hybrid.evicted_states) == (1, 2, 2)
-
-
-@pytest.mark.parametrize(("check_every", "expected"), [(0, 0), (1, 7), (3, 2)])
-def test_checks_run_after_every_nth_operation(check_every: int, expected: int) -> None:
-    """Zero switches checks off; a broken law is not swallowed."""
-    calls: list[int] = []
-    probe = CacheProbe(RadixCache(), lambda: calls.append(1), check_every)
-    for _ in range(7):
-        probe.match(RadixKey([1]), CacheTimes())
-    assert (len(calls), probe.checks, probe.operations) == (expected, expected, 7)
-
-    def fail() -> None:
-        raise InvariantViolation("R7", "planted")
-
-    with pytest.raises(InvariantViolation, match="planted"):
-        CacheProbe(RadixCache(), fail, 1).match(RadixKey([1]), CacheTimes())

@@ -46,25 +46,6 @@ def test_two_extensions_part_at_the_end_of_the_block() -> None:
     assert set(left.block_ids) & set(right.block_ids) == set(trunk.block_ids)
 
 
-def test_requests_count_from_zero() -> None:
-    """Ids are unique in a workload; arrivals keep whole microseconds."""
-    writer = PromptWriter("test", 0, block_tokens=4)
-    text = writer.extend(EMPTY_TEXT, 3)
-    assert [writer.request(1.23456789, text, 2, "a") for _ in range(2)] == [
-        Request(0, 1.235, 3, 2, (0,), 4, "a"),
-        Request(1, 1.235, 3, 2, (0,), 4, "a"),
-    ]
-
-
-def test_name_and_seed_both_decide() -> None:
-    """X3: equal names and seeds draw alike, others do not."""
-    draws = {
-        (name, seed): PromptWriter(name, seed).draw.random() for name in ("chat", "agent") for seed in (0, 1)
-    }
-    assert len(set(draws.values())) == 4
-    assert PromptWriter("chat", 1).draw.random() == draws["chat", 1]
-
-
 def test_agenda_goes_by_time_then_by_entry() -> None:
     """X3: what was entered first for one time happens first; entries are never compared."""
     agenda = Agenda[object]("first")
