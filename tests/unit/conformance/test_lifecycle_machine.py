@@ -28,8 +28,7 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import Outcome, Slots
 from pymllm.oracle.judge import judge_steps
 from pymllm.workloads.engine import Engine
-from pymllm.workloads.engine_memory import EngineMemory
-from pymllm.workloads.engine_states import EngineStates
+from pymllm.workloads.engine_memory import EngineMemory, EngineStates
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.source import Stage
 
@@ -348,7 +347,7 @@ def test_a_request_to_come_can_be_doomed() -> None:
 def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:
     """E3, and not E2: it gives back what it has given back already."""
     edit = Edit(
-        "pymllm.workloads.engine_states:EngineStates.give_back",
+        "pymllm.workloads.engine_memory:EngineStates.give_back",
         "self._pool.free_track_slot(live.track_slot)",
         "self._pool.free_track_slot(live.track_slot)\nself._pool.free_track_slot(live.track_slot)",
     )

@@ -1,16 +1,173 @@
-"""What makes a run's figures worthless: slowed clocks, errors of memory, errors that the driver reports."""
+"""What is read of a device: bytes in use, what that means on this machine, and what spoils figures."""
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from pymllm.instrument.nvml_device import NvmlDevice
+from pymllm.instrument.nvml_device import NvmlDevice, device_index, find_device
 from pymllm.instrument.nvml_library import LOST, TIMED_OUT, NvmlFailure, NvmlLibrary
-from pymllm.instrument.nvml_record import Health
-from pymllm.instrument.reading import COUNT, Reading, Unreadable
+from pymllm.instrument.nvml_record import Health, UsedMeans
+from pymllm.instrument.reading import BYTES, COUNT, Reading, Unreadable
 
-__all__ = ["HealthWatch", "why_invalid"]
+__all__ = [
+    "DeviceUse",
+    "HealthWatch",
+    "MemoryGauge",
+    "NvmlMemory",
+    "ProcessMemory",
+    "process_memory",
+    "why_invalid",
+]
+
+
+_NO_VALUE = (1 << 64) - 1
+_SLACK = 1 << 20  # bytes by which parts may miss the whole: what a driver rounds
+
+
+class MemoryGauge:
+    """Memory in use on a device, and what that is on this machine.
+
+    The second form of the call tells the driver's own reserve apart, but texts and drivers disagree on
+    whether its ``used`` has the reserve inside. So the sums are tried once, and `read` takes the reserve away
+    wherever it is known to be inside: figures of two drivers can then be compared. Where no form of the call
+    gives a value, it is `Unreadable`.
+    """
+
+    def __init__(self, library: NvmlLibrary, device: NvmlDevice) -> None:
+        self._library = library
+        self._call: tuple[Any, ...] = (
+            "nvmlDeviceGetMemoryInfo",
+            device.handle,
+            library.constant("nvmlMemory_v2"),
+        )
+        self.reserved = Reading.unknown(BYTES, "the driver does not tell its own reserve apart")
+        self._inside = 0
+        try:
+            memory = self._ask()
+        except Unreadable:
+            self._call = self._call[:2]
+            memory = self._ask()
+            rest = memory.total - memory.free - memory.used
+            self.means = UsedMeans.UNSEPARATED if abs(rest) <= _SLACK else UsedMeans.UNEXPLAINED
+        else:
+            self.reserved = Reading(memory.reserved, BYTES)
+            rest = memory.total - memory.free - memory.used
+            if abs(rest - memory.reserved) <= _SLACK:
+                self.means = UsedMeans.WITHOUT_RESERVED
+            elif abs(rest) <= _SLACK:
+                self.means = UsedMeans.WITH_RESERVED
+                self._inside = memory.reserved
+            else:
+                self.means = UsedMeans.UNEXPLAINED
+        self.total = Reading(memory.total, BYTES)
+
+    def read(self) -> int:
+        """Return the bytes in use on the device, by anybody.
+
+        Cost: one call of the driver, about ten microseconds.
+        """
+        return max(0, int(self._ask().used) - self._inside)
+
+    def _ask(self) -> Any:
+        memory = self._library.call(*self._call)
+        if memory.used == _NO_VALUE or memory.total == _NO_VALUE:
+            raise Unreadable("nvmlDeviceGetMemoryInfo: the driver gives no value for this device")
+        return memory
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What the driver's list of processes says: bytes of this one, and how many others are in it.
+
+    The others are unknown unless this process is in the list: only then are its numbers those that this
+    process knows itself by.
+    """
+
+    mine: Reading
+    others: Reading
+
+
+def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
+    """Look this process up in the driver's list.
+
+    Cost: milliseconds, during which the driver may hold a lock that stalls every program on the device. Ask
+    before and after a run, never during one.
+
+    Unknown is common: Windows never tells, and inside a container the list has the numbers that processes
+    have outside it, or none at all.
+    """
+    try:
+        processes = library.first_of(
+            ("nvmlDeviceGetComputeRunningProcesses_v3", device.handle),
+            ("nvmlDeviceGetComputeRunningProcesses_v2", device.handle),
+        )
+    except Unreadable as error:
+        reason = str(error)
+        return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
+    mine = [process for process in processes if process.pid == os.getpid()]
+    if not mine:
+        reason = (
+            f"process {os.getpid()} is not among the {len(processes)} that the driver lists: it does not use"
+            " the device, or has another number outside its container"
+        )
+        return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
+    others = Reading(len(processes) - len(mine), "processes")
+    sizes = [process.usedGpuMemory for process in mine]
+    if None in sizes:
+        return ProcessMemory(
+            Reading.unknown(BYTES, "the driver lists this process without its memory"), others
+        )
+    return ProcessMemory(Reading(sum(sizes), BYTES), others)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A device's memory at one time: bytes in use by anybody and by this process, and its other processes."""
+
+    used: Reading
+    own: Reading
+    others: Reading
+
+
+class NvmlMemory:
+    """Reads a device's memory now and then, without a thread."""
+
+    def __init__(self, device: Any = None) -> None:
+        device_index(device)
+        self._name = device
+        self._library = NvmlLibrary()
+        self._device: NvmlDevice | None = None
+        self._gauge: MemoryGauge | None = None
+
+    def read(self) -> DeviceUse:
+        """Return the device's memory; unknown, with the reason, where it cannot be read.
+
+        Opens NVML when it is first asked, and again where it could not be opened then. Cost: see
+        `process_memory`.
+        """
+        try:
+            if self._device is None:
+                self._library.open()
+                self._device = find_device(self._library, device_index(self._name))
+            if self._gauge is None:
+                self._gauge = MemoryGauge(self._library, self._device)
+            used = Reading(self._gauge.read(), BYTES)
+        except Unreadable as reason:
+            used = Reading.unknown(BYTES, str(reason))
+            if self._device is None:
+                self._library.close()
+                return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
+        processes = process_memory(self._library, self._device)
+        return DeviceUse(used, processes.mine, processes.others)
+
+    def close(self) -> None:
+        """Let go of NVML; the next `read` opens it again."""
+        self._device = self._gauge = None
+        self._library.close()
+
 
 # Bits of the clocks' event reasons that slow a device down, and whether figures are worthless then. A power
 # cap is how a device normally runs at full load; what only says idle or a setting is left out.
@@ -29,18 +186,9 @@ _ANY_INSTANCE = 0xFFFFFFFF  # of an event that belongs to no MIG instance
 class HealthWatch:
     """Looks at a device's health at the start, at each sample, and at the end.
 
-    Parameters
-    ----------
-    library : NvmlLibrary
-        Open.
-    device : NvmlDevice
-        Clocks and errors are those of the whole GPU, also for a MIG instance.
-    xid_period : float, default 1.0
-        Seconds from one look at reported errors to the next; the driver keeps them until then.
-
-    Notes
-    -----
-    Without privileges, the driver tells a MIG instance only of the errors that concern the whole GPU.
+    Clocks and errors are those of the whole GPU, also for a MIG instance, which without privileges is told
+    only of the errors that concern the whole GPU. Between two looks at reported errors, ``xid_period``
+    seconds apart, the driver keeps them.
     """
 
     def __init__(self, library: NvmlLibrary, device: NvmlDevice, xid_period: float = 1.0) -> None:
@@ -64,8 +212,6 @@ class HealthWatch:
     def sample(self) -> None:
         """Look at the clocks, and now and then take the errors that were reported.
 
-        Notes
-        -----
         Cost: a call of the driver, and once a second a wait of a millisecond. What could not be asked once is
         not asked again.
         """
@@ -184,13 +330,6 @@ def _new(before: Reading, after: Reading) -> Reading:
 def why_invalid(health: Health) -> tuple[str, ...]:
     """Return why figures of a run with this health should not be trusted.
 
-    Parameters
-    ----------
-    health : Health
-        What was seen.
-
-    Notes
-    -----
     A power cap and corrected errors are no reason: both are how a sound device may run.
     """
     spoilt = {name for _, name, spoils in _SLOWDOWNS if spoils}

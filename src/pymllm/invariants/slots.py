@@ -1,7 +1,4 @@
-"""White-box walk of the free lists behind the slot allocators, host and device.
-
-`check_token_allocator` and `check_swa_allocator` are built on it; it knows nothing of SWA halves.
-"""
+"""White-box checks of the slot allocators: their stores of pages, on host and device, and SWA halves."""
 
 from __future__ import annotations
 
@@ -13,41 +10,31 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.errors import InvariantViolation
+from pymllm.invariants.pools import check_subject
 from pymllm.mem_cache import device_store, host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.late_count import Whereabouts
 from pymllm.mem_cache.slot_store import SlotStore
+from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
+from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
-__all__ = ["check_slot_store", "some_repeated"]
+__all__ = [
+    "check_slot_store",
+    "check_swa_allocator",
+    "check_token_allocator",
+    "some_repeated",
+    "walk_swa_allocator",
+]
 
 
 def check_slot_store(store: SlotStore) -> NDArray[np.bool_]:
-    """Recount the pages of a store and compare all that it keeps about them.
+    """Recount a store's pages and compare all that it keeps; return which are handed out, from page 0 on.
 
-    Parameters
-    ----------
-    store : SlotStore
-        Any of the three kinds; it is only read.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(pages + 1,)``, bool: whether each page is handed out, page 0 (never) included.
-
-    Raises
-    ------
-    InvariantViolation
-        Naming the law: A1 (padding), A2 (the partition and its counters), A4 (the order of what is handed
-        out next), A5 (what ownership checks look at), A6 (pending pages outside a group).
-    TypeError
-        There is no walk for this kind of store.
-
-    Notes
-    -----
-    Cost: a few NumPy passes over the pool, after a copy to the host where it is on a device.
-    Laws: A1, A2, A4-A6.
+    Laws: A1 (padding), A2 (the partition and its counters), A4 (the order of what is handed out next), A5
+    (what ownership checks look at), A6 (pending pages outside a group). Cost: a few NumPy passes over the
+    pool, after a copy to the host where it is on a device.
     """
     if isinstance(store, HostSlotStore):
         return _check_host_store(store)
@@ -194,3 +181,53 @@ def _numbers(parts: Sequence[torch.Tensor]) -> NDArray[np.int32]:
     if not parts:  # most lists of a walk: 3 us for each
         return np.empty(0, np.int32)
     return np.concatenate([part.cpu().numpy().astype(np.int32) for part in parts])
+
+
+def check_token_allocator(allocator: TokenToKVPoolAllocator) -> None:
+    """Raise if anything that the allocator keeps contradicts anything else; free groups may be open.
+
+    Laws: A1, A2, A4-A6, as `check_slot_store` lists them. Cost: 1 ms for a million slots on the host.
+    """
+    check_subject(allocator, TokenToKVPoolAllocator)
+    check_slot_store(allocator._store)
+
+
+def check_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> None:
+    """Raise if anything that either pool keeps, or the table between them, contradicts anything else.
+
+    Free groups may be open. Laws: A7 (halves), and those of `check_slot_store`: A1, A2, A4-A6. Cost: 6 ms for
+    a million slots in each pool on the host.
+    """
+    walk_swa_allocator(allocator)
+
+
+def walk_swa_allocator(allocator: SWATokenToKVPoolAllocator) -> NDArray[np.bool_]:
+    """Do the same, and return of each full page whether it is handed out, page 0 included."""
+    check_subject(allocator, SWATokenToKVPoolAllocator)
+    full, swa = check_slot_store(allocator._full), check_slot_store(allocator._swa)
+    if allocator._full.group_open != allocator._swa.group_open:
+        raise InvariantViolation("A6", "a free group is open in one of the two pools only")
+    halves = _as_array(allocator._half_of)
+    paired = halves != 0
+    lost = np.flatnonzero(paired & ~full)
+    if lost.size:
+        raise InvariantViolation("A7", f"full pages {lost[:8]} have SWA halves and are not handed out")
+    used = halves[paired]
+    if used.size and (used.min() < 1 or used.max() >= swa.size):
+        outside = used[(used < 1) | (used >= swa.size)]
+        raise InvariantViolation("A7", f"halves {outside[:8]} are outside the SWA pages 1..{swa.size - 1}")
+    behind = np.zeros(swa.size, np.bool_)
+    behind[used] = True
+    if np.count_nonzero(behind) != used.size:
+        raise InvariantViolation("A7", f"SWA pages {some_repeated(used)} are the half of several full pages")
+    astray = np.flatnonzero(behind != swa)
+    if astray.size:
+        raise InvariantViolation(
+            "A7", f"SWA pages {astray[:8]} are handed out without a full page, or free with one"
+        )
+    return full
+
+
+def _as_array(table: NDArray[np.int32] | torch.Tensor) -> NDArray[np.int32]:
+    """Return a table of either store on the host."""
+    return table.cpu().numpy() if isinstance(table, torch.Tensor) else table
