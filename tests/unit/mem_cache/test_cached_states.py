@@ -255,16 +255,6 @@ class TestLocks:
         assert (node.mamba_lock_ref, bench.states()) == (0, (1, 0))
         bench.calls()
 
-    def test_hold_and_release_of_a_stateless_node_touch_no_state(self) -> None:
-        """M4: mamba_lock_ref stays 0 without a state, and full_lock_ref counts."""
-        bench = Bench()
-        node = bench.put([1, 2], state=False)
-        bench.cache.inc_lock_ref(node)
-        assert (node.full_lock_ref, node.mamba_lock_ref) == (1, 0)
-        bench.cache.dec_lock_ref(node)
-        assert (node.full_lock_ref, node.mamba_lock_ref) == (0, 0)
-        assert bench.states() == (0, 0)
-
     def test_touched_states_keep_their_order_whether_held_or_not(self) -> None:
         """R8, M8: a path with a held, a free and no state is stamped as one, the shallower older."""
         bench = Bench()
@@ -296,13 +286,6 @@ class TestRefusals:
         nodes = [bench.put([1, 2, 3]), bench.put([4]), bench.put([4, 5]), bench.put([4, 5, 6])]
         bench.pools.take_calls()
         return bench, nodes
-
-    def test_plan_is_as_the_refusals_expect_it(self) -> None:
-        """M5: four states, then one free of the three leaves and parents that go."""
-        bench, nodes = self.make()
-        assert bench.cache.evict(1, 4) == EvictResult(6, 0, 4)
-        assert bench.calls() == [(STATE, 1)] * 4 + [(FREE, 6)]
-        assert [node.mamba_value for node in nodes] == [None] * 4
 
     @pytest.mark.parametrize("taken", range(5))
     def test_refused_call_leaves_what_was_not_taken(self, taken: int) -> None:
@@ -359,15 +342,6 @@ class TestRefusals:
         bench.pools.takes = None
         assert bench.cache.evict(0, 1) == EvictResult(0, 0, 1)
         assert second.mamba_tombstone
-
-    def test_without_pools_an_eviction_is_bookkeeping(self) -> None:
-        """M5: track slots and slots are plain numbers then, and forgotten."""
-        cache = MambaRadixCache()
-        cache.insert(RadixKey([1, 2]), mamba_value=torch.tensor([5]))
-        cache.insert(RadixKey([1, 2, 3]), mamba_value=torch.tensor([6]))
-        assert cache.evict(0, 1) == EvictResult(0, 0, 1)
-        assert cache.evict(1) == EvictResult(3, 0, 1)
-        check_mamba_radix_cache(cache)
 
 
 class TestClear:

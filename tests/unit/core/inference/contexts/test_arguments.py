@@ -1,19 +1,104 @@
-"""What a call means that names only what it must, and what objects say about themselves."""
+"""What a call accepts, means by its defaults, and says of itself."""
 
 from __future__ import annotations
 
+import enum
 import inspect
+from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy, is_lru
 from pymllm.core.inference.contexts.forward_batch import plan_step
-from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
+from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
+
+
+def test_host_memory_is_seen_not_copied() -> None:
+    """What a context changes is seen at the next look."""
+    tensor = torch.arange(3, dtype=torch.int32)
+    view = host_array(tensor)
+    tensor[0] = 7
+    assert view.tolist() == [7, 1, 2]
+    assert host_array([1, 2]).tolist() == [1, 2]
+
+
+def test_numbers_elsewhere_come_to_the_host() -> None:
+    """Specification, blocks: a context may keep its tables where it likes."""
+
+    class Far(torch.Tensor):
+        is_cpu = False
+
+        def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+            return torch.tensor([4, 2], dtype=torch.int32)
+
+    found = host_array(torch.zeros(2, dtype=torch.int32).as_subclass(Far))
+    assert (found.dtype, found.tolist()) == (np.int32, [4, 2])
+
+
+@pytest.mark.gpu
+def test_a_tensor_of_a_gpu_is_read() -> None:
+    """Specification, blocks: a context may keep its tables on its device."""
+    tensor = torch.arange(3, dtype=torch.int32, device="cuda")
+    assert host_array(tensor).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 3],
+        (0, 3),
+        range(0, 6, 3),
+        array("q", [0, 3]),
+        np.array([0, 3], np.uint8),
+        np.array([[0], [3]]),
+        torch.tensor([[0, 3]], dtype=torch.int16),
+    ],
+)
+def test_integers_come_as_one_dimension_of_int64(values: Any) -> None:
+    """Any container of integers will do."""
+    numbers = host_integers("ids", values, 4)
+    assert numbers.dtype == np.int64
+    assert numbers.tolist() == [0, 3]
+
+
+def test_nothing_is_no_integer_too_many() -> None:
+    """An empty list is an empty array, whatever NumPy takes its dtype to be."""
+    assert host_integers("ids", [], 1).tolist() == []
+    assert host_integers("ids", torch.empty(0), 1).tolist() == []
+
+
+class Foreign(enum.Enum):
+    """Another engine's enumeration."""
+
+    REF_ZERO = 0
+    LRU = 1
+
+
+@pytest.mark.parametrize("policy", [PrefixCachingEvictionPolicy.LRU, Foreign.LRU, "lru", "LRU"])
+def test_lru_is_known_by_its_name(policy: object) -> None:
+    """Specification, blocks: the slot allocator works with any context."""
+    assert is_lru(policy)
+
+
+def test_a_policy_shows_itself_as_it_is_written() -> None:
+    """A signature with a default stays readable."""
+    assert repr(PrefixCachingEvictionPolicy.REF_ZERO) == "PrefixCachingEvictionPolicy.REF_ZERO"
+    assert PrefixCachingEvictionPolicy("lru") is PrefixCachingEvictionPolicy.LRU
+
+
+@pytest.mark.parametrize("policy", [PrefixCachingEvictionPolicy.REF_ZERO, Foreign.REF_ZERO, "ref_zero", None])
+def test_all_else_is_not(policy: object) -> None:
+    """C6: lowest ids go first then."""
+    assert not is_lru(policy)
+
 
 DEFAULTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (
