@@ -27,27 +27,18 @@ _HELD, _FREE, _PENDING, _RESERVED = 0, 1, 2, 3
 class DeviceSlotStore(SlotStore):
     """A free list on a device, as two lists: what `take` reads from, and what was freed since.
 
-    Parameters
-    ----------
-    size, page_size, device, need_sort, check_ownership
-        As in `SlotStore`.
-
-    Notes
-    -----
-    ``_main[_main_from:]`` is what `take` reads from, ``_released`` what was freed since the last
-    merge (law A4). A merge with ``need_sort`` marks both in a byte per page and reads the marks in
-    order: four launches and a pass of the device over one byte per page, no sort and no wait of the host.
-    Pages are int64 everywhere, which is what torch wants of an index: in int32 each use of one is a
-    conversion more, and a free list takes half the bytes.
-
-    Both lists may have zeros, which are no pages, where `free_with` gave back what a table had: ``_main`` at
-    its end, ``_released`` anywhere. How many pages there are beside them is a `LateCount`; what is certain
-    without it is in ``_main_sure`` and ``_free_sure``, and is handed out without asking.
-
-    Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
-    group that has pages to tell apart, once each; and, where a late count decides, whoever asks what is
-    free. With checks on every `claim` does, twice at most.
-    Laws: A1-A6, X1, X4. Source: docs/specification/slots.md.
+    ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`.
+    ``_main[_main_from:]`` is what `take` reads from, ``_released`` what was freed since the last merge (law
+    A4). A merge with ``need_sort`` marks both in a byte per page and reads the marks in order: four launches
+    and a pass of the device over one byte per page, no sort and no wait of the host. Pages are int64
+    everywhere, which is what torch wants of an index: in int32 each use of one is a conversion more, and a
+    free list takes half the bytes. Both lists may have zeros, which are no pages, where `free_with` gave back
+    what a table had: ``_main`` at its end, ``_released`` anywhere. How many pages there are beside them is a
+    `LateCount`; what is certain without it is in ``_main_sure`` and ``_free_sure``, and is handed out without
+    asking. Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
+    group that has pages to tell apart, once each; and, where a late count decides, whoever asks what is free.
+    With checks on every `claim` does, twice at most. Source: docs/specification/slots.md. Laws: A1-A6, X1,
+    X4.
     """
 
     def __init__(
@@ -211,8 +202,6 @@ class DeviceSlotStore(SlotStore):
     def free_with(self, indices: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
         """Give back pages, and what a table has for them to another store.
 
-        Notes
-        -----
         Without checks there is no wait for single slots, nor for pages inside a group, and one for pages and
         what the table has for them together.
         """
@@ -245,8 +234,6 @@ class DeviceSlotStore(SlotStore):
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once.
 
-        Notes
-        -----
         Without checks nothing has to be told apart, so nothing waits for the device.
         """
         if self.check_ownership or self.page_size == 1 or isinstance(starts, np.ndarray):
@@ -279,8 +266,6 @@ class DeviceSlotStore(SlotStore):
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Return the distinct pages that ``indices`` names, and what ``table`` has for them.
 
-        Notes
-        -----
         Without checks, one wait tells how many of both there are.
         """
         if whole or self.page_size == 1 or self.check_ownership:
@@ -436,8 +421,6 @@ class DeviceSlotStore(SlotStore):
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
 
-        Notes
-        -----
         Read from the lists alone, which is right with checks off too: a pass over the whole pool.
         """
         held = torch.ones(self.pages + 1, dtype=torch.bool, device=self.device)

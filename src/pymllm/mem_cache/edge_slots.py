@@ -55,17 +55,8 @@ class EdgeSlots(EdgeKey):
 def expand_pages(starts: PageStarts, page_size: int) -> torch.Tensor:
     """Write down every slot of pages.
 
-    Parameters
-    ----------
-    starts : numpy.ndarray
-        The first slot of each, ``int64``, shape ``(n,)``.
-    page_size : int
-        Slots per page.
-
-    Returns
-    -------
-    torch.Tensor
-        ``int64``, shape ``(n * page_size,)``, on the CPU, memory of its own.
+    ``starts``: the first slot of each, ``int64``, shape ``(n,)``. Returns ``int64``, shape ``(n *
+    page_size,)``, on the CPU, memory of its own.
     """
     column = starts.reshape(-1, 1)
     if starts.size <= _FEW_PAGES:

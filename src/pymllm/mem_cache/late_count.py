@@ -20,23 +20,10 @@ class Whereabouts(enum.Enum):
 class LateCount:
     """Count pages on their device without waiting for it.
 
-    Parameters
-    ----------
-    pages : torch.Tensor
-        Shape ``(n,)``; zeros are no pages, and only what is none is counted out.
-    where : Whereabouts
-        The list that they are in.
-
-    Attributes
-    ----------
-    where : Whereabouts
-        As given; whoever moves the pages changes it.
-
-    Notes
-    -----
-    On CUDA the number goes to pinned memory on the current stream, behind which an event is recorded: who
-    reads it later waits for what was launched before, and for nothing after it. Elsewhere it stays where it
-    is until it is read.
+    ``pages``: shape ``(n,)``; zeros are no pages, and only what is none is counted out. ``where``: the list
+    that they are in. ``where``: as given; whoever moves the pages changes it. On CUDA the number goes to
+    pinned memory on the current stream, behind which an event is recorded: who reads it later waits for what
+    was launched before, and for nothing after it. Elsewhere it stays where it is until it is read.
     """
 
     def __init__(self, pages: torch.Tensor, where: Whereabouts) -> None:

@@ -11,12 +11,7 @@ __all__ = ["BlockObserver"]
 
 
 class BlockObserver:
-    """Run an observer on committed books, and keep its code from changing them meanwhile.
-
-    Notes
-    -----
-    Laws: X2, X6.
-    """
+    """Run an observer on committed books, and keep its code from changing them meanwhile (X2, X6)."""
 
     def __init__(self) -> None:
         self._is_running = False
@@ -36,13 +31,7 @@ class BlockObserver:
             self._is_running = False
 
     def refuse(self, name: str) -> None:
-        """Refuse a call from inside the observer.
-
-        Raises
-        ------
-        RuntimeError
-            The observer is running, in this thread or, as far as is noticed, in another one.
-        """
+        """Refuse a call from inside the observer."""
         if self._is_running:
             refuse_other_thread(name, "allocator", self._thread, "is inside on_blocks_deregistered")
             raise RuntimeError(

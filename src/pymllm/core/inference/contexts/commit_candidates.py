@@ -30,22 +30,6 @@ def commit_candidates(
 ) -> list[CommitCandidate]:
     """List what a prefill batch leaves, each block once.
 
-    Parameters
-    ----------
-    left_by : mapping of int to Snapshots
-        What each row's chunk leaves.
-    first_row : int
-        Row of the first request of the batch.
-    extracted : sequence of int
-        For each request of the batch, how many states the forward pass put into the output buffers.
-
-    Returns
-    -------
-    list of CommitCandidate
-        In order.
-
-    Notes
-    -----
     Requests that share a block have the same state there, so one of them is enough. Laws: C7.
     """
     found: list[CommitCandidate] = []

@@ -152,10 +152,8 @@ class KVBlockAllocator(OneOwner):
     def evictable_blocks(self) -> int:
         """Count the cached blocks without a referenced registered descendant (beyond the reference).
 
-        Notes
-        -----
-        ``pool_avail + evictable_blocks`` is the largest n that `allocate_memory_blocks` can meet.
-        Cost: a counter. Law: C1.
+        ``pool_avail + evictable_blocks`` is the largest n that `allocate_memory_blocks` can meet. Cost: a
+        counter. Law: C1.
         """
         return self._forest.evictable
 
@@ -370,25 +368,6 @@ class KVBlockAllocator(OneOwner):
     def free_among(self, ids: BlockIds) -> list[int]:
         """Return those of some blocks that nobody has: free ones and the dummy (beyond the reference).
 
-        Parameters
-        ----------
-        ids : sequence of int or tensor of integers
-            Blocks of the pool.
-
-        Returns
-        -------
-        list of int
-            In the order given.
-
-        Raises
-        ------
-        IndexError
-            A block is outside the pool.
-        TypeError
-            Something is not an integer.
-
-        Notes
-        -----
         Cost: O(ids). Law: C6.
         """
         blocks = host_integers("ids", ids, self.pool_size)

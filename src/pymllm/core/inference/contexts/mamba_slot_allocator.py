@@ -218,13 +218,6 @@ class MambaSlotAllocator(SlotStates):
     def intermediate_offsets(self) -> list[tuple[int, ...]]:
         """Return the offsets of the current prefill batch on the host (beyond the reference).
 
-        Returns
-        -------
-        list of tuple of int
-            For each request, ascending.
-
-        Notes
-        -----
         Cost: O(requests). Law: C8.
         """
         first, count = self._prefill_rows()
