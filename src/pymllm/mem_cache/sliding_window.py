@@ -115,7 +115,7 @@ class SlidingWindow(Generic[NodeT]):
     def hold(self, node: NodeT) -> int | None:
         """Hold ``node`` and protect the window before its end (S5).
 
-        Returns the boundary id of the node at the window's edge; ``None`` where the window covers the whole path.
+        Returns the boundary id of the node at the window's edge; ``None`` where it covers the whole path.
         """
         if not self.is_usable(node):
             raise ValueError(

@@ -10,8 +10,7 @@ import torch
 
 from pymllm.invariants.slot_store import check_slot_store
 from pymllm.invariants.swa_allocator import check_swa_allocator
-from pymllm.mem_cache.device_store import DeviceSlotStore
-from pymllm.mem_cache.late_count import LateCount, Whereabouts
+from pymllm.mem_cache.device_store import DeviceSlotStore, LateCount, Whereabouts
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 from tests.far_device import Apart

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pymllm.mem_cache import fused_kv, fused_rows, fused_states
+from pymllm.mem_cache import fused_kv, fused_rows
 from pymllm.mem_cache.fused_kv import FusedKV
 from pymllm.mem_cache.fused_rows import (
     NO_INDEX,
@@ -186,18 +184,6 @@ def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kerne
     ]
 
 
-def test_more_rows_than_a_tile_can_hold_are_refused(plain_kernel: PlainKernel) -> None:
-    """P5: a kernel that cannot read all rows before it writes one is not asked to."""
-    rows = make_rows(row_limits=(1, 3))
-    a, b = rows_pair(2, 5)
-    places = place_of(a, rows.forms[0], 2), place_of(b, rows.forms[1], 2)
-    assert None not in places
-    assert not rows.move(4, places, NO_INDEX, places, NO_INDEX)  # type: ignore[arg-type]
-    assert plain_kernel.launches == []
-    assert rows.move(3, places, NO_INDEX, places, NO_INDEX)  # type: ignore[arg-type]
-    assert len(plain_kernel.launches) == 1
-
-
 def test_no_rows_need_no_launch(plain_kernel: PlainKernel) -> None:
     """P3: a grid of no programs is an error on a GPU."""
     place = (0, 0, 0)
@@ -314,41 +300,6 @@ def test_the_kernel_gets_its_shapes_as_constants(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_a_kernel_is_loaded_by_a_launch_of_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: for its device, and launched there whichever device is the current one."""
-    launches: list[tuple[Any, ...]] = []
-    warmed: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    entered: list[torch.device] = []
-
-    class Kernel:
-        def warmup(self, *arguments: Any, **options: Any) -> Kernel:
-            warmed.append((arguments, options))
-            return self
-
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            return lambda *arguments: launches.append((grid, arguments, len(entered)))
-
-    @contextlib.contextmanager
-    def enter(device: torch.device) -> Iterator[None]:
-        entered.append(device)
-        yield
-
-    monkeypatch.setattr(torch.cuda, "device", enter)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    nothing = (1, 0, 1, *[0] * 6, *[1, *[0] * 6] * 2)
-    launch = fused_rows._loaded(CUDA, Kernel(), ["constant"], 4)
-    assert warmed == [((*nothing, "constant"), {"num_warps": 4, "grid": (1,)})]
-    launch(7, (1, 2))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    launch(8, (3, 4))
-    assert launches == [
-        ((1, 1, 1), (*nothing, "constant"), 1),
-        ((7, 1, 1), (1, 2, "constant"), 1),
-        ((8, 1, 1), (3, 4, "constant"), 2),
-    ]
-    assert entered == [CUDA, CUDA]
-
-
 # -- keys and values -----------------------------------------------------------------------------------------
 
 
@@ -396,17 +347,6 @@ def test_one_launch_writes_the_named_rows_of_both(
     assert len(plain_kernel.launches) == 1
     for buffer, wanted in zip((*k_buffer, *v_buffer), expected, strict=True):
         assert torch.equal(bits_of(buffer), wanted)
-
-
-def test_slices_of_a_projection_are_read_where_they_are(plain_kernel: PlainKernel) -> None:
-    """P3: k and v with the stride of a larger row, an index with a stride of its own."""
-    k_buffer, v_buffer = make_buffers(WIDTHS["equal"], torch.float32)
-    qkv = torch.randn(5, 24)
-    k, v = qkv[:, 8:16].view(5, 2, 4), qkv[:, 16:].view(5, 2, 4)
-    index = torch.tensor([[3, 99], [1, 99], [4, 99], [0, 99], [6, 99]], dtype=torch.int32)[:, 0]
-    assert FusedKV(k_buffer, v_buffer).write(0, index, k, v)
-    assert torch.equal(k_buffer[0][index.long()], k)
-    assert torch.equal(v_buffer[0][index.long()], v)
 
 
 @pytest.mark.parametrize("which", ["k", "v"])
@@ -513,22 +453,6 @@ def test_only_rows_of_one_pool_are_read_before_they_are_written(
     assert rows[:4] == [1, 8, 64, 512] if within else rows == [1024]
 
 
-def test_indices_go_where_the_rows_are(plain_kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P5: of what is read, of what is written, and of what is cleared."""
-    asked: list[tuple[list[int], str]] = []
-
-    def send(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
-        asked.append((rows.tolist(), str(device)))
-        return as_kernel_index(rows, device)
-
-    monkeypatch.setattr(fused_states, "as_kernel_index", send)
-    states = random_states(ROWS, (2, 4), torch.float32), random_states(ROWS, (3,), torch.bfloat16)
-    fused = FusedStates(*states, within=True)
-    fused.copy(1, states, torch.tensor([2]), states, torch.tensor([3]))
-    fused.clear(1, states, torch.tensor([4]))
-    assert asked == [([2], "cpu"), ([3], "cpu"), ([4], "cpu")]
-
-
 def test_a_row_that_the_host_knows_needs_no_index(
     plain_kernel: PlainKernel, states: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
@@ -545,18 +469,6 @@ def test_a_row_that_the_host_knows_needs_no_index(
         assert_rows(
             states, [*map(torch.clone, before)], [int(write)], [state[:, [int(read)]] for state in before]
         )
-
-
-def test_rows_are_cleared_in_one_launch(
-    plain_kernel: PlainKernel, states: tuple[torch.Tensor, torch.Tensor]
-) -> None:
-    """P5: zeros in exactly those rows, named twice or not."""
-    fused = FusedStates(*states, within=True)
-    before = [bits_of_rows(state).clone() for state in states]
-    assert fused.clear(3, states, torch.tensor([4, 1, 4], dtype=torch.int32))
-    assert fused.clear(1, states, 9)
-    assert len(plain_kernel.launches) == 2
-    assert_rows(states, before, [1, 4, 9], [torch.zeros_like(state[:, :3]) for state in before])
 
 
 def test_states_are_copied_between_buffers_of_any_number_of_rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from typing import Any
 
@@ -59,28 +58,6 @@ def test_cuda_gets_the_device_store() -> None:
     assert type(make(device="cuda")) is DeviceSlotStore
     with pytest.raises(ValueError, match="serves the CPU only"):
         make(device="cuda", store="host")
-
-
-@pytest.mark.parametrize("store", ["host", "device"])
-def test_held_pages_are_what_is_neither_free_nor_pending(store: str) -> None:
-    """A2: the partition, by counters."""
-    pages = make(store=store)
-    taken = pages.take(5)
-    pages.give(taken[:1])
-    pages.begin_group()
-    pages.give(taken[1:3])
-    assert (pages.free_pages, pages.pending_pages, pages.held_pages) == (4, 2, 2)
-    pages.end_group()
-    assert (pages.free_pages, pages.pending_pages, pages.held_pages) == (6, 0, 2)
-
-
-def test_taking_too_much_changes_nothing() -> None:
-    """X4: for both stores."""
-    for store in ("host", "device"):
-        pages = make(store=store)
-        assert pages.take(9) is None
-        assert pages.free_pages == 8
-        assert torch.as_tensor(pages.take(8)).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("checked", [False, True])
@@ -144,40 +121,9 @@ def make_pages(kind: type[HostPages], page_size: int) -> HostPages:
     return kind(8 * page_size, page_size, torch.device("cpu"), False, False)
 
 
-@BOTH
-@pytest.mark.parametrize("page_size", [1, 3, 4])
-def test_pages_are_written_as_their_slots(kind: type[HostPages], page_size: int) -> None:
-    """A3: the first slots of consecutive pages, in memory of its own."""
-    pages, count = np.array([2, 3, 4]), 3 * page_size - (page_size > 1)
-    slots = make_pages(kind, page_size).slots_of(pages, count)
-    assert slots.tolist() == list(range(2 * page_size, 5 * page_size))[:count]
-    assert slots.dtype is torch.int32
-    pages[:] = 0
-    assert slots[0] == 2 * page_size
-
-
 def test_pages_in_any_order_are_not_taken_for_a_run() -> None:
     """A3: only the ends of these look as if they followed one another."""
     assert make_pages(HostQueueStore, 2).slots_of(np.array([1, 5, 3]), 6).tolist() == [2, 3, 10, 11, 6, 7]
-
-
-@BOTH
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
-def test_pages_are_told_apart_whatever_names_them(kind: type[HostPages], dtype: torch.dtype) -> None:
-    """A5: each once, in neighbouring slots or not."""
-    store = make_pages(kind, 4)
-    assert store.take(5) is not None
-    pages = store.claim(torch.tensor([[4, 5, 8], [6, 9, 19]], dtype=dtype))
-    assert sorted(pages.tolist()) == [1, 2, 4]
-
-
-@BOTH
-def test_what_is_no_tensor_of_integers_is_refused(kind: type[HostPages]) -> None:
-    """X1: by its type or its dtype."""
-    store = make_pages(kind, 1)
-    for wrong in (torch.tensor([1.0]), torch.tensor([True]), torch.tensor([1 + 0j]), [1]):
-        with pytest.raises(TypeError, match="indices must be"):
-            store.claim(wrong)  # type: ignore[arg-type]
 
 
 def test_one_place_of_each_number_is_kept() -> None:
@@ -228,17 +174,6 @@ def test_a_group_is_one_free_at_its_end() -> None:
     assert store.take(1) is None
     store.end_group()
     assert taken_from(store, 3) == [4, 2, 1]
-
-
-def test_a_page_is_freed_once_however_many_of_its_slots_are_named() -> None:
-    """A5: in any order, without an owner's label."""
-    store = make_queue(4, page_size=2)
-    taken_from(store, 3)
-    store.free(torch.tensor([6, 2, 7, 3, 2]))
-    assert store.free_pages == 3
-    check_slot_store(store)
-    store.free(torch.tensor([], dtype=torch.int64))
-    assert sorted(taken_from(store, 3)) == [1, 3, 4]
 
 
 def test_many_pages_are_written_in_the_order_of_the_queue() -> None:
@@ -417,17 +352,6 @@ def test_epochs_that_run_out_begin_again() -> None:
     assert take(store, 1) == [3]
 
 
-def test_a_copy_is_a_pool_of_its_own() -> None:
-    """X5: what the copy hands out stays free in the original."""
-    store = make_labelled(2 * CHUNK)
-    twin = copy.deepcopy(store)
-    assert take(twin, 2 * CHUNK) == take(store, 2 * CHUNK)
-    twin.give(np.array([3]))
-    check_slot_store(twin)
-    check_slot_store(store)
-    assert store.free_pages == 0
-
-
 @pytest.mark.parametrize("page_size", [1, 2, 3, 4])
 def test_unchecked_indices_outside_raise_and_change_nothing(page_size: int) -> None:
     """X1: undefined by contract, but NumPy stays inside its arrays."""
@@ -455,12 +379,6 @@ def test_random_churn_over_many_chunks_keeps_the_books() -> None:
         check_slot_store(allocator._store)
     numbers = torch.cat(held)
     assert numbers.unique().numel() == numbers.numel() == 6 * CHUNK - allocator.available_size()
-
-
-def test_indices_that_are_int64_already_are_read_in_place() -> None:
-    """Index dtypes: no copy of what the trees pass in."""
-    indices = torch.tensor([1, 2])
-    assert np.shares_memory(make_labelled(4)._read(indices), indices.numpy())
 
 
 @pytest.mark.gpu

@@ -15,12 +15,10 @@ from pymllm.errors import OwnershipError, StaleNodeError
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
 from pymllm.mem_cache import (
     BasePrefixCache,
-    GDNPool,
     MambaRadixCache,
     MambaTreeNode,
     RadixCache,
     RadixKey,
-    TokenToKVPoolAllocator,
     mamba_radix_cache,
 )
 
@@ -460,64 +458,6 @@ class TestFaults:
         assert not node.mamba_tombstone
 
 
-class TestReentrancy:
-    @pytest.mark.parametrize("where", ["free", "free_track_slot"])
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda cache, node: cache.match_prefix(RadixKey([1])),
-            lambda cache, node: cache.insert(RadixKey([1]), mamba_value=slots(3)),
-            lambda cache, node: cache.evict(1),
-            lambda cache, node: cache.inc_lock_ref(node),
-            lambda cache, node: cache.dec_lock_ref(node),
-            lambda cache, node: cache.reset(),
-        ],
-        ids=["match_prefix", "insert", "evict", "inc_lock_ref", "dec_lock_ref", "reset"],
-    )
-    def test_pool_may_ask_sizes_and_nothing_else(
-        self,
-        pooled: MambaRadixCache,
-        pools: RecordingHybrid,
-        monkeypatch: pytest.MonkeyPatch,
-        where: str,
-        call: Callable[..., object],
-    ) -> None:
-        """X6, X2: what a pool does in the middle of an eviction fails it, and changes nothing itself."""
-        kept = put_pooled(pooled, pools, [5] * 4)
-        put_pooled(pooled, pools, [6] * 4, with_state=where == "free_track_slot")
-        pooled.inc_lock_ref(kept)
-        before, sizes = state(pooled), []
-
-        def call_back(given: Any) -> None:
-            sizes.append(pooled.total_size())
-            call(pooled, kept)
-
-        pool = pools.kv if where == "free" else pools.states
-        monkeypatch.setattr(pool, where, call_back)
-        with pytest.raises(RuntimeError, match="was called from a pool"):
-            pooled.evict(4)
-        assert (state(pooled), sizes) == (before, [8])
-        monkeypatch.undo()
-        assert pooled.evict(4).full_evicted == 4
-
-    @pytest.mark.parametrize("where", ["free", "free_track_slot"])
-    def test_pool_cannot_fill_a_cache_that_is_reset(
-        self,
-        pooled: MambaRadixCache,
-        pools: RecordingHybrid,
-        monkeypatch: pytest.MonkeyPatch,
-        where: str,
-    ) -> None:
-        """X6, X7: the first error is raised, the cache is empty, and takes calls again."""
-        put_pooled(pooled, pools, [5] * 4)
-        pool = pools.kv if where == "free" else pools.states
-        monkeypatch.setattr(pool, where, lambda given: pooled.insert(RadixKey([1] * 4), slots(4, 5, 6, 7)))
-        with pytest.raises(RuntimeError, match="insert was called from a pool"):
-            pooled.reset()
-        assert state(pooled) == ([], [], (0, 0, 0), (0, 0))
-        assert pooled.match_prefix(RadixKey([5] * 4)).prefix_len == 0
-
-
 class TestReset:
     def test_reset_returns_everything_whatever_is_held(
         self, pooled: MambaRadixCache, pools: RecordingHybrid
@@ -579,61 +519,7 @@ class TestReset:
         assert pools.states.available_track_slots() == 8
 
 
-class TestOwners:
-    def test_pools_of_somebody_else_need_the_documented_calls_only(self) -> None:
-        """Section 7: ``free`` and ``free_track_slot`` are all that the cache asks for."""
-        given: list[Any] = []
-
-        class Kv:
-            def free(self, indices: torch.Tensor) -> None:
-                given.append(indices.tolist())
-
-        class States:
-            def free_track_slot(self, slot: int) -> None:
-                given.append(slot)
-
-        cache = MambaRadixCache(1, Kv(), States())
-        put(cache, [1, 2], 50)
-        check_mamba_radix_cache(cache)
-        cache.evict(1)
-        assert given == [50, [100, 101]]
-
-
 def test_the_example_in_the_docstring_runs() -> None:
     """M1, M2, M5: what a newcomer copies does what it says."""
     result = doctest.testmod(mamba_radix_cache)
     assert (result.attempted, result.failed) == (13, 0)
-
-
-class TestShortage:
-    """A pool without memory has refused nothing (X2, X7)."""
-
-    @pytest.mark.parametrize("fails", ["first state", "second state", "KV"])
-    def test_reset_without_memory_keeps_what_no_pool_took(
-        self, monkeypatch: pytest.MonkeyPatch, fails: str
-    ) -> None:
-        kv = TokenToKVPoolAllocator(8, "cpu")
-        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
-        cache = MambaRadixCache(1, kv, states)
-        for tokens in ([1, 2], [3, 4]):
-            track = torch.tensor([states.alloc_track_slot()])
-            held = cache.insert(RadixKey(tokens), kv.alloc(2), mamba_value=track).last_node
-        cache.inc_lock_ref(held)
-        free, calls = states.free_track_slot, []
-
-        def fail(slot: object) -> None:
-            calls.append(slot)
-            if len(calls) == (1 if fails == "first state" else 2) or fails == "KV":
-                raise MemoryError
-            free(int(slot))  # type: ignore[call-overload]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(*((kv, "free", fail) if fails == "KV" else (states, "free_track_slot", fail)))
-            with pytest.raises(MemoryError):
-                cache.reset()
-        check_mamba_radix_cache(cache)
-        left = {"first state": 2, "second state": 1, "KV": 0}[fails]
-        assert (cache.total_size(), len(cache.mamba_lru)) == (4, left)
-        assert (kv.available_size(), states.available_track_slots()) == (4, 4 - left)
-        cache.reset()
-        assert (kv.available_size(), states.available_track_slots()) == (8, 4)

@@ -1,4 +1,4 @@
-"""The documented import path of the pools, the factories, and what objects say of themselves."""
+"""The import path of the pools, the factories, what objects say, and a cache that keeps nothing."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode
-from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 
 
 def slots(*numbers: int) -> torch.Tensor:
@@ -421,90 +420,6 @@ class TestReset:
         pooled.reset()
         assert pool.available_size() == 64
         assert (pooled.evictable_size(), pooled.protected_size(), pooled.total_size()) == (0, 0, 0)
-
-
-class _CallsBack(SWATokenToKVPoolAllocator):
-    """A pool that uses the cache it serves when one of its methods is called."""
-
-    where = ""
-    call: Callable[[], object]
-
-    def free(self, indices: torch.Tensor) -> None:
-        self._call_back("free")
-        super().free(indices)
-
-    def free_swa(self, indices: torch.Tensor) -> None:
-        self._call_back("free_swa")
-        super().free_swa(indices)
-
-    def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
-        self._call_back("move_swa")
-        super().move_swa(src, dst)
-
-    def _call_back(self, method: str) -> None:
-        if method == self.where:
-            self.call()
-
-
-class TestPoolsThatCallBack:
-    @pytest.fixture
-    def pool(self) -> _CallsBack:
-        return _CallsBack(16, 16, "cpu", 1, False)
-
-    @pytest.mark.parametrize(
-        ("where", "window", "inserts", "act"),
-        [
-            ("free", None, False, lambda cache, slot: cache.evict(1)),
-            ("free", 1, False, lambda cache, slot: cache.evict(1)),
-            ("free_swa", 1, False, lambda cache, slot: cache.evict(0, 1)),
-            ("free", 1, True, lambda cache, slot: cache.insert(RadixKey([1]), slot)),
-            ("move_swa", 1, True, lambda cache, slot: cache.insert(RadixKey([1]), slot)),
-        ],
-    )
-    @pytest.mark.parametrize("name", ["match_prefix", "insert", "evict", "inc_lock_ref", "reset"])
-    def test_pool_amid_a_call_is_kept_out(
-        self,
-        pool: _CallsBack,
-        where: str,
-        window: int | None,
-        inserts: bool,
-        act: Callable[..., object],
-        name: str,
-    ) -> None:
-        """X6, X2: the call that asked the pool fails, nothing changed, and the cache takes calls again."""
-        cache = RadixCache(1, window, pool)
-        cache.insert(RadixKey([1]), pool.alloc(1))
-        deep = cache.insert(RadixKey([1, 2]), pool.alloc(2)).last_node
-        slot = pool.alloc(1)
-        if inserts:  # what a tombstone is revived from
-            cache.evict(0, 1)
-        if where == "move_swa":
-            cache.inc_lock_ref(deep)
-        before = cache.total_size(), cache.swa_evictable_size(), deep.lock_ref, deep.last_access_time
-        arguments = {"match_prefix": RadixKey([1]), "insert": RadixKey([7]), "evict": 1, "inc_lock_ref": deep}
-        given = [arguments[name]] if name in arguments else []
-        pool.where, pool.call = where, lambda: getattr(cache, name)(*given)
-        with pytest.raises(RuntimeError, match=f"{name} was called from a pool"):
-            act(cache, slot)
-        assert before == (
-            cache.total_size(),
-            cache.swa_evictable_size(),
-            deep.lock_ref,
-            deep.last_access_time,
-        )
-        check_radix_cache(cache)
-        pool.where = ""
-        assert cache.match_prefix(RadixKey([1, 2])).prefix_len == 2
-
-    def test_pool_cannot_fill_a_cache_that_is_reset(self, pool: _CallsBack) -> None:
-        """X6, X7: the error is raised, the cache is empty, and takes calls again."""
-        cache = RadixCache(1, None, pool)
-        cache.insert(RadixKey([1]), pool.alloc(1))
-        pool.where, pool.call = "free", lambda: cache.insert(RadixKey([2]), torch.tensor([9]))
-        with pytest.raises(RuntimeError, match="insert was called from a pool"):
-            cache.reset()
-        assert cache.total_size() == 0
-        assert cache.match_prefix(RadixKey([1])).prefix_len == 0
 
 
 class _ShortOfMemory(TokenToKVPoolAllocator):

@@ -219,18 +219,6 @@ def test_token_ids_stand_in_as_slots_of_the_host() -> None:
     assert cache.match_prefix(RadixKey([5, 6])).indices.tolist() == [5, 6]
 
 
-def test_numbers_go_to_the_device_of_their_pool() -> None:
-    """P3, P5: slots and rows from the host, in the dtype of the table and of an index."""
-    table = ReqToTokenPool(2, 4, "meta")
-    for values in ([3, 4], ints(3, 4), np.array([3, 4])):
-        slots = table._as_slots(values, 2)
-        assert (slots.device.type, slots.dtype) == ("meta", torch.int32)
-    states = GDNPool(2, 1, 1, 1, 1, 1, 2, "meta")
-    for rows in (1, ints(1), ints(1).int()):
-        index = states._as_index(rows)
-        assert (index.device.type, index.dtype, index.shape) == ("meta", torch.int64, (1,))
-
-
 def test_whether_rows_can_be_read_is_asked_of_the_pools_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """P3, P5: another device may read other dtypes by index."""
     asked: list[tuple[torch.dtype, str]] = []

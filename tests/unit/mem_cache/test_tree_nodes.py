@@ -49,16 +49,6 @@ def test_node_without_slots_is_evicted(kind: Kind) -> None:
 
 
 @each_kind
-def test_a_new_node_has_every_field_of_its_own(kind: Kind) -> None:
-    """X3: no field is left for a later read to trip over, and no two nodes share their children."""
-    one, other = kind(), kind()
-    for name in BaseTreeNode.__slots__:
-        assert hasattr(one, name)
-    assert one.children == {}
-    assert one.children is not other.children
-
-
-@each_kind
 def test_node_takes_no_other_field(kind: Kind) -> None:
     """Nodes are many and compact: a misspelt field is an error, not a dictionary for each node."""
     with pytest.raises(AttributeError):

@@ -398,28 +398,6 @@ class TestBounds:
 
 
 class TestFaults:
-    def test_refused_move_changes_nothing(self, engine: Engine) -> None:
-        """X2: move_swa comes first."""
-        engine.cache.inc_lock_ref(engine.put(KEY, evicted=8))
-        slots = engine.slots(12)
-        before = engine.state()
-        engine.pool.fault = Fault("move_swa")
-        with pytest.raises(InjectedFault):
-            engine.insert(KEY, slots)
-        assert engine.state() == before
-        check_radix_cache(engine.cache)
-
-    def test_refused_displaced_slots_adopt_nothing(self, engine: Engine) -> None:
-        """X2: the tombstones keep their slots, and the new pages are not there."""
-        engine.put(KEY[:10], evicted=8)
-        slots = engine.slots(12)
-        before = engine.state()
-        engine.pool.fault = Fault("free")
-        with pytest.raises(InjectedFault):
-            engine.insert(KEY, slots)
-        assert engine.state() == before
-        check_radix_cache(engine.cache)
-
     def test_what_was_moved_stays_revived(self) -> None:
         """X2: even where the pool refuses the displaced slots afterwards."""
         engine, trunk, middle = half_held()

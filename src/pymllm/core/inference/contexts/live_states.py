@@ -47,7 +47,7 @@ class LiveStates:
     def rows(self, requests: Sequence[int]) -> NDArray[np.int64] | torch.Tensor:
         """Return the rows of requests in those buffers.
 
-        Returns as many rows, int64: on the host, where the context's table is, or on the device of the states.
+        Returns as many rows, int64: on the host where the context's table is, else where the states are.
         Cost: O(requests); no synchronisation.
         """
         table = self._context.mamba_metadata.request_to_mamba_state_idx

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.core.inference.contexts.commit_candidates import commit_candidates
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.live_request import refuse_batch
 from pymllm.core.inference.contexts.slot_states import SlotStates
@@ -17,6 +16,7 @@ from pymllm.core.inference.contexts.snapshot_offsets import (
     MAX_INTERMEDIATE_OFFSETS_PER_REQUEST,
     OffsetTable,
     Snapshots,
+    commit_candidates,
     snapshot_positions,
 )
 from pymllm.errors import MambaSlotCapacityError, UsageError

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pymllm.core.inference.contexts.commit_candidates import commit_candidates
-from pymllm.core.inference.contexts.snapshot_offsets import OffsetTable, Snapshots, snapshot_positions
+from pymllm.core.inference.contexts.snapshot_offsets import (
+    OffsetTable,
+    Snapshots,
+    commit_candidates,
+    snapshot_positions,
+)
 
 
 def left(*offsets: int) -> Snapshots:
