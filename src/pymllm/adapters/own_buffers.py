@@ -12,7 +12,7 @@ from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
 from pymllm.history.files import Config
 from pymllm.history.operations import MoveKV, ReadKV, WriteKV
 from pymllm.history.outcomes import Buffers, Done
-from pymllm.invariants.kv_pool import check_kv_pool
+from pymllm.invariants.pools import check_kv_pool
 from pymllm.mem_cache.kv_pool import KVPool
 
 __all__ = ["KVBuffers"]

@@ -11,7 +11,7 @@ from pymllm.adapters.own_pool import OwnPool
 from pymllm.history.files import Config
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, WriteEntries, WriteRow
 from pymllm.history.outcomes import Done, NoRoom, Slots, Table
-from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
+from pymllm.invariants.pools import check_req_to_token_pool
 from pymllm.mem_cache.req_to_token_pool import ReqToTokenPool
 
 __all__ = ["Rows"]

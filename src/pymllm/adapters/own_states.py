@@ -19,7 +19,7 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Done, NoRoom, Slots, States
-from pymllm.invariants.gdn_pool import check_gdn_pool
+from pymllm.invariants.pools import check_gdn_pool
 from pymllm.mem_cache.gdn_pool import GDNPool
 
 __all__ = ["GDNStates", "read_states", "write_state"]

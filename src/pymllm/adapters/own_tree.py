@@ -12,7 +12,7 @@ from pymllm.adapters.own_prefix import OwnPrefixCache
 from pymllm.adapters.tree_view import path_length, view_node, view_tree
 from pymllm.history.operations import Hash, Insert, Inspect, Key, Lock, Malformed, Match, Reset, Unlock
 from pymllm.history.outcomes import Done, Hashes, Inspected, Locked, NodeView, Result
-from pymllm.invariants.radix_tree import check_departed
+from pymllm.invariants.radix_cache import check_departed
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 
 __all__ = ["OwnTree"]

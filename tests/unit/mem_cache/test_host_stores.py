@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.invariants.slot_store import check_slot_store
+from pymllm.invariants.slots import check_slot_store
 from pymllm.mem_cache import host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.host_pages import HostPages, stamped

@@ -12,7 +12,7 @@ __all__ = ["FAULTS"]
 _CACHE = "pymllm.mem_cache.mamba_radix_cache:MambaRadixCache"
 _CACHED = "pymllm.mem_cache.cached_states:CachedStates"
 _MEMORY = "pymllm.workloads.engine_memory:EngineMemory"
-_STATES = "pymllm.workloads.engine_states:EngineStates"
+_STATES = "pymllm.workloads.engine_memory:EngineStates"
 
 _IN_THE_TREE = (
     plant(
