@@ -13,7 +13,7 @@ from pymllm.errors import OwnershipError
 from pymllm.invariants.slots import check_slot_store
 from pymllm.mem_cache import host_store
 from pymllm.mem_cache.device_store import DeviceSlotStore
-from pymllm.mem_cache.host_pages import HostPages, stamped
+from pymllm.mem_cache.host_pages import stamped
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.slot_store import SlotStore, StoreKind, make_slot_store
@@ -114,16 +114,9 @@ def test_pages_come_back_by_their_first_slots(options: dict[str, Any], page_size
 # -- pages of either -----------------------------------------------------------------------------------------
 
 
-BOTH = pytest.mark.parametrize("kind", [HostSlotStore, HostQueueStore])
-
-
-def make_pages(kind: type[HostPages], page_size: int) -> HostPages:
-    return kind(8 * page_size, page_size, torch.device("cpu"), False, False)
-
-
 def test_pages_in_any_order_are_not_taken_for_a_run() -> None:
     """A3: only the ends of these look as if they followed one another."""
-    assert make_pages(HostQueueStore, 2).slots_of(np.array([1, 5, 3]), 6).tolist() == [2, 3, 10, 11, 6, 7]
+    assert make_queue(8, 2).slots_of(np.array([1, 5, 3]), 6).tolist() == [2, 3, 10, 11, 6, 7]
 
 
 def test_one_place_of_each_number_is_kept() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.mem_cache import memory_pool
+import pymllm.mem_cache
+from pymllm.mem_cache import base_prefix_cache, chunk_cache, mamba_radix_cache, memory_pool, radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey
-from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.kv_pool import KVPool
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
 from pymllm.mem_cache.memory_pool import make_full_attention_net_mem_pool, make_req_to_token_pool
@@ -20,11 +20,14 @@ from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 
-def test_every_pool_has_its_documented_import_path() -> None:
-    """The reference puts all pools into one module; the names there are the classes, not copies."""
-    classes = (GDNPool, KVPool, ReqToTokenPool, SWATokenToKVPoolAllocator, TokenToKVPoolAllocator)
-    for pool_class in classes:
-        assert getattr(memory_pool, pool_class.__name__) is pool_class
+def test_the_package_offers_exactly_the_names_of_its_documented_modules() -> None:
+    """The reference names a module for each class; the package has the same objects, and no others."""
+    names = {"logger"}
+    for module in (base_prefix_cache, chunk_cache, mamba_radix_cache, memory_pool, radix_cache):
+        names |= set(module.__all__)
+        for name in set(module.__all__) - {"logger"}:
+            assert getattr(pymllm.mem_cache, name) is getattr(module, name)
+    assert names == {*pymllm.mem_cache.__all__, "logger"}
     assert memory_pool.logger.name == "pymllm.mem_cache.memory_pool"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ Kind = type[TreeNode] | type[MambaTreeNode]
 each_kind = pytest.mark.parametrize("kind", [TreeNode, MambaTreeNode])
 
 
-def make_node(kind: Kind, access: float, depth: int) -> BaseTreeNode:
+def make_node(kind: Kind, access: float, depth: int) -> Any:
     node = kind()
     node.last_access_time, node._depth = access, depth
     return node
@@ -56,15 +58,9 @@ def test_node_takes_no_other_field(kind: Kind) -> None:
     assert not hasattr(kind(), "__dict__")
 
 
-def _node(access: float, depth: int) -> TreeNode:
-    node = TreeNode()
-    node.last_access_time, node._depth = access, depth
-    return node
-
-
 def test_description_names_locks_and_tombstone() -> None:
     """`describe` shows what a reader of the printed tree looks for."""
-    node = _node(7.0, 2)
+    node = make_node(TreeNode, 7.0, 2)
     node.key, node.lock_ref = RadixKey([5, 6], "lora"), 2
     assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 lock_ref=2"
     node.swa_lock_ref, node.swa_tombstone = 1, True
@@ -73,7 +69,7 @@ def test_description_names_locks_and_tombstone() -> None:
 
 def test_repr_is_short() -> None:
     """`repr` tells a node by id and size, whatever its key."""
-    assert repr(_node(1.0, 4)) == "TreeNode(id=1, tokens=0, depth=4, lock_ref=0)"
+    assert repr(make_node(TreeNode, 1.0, 4)) == "TreeNode(id=1, tokens=0, depth=4, lock_ref=0)"
 
 
 def test_a_new_node_holds_nothing() -> None:
@@ -84,12 +80,6 @@ def test_a_new_node_holds_nothing() -> None:
     counts = [node.lock_ref, node.swa_lock_ref, node.hit_count, node.last_access_time, node.id]
     assert counts == [0, 0, 0, 0.0, 1]
     assert (node.swa_tombstone, node.swa_boundary_id) == (False, None)
-
-
-def make_mamba_node(access: float, depth: int) -> MambaTreeNode:
-    node = MambaTreeNode()
-    node.last_access_time, node._depth = access, depth
-    return node
 
 
 def test_tombstone_has_slots_and_no_state() -> None:
@@ -141,7 +131,7 @@ def test_tree_and_cache_count_one_lock() -> None:
 
 def test_description_names_locks_and_state() -> None:
     """`describe` shows what a reader of the printed tree looks for, a state only where there is one."""
-    node = make_mamba_node(7.0, 2)
+    node = make_node(MambaTreeNode, 7.0, 2)
     node.key, node.full_lock_ref = RadixKey([5, 6], "lora"), 2
     assert node.describe() == "#1 RadixKey(5, 6; extra_key='lora') last_access_time=7 full_lock_ref=2"
     node.mamba_value, node._track_slot, node.mamba_lock_ref = torch.tensor([9]), 9, 1
@@ -150,7 +140,7 @@ def test_description_names_locks_and_state() -> None:
 
 def test_repr_of_a_node_with_a_state_is_short() -> None:
     """`repr` tells a node by id, size, state and locks, whatever its key."""
-    node = make_mamba_node(1.0, 4)
+    node = make_node(MambaTreeNode, 1.0, 4)
     shown = "MambaTreeNode(id=1, tokens=0, depth=4, state={}, full_lock_ref=0, mamba_lock_ref=0)"
     assert repr(node) == shown.format("none")
     node.mamba_value, node._track_slot = torch.tensor([3]), 3
