@@ -97,6 +97,29 @@ def test_a_program_that_does_something_else_again_is_refused() -> None:
     assert caught.value.law == "X3"
 
 
+class Addressed(Wrong):
+    """Puts where the pool stands in memory into the message of an error, or calls the error otherwise."""
+
+    error = "OwnershipError"
+
+    def spoil(self, outcome: Outcome) -> Outcome:
+        return Outcome(Failed(self.error, f"of the pool at {id(self.inner):#x}"), (), outcome.sizes)
+
+
+def test_messages_of_errors_are_compared_nowhere() -> None:
+    """X3, X1: they are for people; the error's name is compared."""
+    examiner = Examiner(Addressed(token_slots(), 2))
+    examiner.do(Alloc(2))
+    examiner.do(Free((Span(0, 0, 1),)))
+    examiner.check_replay(lambda: Addressed(token_slots(), 2))
+    examiner.check_replay(token_slots)
+    again = Addressed(token_slots(), 2)
+    again.error = "LockError"
+    with pytest.raises(InvariantViolation, match=r"observed result Failed\(error='LockError'") as caught:
+        examiner.check_replay(lambda: again)
+    assert caught.value.law == "X3"
+
+
 def test_a_step_that_the_adapter_could_not_do_is_written_down_without_an_outcome() -> None:
     """Whoever looks for the cause of a crash sees what was asked last."""
     examiner = Examiner(token_slots())
