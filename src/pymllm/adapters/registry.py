@@ -139,7 +139,7 @@ PEERS: tuple[AdapterEntry, ...] = tuple(
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
 _FAULTY = {
-    "faulty_slots": {
+    "faulty_pools": {
         "SlotZero": "hands out slot 0",
         "BackwardSlots": "hands out the slots of a page backwards",
         "EagerReuse": "hands out what was freed last while older pages are free",
@@ -151,8 +151,6 @@ _FAULTY = {
         "ForgottenRing": "clears a queue of pages and forgets its ring, which still has the pages of before",
         "ForgottenHalves": "frees slots and forgets to give their SWA halves back",
         "SharedHalves": "puts one SWA half behind all slots of an allocation",
-    },
-    "faulty_pools": {
         "RowZero": "hands out row 0",
         "DirtyRows": "frees rows without zeroing them",
         "WritesEverywhere": "writes rows into every layer",
@@ -176,8 +174,6 @@ _FAULTY = {
         "LeavesOnly": "counts only leaves as evictable",
         "HeldSlotsLost": "resets without giving the slots of held nodes back",
         "GlobalIds": "numbers the nodes of all caches of a process together",
-    },
-    "faulty_lookups": {
         "ShortMatches": "never matches the last token of a key",
         "BottomUpSlots": "gives the slots of a path node by node from its end to its start",
         "SilentHits": "begins to count the hits of the upper half of a split anew",
@@ -188,8 +184,6 @@ _FAULTY = {
         "ShortValues": "cuts a key and its slots to the shorter of the two instead of refusing them",
         "EarlyRefusal": "caches as much of a key as there are slots for, and only then refuses it",
         "EmptyNodes": "adds an empty node below a leaf that is cached again",
-    },
-    "faulty_windows": {
         "DeadWindows": "matches prefixes whose last window is dead",
         "StaleMatches": "does not make what it matches recent",
         "ShortHolds": "protects one page less than a hold's window needs",
