@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.history.files import Config
 from pymllm.history.operations import Evict, Inspect, Reset
 from pymllm.history.outcomes import Inspected, NodeView, Result

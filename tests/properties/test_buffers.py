@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.adapters.own_buffers import KVBuffers
+from pymllm.adapters.own_pools import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.buffer_machine import BufferMachine
 from pymllm.history.files import Config

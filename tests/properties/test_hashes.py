@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.adapters.own_hashes import KeysAndHashes
+from pymllm.adapters.own_pools import KeysAndHashes
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.hash_machine import HashMachine
 from pymllm.oracle.situations import expected_situations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.history.files import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.adapters.own_states import GDNStates
+from pymllm.adapters.own_pools import GDNStates
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.state_machine import StateMachine
 from pymllm.history.files import Config

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pymllm.adapters.faulty import Faulty, configured
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.radix_tree import PagedKey

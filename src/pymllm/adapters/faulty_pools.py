@@ -9,11 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.adapters.faulty import Faulty, configured
-from pymllm.adapters.own_buffers import KVBuffers
-from pymllm.adapters.own_hashes import KeysAndHashes
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import GDNStates, KeysAndHashes, KVBuffers, Rows
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
-from pymllm.adapters.own_states import GDNStates
 from pymllm.history.operations import HashInt64, SliceKey
 from pymllm.history.outcomes import Number, Tokens
 from pymllm.mem_cache.gdn_pool import GDNPool

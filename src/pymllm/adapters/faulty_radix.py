@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.faulty import Faulty
-from pymllm.adapters.own_radix import Radix, WindowedRadix
+from pymllm.adapters.own_caches import Radix, WindowedRadix
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.radix_cache import RadixCache

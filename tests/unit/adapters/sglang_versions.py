@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-from pymllm.adapters.sglang_package import NEWER
+from pymllm.adapters.sglang.package import NEWER
 
 __all__ = ["needs_sglang", "needs_sglang_newer"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pymllm.adapters.block_context import BlockContext
+from pymllm.adapters.own_blocks import BlockContext
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pymllm.adapters.exact_forward import ExactForward, ExactState, read_rows
+from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.adapters.own_requests import Prompted, Requests
-from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.history.operations import CONV_PRIME, SSM_PRIME
 from pymllm.oracle.cold_runs import ColdRuns, Prefix
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
+from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls, InjectedFault
 from pymllm.adapters.own_requests import Requests
-from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.history.operations import Fault
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
+from pymllm.adapters.malformed import MALFORMED_BLOCKS
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.history.operations import AllocBlocks, AllocSlots, Inspect, Malformed, ReadStates, Span
 from pymllm.history.outcomes import Failed, Unsupported

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.malformed_prefix import MALFORMED_CALLS, call_malformed
-from pymllm.adapters.own_mamba import Mamba
-from pymllm.adapters.own_radix import WindowedRadix
-from pymllm.adapters.own_tree import OwnTree
+from pymllm.adapters.malformed import MALFORMED_CALLS, call_malformed
+from pymllm.adapters.own_caches import Mamba, OwnTree, WindowedRadix
 from pymllm.history.operations import Alloc, Insert, Key, Lock, Malformed, Span
 from pymllm.history.outcomes import Failed, Unsupported
 
@@ -59,7 +57,7 @@ def test_each_is_refused_and_changes_nothing(call: str, wrong: str) -> None:
 def test_what_cannot_be_made_is_unsupported(target: OwnTree, call: str, wrong: str) -> None:
     """X1: without a hold, a window, a pool or states there is nothing to spoil."""
     with pytest.raises(UnsupportedError):
-        call_malformed(target, call, wrong)
+        call_malformed(MALFORMED_CALLS, Malformed(call, wrong), target)
     assert isinstance(target.apply(1, Malformed(call, wrong)).result, Unsupported)
 
 

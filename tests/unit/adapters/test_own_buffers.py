@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pymllm.adapters.own_buffers import KVBuffers
+from pymllm.adapters.own_pools import KVBuffers
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import MoveKV, Operation, ReadKV, WriteKV
 from pymllm.history.outcomes import Buffers, Done, Failed, Outcome

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.own_chunk import Chunk
+from pymllm.adapters.own_caches import Chunk
 from pymllm.history.operations import (
     Alloc,
     Evict,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.key_forms import CONTAINERS
-from pymllm.adapters.own_hashes import KeysAndHashes
+from pymllm.adapters.own_pools import KeysAndHashes
 from pymllm.history.operations import HashBytes, HashInt64, HashPage, Key, Operation, PickToken, SliceKey
 from pymllm.history.outcomes import Failed, Hashes, Number, Result, Tokens, Unsupported
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.operations import (
     Alloc,

@@ -7,11 +7,15 @@ import math
 import pytest
 import torch
 
-from pymllm.adapters.own_buffers import KVBuffers
-from pymllm.adapters.own_hashes import KeysAndHashes
-from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
-from pymllm.adapters.own_rows import Rows
-from pymllm.adapters.own_states import GDNStates
+from pymllm.adapters.own_pools import (
+    GDNStates,
+    KeysAndHashes,
+    KVBuffers,
+    OwnPool,
+    Rows,
+    as_elements,
+    as_numbers,
+)
 from pymllm.errors import ProgramError
 from pymllm.history.operations import FreeRow, Malformed, Span
 from pymllm.history.outcomes import Done, Failed, Outcome, Unsupported

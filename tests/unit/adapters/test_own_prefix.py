@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba, Radix, WindowedRadix
 from pymllm.adapters.own_prefix import pool_configurations
-from pymllm.adapters.own_radix import Radix, WindowedRadix
 from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     Alloc,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.own_radix import Radix, WindowedRadix
+from pymllm.adapters.own_caches import Radix, WindowedRadix
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import (
     Alloc,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import (
     AllocRows,

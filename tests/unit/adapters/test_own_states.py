@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.adapters.own_states import GDNStates
+from pymllm.adapters.own_pools import GDNStates
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import (
     AllocTrack,

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.own_mamba import Mamba
-from pymllm.adapters.own_radix import Radix
-from pymllm.adapters.own_tree import OwnTree
+from pymllm.adapters.own_caches import Mamba, OwnTree, Radix
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import (
     Evict,

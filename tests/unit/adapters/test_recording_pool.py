@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
+from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
 from pymllm.history.operations import Fault
 from pymllm.history.outcomes import INJECTED, Effect
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator

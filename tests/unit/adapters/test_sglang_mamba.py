@@ -9,7 +9,7 @@ import pytest
 
 from pymllm.adapters.base import CAPABILITIES, Adapter
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_mamba import SglangMamba, SglangRustMamba, SglangUnifiedMamba
+from pymllm.adapters.sglang.mamba import SglangMamba, SglangRustMamba, SglangUnifiedMamba
 from pymllm.errors import AdapterError, ProgramError
 from pymllm.history.operations import (
     Alloc,
@@ -63,7 +63,7 @@ def test_each_is_examined_with_few_states_and_with_many() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_number_of_states_is_needed(name: str) -> None:
     """It is refused before sglang is imported."""
-    with pytest.raises(ValueError, match="track_slots is None"):
+    with pytest.raises(KeyError, match="track_slots"):
         NAMES[name](name, {"page_size": 1, "pool": "token", "slots": 4})
 
 

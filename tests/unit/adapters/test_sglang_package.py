@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.adapters import sglang_package
-from pymllm.adapters.sglang_package import (
+from pymllm.adapters.sglang import package as sglang_package
+from pymllm.adapters.sglang.package import (
     NEWER,
     OLDER,
     also_claimed,

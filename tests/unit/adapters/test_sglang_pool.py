@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pymllm.adapters.sglang_pool import SglangPool
+from pymllm.adapters.sglang.pools import SglangPool
 from pymllm.history.outcomes import Effect
 
 

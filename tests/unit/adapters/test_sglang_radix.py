@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_radix import SglangRadix
+from pymllm.adapters.sglang.caches import SglangRadix
 from pymllm.errors import AdapterError
 from pymllm.history.operations import Alloc, Insert, Inspect, Key, Lock, Span
 from pymllm.history.outcomes import Inspected

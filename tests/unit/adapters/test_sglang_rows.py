@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_rows import SglangRows
+from pymllm.adapters.sglang.slots import SglangRows
 from pymllm.errors import ProgramError
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteEntries, WriteRow
 from pymllm.history.outcomes import NoRoom, Slots, Table
@@ -36,5 +36,5 @@ def test_rows_are_written_and_keep_their_entries() -> None:
     assert isinstance(read, Table)
     assert (read.rows[0], read.rows[taken.slots[0]]) == ((9, 0), (7, 8))
     assert adapter.apply(7, Clear()).sizes == {"size": 2, "available_size": 2}
-    with pytest.raises(ProgramError, match="names 2 rows"):
+    with pytest.raises(ProgramError, match="names 2 numbers"):
         adapter.apply(8, FreeRow(Span(1, 0, 2)))

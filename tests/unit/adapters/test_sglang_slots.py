@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_slots import SglangPagedSlots, SglangSWASlots, SglangTokenSlots
+from pymllm.adapters.sglang.slots import SglangPagedSlots, SglangSWASlots, SglangTokenSlots
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pymllm.adapters.sglang_states import SglangStates, settings_of_states
+from pymllm.adapters.sglang.pools import SglangStates, settings_of_states
 from pymllm.history.outcomes import Effect
 from tests.unit.adapters.sglang_versions import needs_sglang
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_package import OLDER, require_version
-from pymllm.adapters.sglang_swa import SglangSWA
+from pymllm.adapters.sglang.caches import SglangSWA
+from pymllm.adapters.sglang.package import OLDER, require_version
 from pymllm.errors import AdapterError
 from pymllm.history.operations import Alloc, Evict, FreeSWA, Insert, Inspect, Key, Match, Reset, Span
 from pymllm.history.outcomes import Done, Effect, Evicted, Inserted, Matched, Unsupported

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
+from pymllm.adapters.sglang.tree import SglangTree, read_namespace, sglang_configurations
 from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     Alloc,

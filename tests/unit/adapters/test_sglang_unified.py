@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.adapters.sglang_unified import SglangRust, SglangRustSWA, SglangUnified, SglangUnifiedSWA
+from pymllm.adapters.sglang.caches import SglangRust, SglangRustSWA, SglangUnified, SglangUnifiedSWA
 from pymllm.history.operations import (
     Alloc,
     Evict,

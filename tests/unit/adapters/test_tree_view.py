@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pymllm.adapters.tree_view import ASTRAY, path_length, view_hybrid_node, view_node, view_tree
+from pymllm.adapters.own_caches import ASTRAY, path_length, view_hybrid_node, view_node, view_tree
 from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache

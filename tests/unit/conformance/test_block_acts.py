@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
+from pymllm.adapters.malformed import MALFORMED_BLOCKS
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.block_acts import BlockActs, pick

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.own_buffers import KVBuffers
+from pymllm.adapters.own_pools import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.buffer_machine import BufferMachine
 from pymllm.errors import InvariantViolation

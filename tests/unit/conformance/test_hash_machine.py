@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.own_hashes import KeysAndHashes
+from pymllm.adapters.own_pools import KeysAndHashes
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.hash_machine import HashMachine
 from pymllm.errors import InvariantViolation

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pymllm.adapters.key_forms import make_indices
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.pool_machine import INDEX_FORMS, PoolMachine, index_form
 from pymllm.conformance.row_machine import RowMachine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.errors import InvariantViolation, OwnershipError

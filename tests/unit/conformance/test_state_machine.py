@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.own_states import GDNStates
+from pymllm.adapters.own_pools import GDNStates
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.state_machine import StateMachine
 from pymllm.errors import InvariantViolation, OwnershipError

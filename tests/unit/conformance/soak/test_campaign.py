@@ -308,7 +308,7 @@ def test_a_conflict_breaks_x3() -> None:
 
 
 STRANGER = """
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 
 
 class MyRows(Rows):

@@ -19,8 +19,8 @@ import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.key_forms import clobber
-from pymllm.adapters.sglang_package import NEWER, also_claimed, load_sglang, require_version
-from pymllm.adapters.sglang_pool import SglangPool, make_allocator
+from pymllm.adapters.sglang.package import NEWER, also_claimed, load_sglang, require_version
+from pymllm.adapters.sglang.pools import SglangPool, make_allocator
 from pymllm.errors import ProgramError
 from pymllm.history.files import Config
 from pymllm.history.operations import (
@@ -51,8 +51,6 @@ from pymllm.history.outcomes import (
     Slots,
 )
 
-__all__ = ["ASTRAY", "SglangTree", "sglang_configurations"]
-
 ASTRAY = -1
 """Length of a path that spells no prefix of its key."""
 
@@ -63,12 +61,8 @@ def sglang_configurations(
     """Return a configuration for each page size and window, with pools so small that they run out."""
     return tuple(
         {
-            "page_size": page_size,
-            "window": window,
-            "pool": pool,
-            "slots": 24 * scale,
-            "swa_slots": 18 * scale,
-            **more,
+            **{"page_size": page_size, "window": window, "pool": pool},
+            **{"slots": 24 * scale, "swa_slots": 18 * scale, **more},
         }
         for page_size, scale in ((1, 1), (4, 2))
         for window in windows
@@ -76,28 +70,17 @@ def sglang_configurations(
 
 
 class SglangTree(BaseAdapter, ABC):
-    """A prefix cache of sglang over one of its allocators.
+    """A prefix cache of sglang, the `cache`, over one of its allocators, the `pool`.
 
-    Parameters
-    ----------
-    name, config
-        As of `BaseAdapter`. Keys: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``token`` or
-        ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens. Others hold it to what it does not
-        promise, to show where it differs: ``also`` (`also_claimed`); ``own_keys``, that a caller may
-        overwrite a key once a call has returned; ``whole_reset``, that a reset gives slots back.
-
-    Attributes
-    ----------
-    VERSION : str
-        Of sglang, which an adapter was tried with.
-    pool : SglangPool
-        What the cache gives its slots back to.
-    cache : object
-        What is examined.
+    Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``token`` or
+    ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens. Others hold it to what it does not
+    promise, to show where it differs: ``also`` (`also_claimed`); ``own_keys``, that a caller may overwrite a
+    key once a call has returned; ``whole_reset``, that a reset gives slots back.
     """
 
     KIND: ClassVar[str] = "prefix"
     VERSION: ClassVar[str] = NEWER
+    """Of sglang, which the adapter was tried with."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = sglang_configurations()
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
@@ -118,15 +101,14 @@ class SglangTree(BaseAdapter, ABC):
     def make_cache(self, page_size: int) -> Any:
         """Build what is examined over `pool`."""
 
-    def number(self, key: str) -> int:
-        """Return a number of the configuration; `ValueError` if there is none by this name."""
-        value = self.config.get(key)
-        if type(value) is not int:
-            raise ValueError(f"the configuration's {key} is {value!r}; it must be an integer")
-        return value
+    def parameters(self, page_size: int, **more: Any) -> Any:
+        """Return what a cache over the pool is built from."""
+        common = {"disable": False, "req_to_token_pool": None, "page_size": page_size}
+        return load_sglang("mem_cache.cache_init_params").CacheInitParams(
+            **{**common, "token_to_kv_pool_allocator": self.pool.allocator, **more}
+        )
 
     def claim(self) -> frozenset[str]:
-        """Claim what sglang's caller relies on."""
         claimed = {"pool", "extra_key", "inspect", "engine"}
         claimed |= {"swa"} if self.config.get("window") is not None else set()
         return frozenset(claimed) | also_claimed(self.config)
@@ -156,24 +138,20 @@ class SglangTree(BaseAdapter, ABC):
     # -- the pool, called by who owns the slots ------------------------------------------------------------
 
     def do_alloc(self, step: int, operation: Alloc) -> Result:
-        """Take slots."""
         slots = self.pool.alloc(operation.tokens)
         return NoRoom() if slots is None else Slots(slots, self.pool.halves(slots))
 
     def do_free(self, step: int, operation: Free) -> Result:
-        """Give slots back."""
         self.pool.free(self.numbers(operation.slots))
         return Done()
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Give SWA halves back."""
         if not self.pool.has_halves:
             raise UnsupportedError("the pool has no SWA halves")
         self.pool.free_swa(self.numbers(operation.slots))
         return Done()
 
     def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
-        """Ask for the SWA halves of slots."""
         if not self.pool.has_halves:
             raise UnsupportedError("the pool has no SWA halves")
         return Slots((), self.pool.halves(self.numbers(operation.slots)))
@@ -224,15 +202,20 @@ class SglangTree(BaseAdapter, ABC):
 
     def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call."""
-        params = load_sglang("mem_cache.base_prefix_cache").InsertParams(key=key, value=value)
-        return self.cache.insert(params)
+        params = load_sglang("mem_cache.base_prefix_cache").InsertParams
+        return self.cache.insert(params(key=key, value=value, **self.more_of_insert(operation)))
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return further parameters of an insert."""
+        return {}
 
     def adopted(self, operation: Insert, result: Any) -> tuple[tuple[int, int], ...]:
         """Return the ranges that the cache took, as its caller concludes from the prefix length."""
-        start, stop = int(result.prefix_len), self._aligned(operation.key)
+        start, stop = int(result.prefix_len), self.aligned(operation.key)
         return ((start, stop),) if start < stop else ()
 
-    def _aligned(self, key: Key) -> int:
+    def aligned(self, key: Key) -> int:
+        """Return how many tokens of a key are whole pages."""
         return len(key.tokens) // self.number("page_size") * self.number("page_size")
 
     def do_evict(self, step: int, operation: Evict) -> Result:
@@ -310,6 +293,18 @@ class SglangTree(BaseAdapter, ABC):
     @abstractmethod
     def view(self, node: Any, parent: int | None) -> NodeView:
         """Tell what a node looks like, whose parent has this number."""
+
+    def view_of(self, node: Any, parent: int | None, value: torch.Tensor, **own: Any) -> NodeView:
+        """Tell of a node with these slots what is alike in all trees, and what is its tree's own."""
+        return NodeView(
+            id=self.number_of(node),
+            parent=parent,
+            tokens=tuple(node.key.token_ids),
+            extra_key=read_namespace(node.key.extra_key),
+            slots=tuple(value.tolist()),
+            kept_bytes=value.untyped_storage().nbytes(),
+            **own,
+        )
 
     def do_inspect(self, step: int, operation: Inspect) -> Result:
         """Show every node, where sglang has nodes to show."""

@@ -16,17 +16,6 @@ from typing import Any
 
 from pymllm.adapters.stand_ins import standing_in
 
-__all__ = [
-    "BARE_PACKAGES",
-    "NEWER",
-    "OLDER",
-    "STAND_INS",
-    "also_claimed",
-    "load_sglang",
-    "require_version",
-    "sglang_version",
-]
-
 NEWER, OLDER = "0.5.23", "0.5.15"
 """The versions that the adapters were tried with; constraints/peers-alone.txt and peers-older.txt."""
 
@@ -59,28 +48,14 @@ BARE_PACKAGES: dict[str, str] = {
 def also_claimed(config: Mapping[str, int | str | bool | None]) -> frozenset[str]:
     """Return the capabilities that a configuration adds: what sglang does not promise, to compare it by.
 
-    Parameters
-    ----------
-    config : mapping
-        Its ``also`` names them, separated by blanks: a program with such a configuration shows what would
-        break if sglang were held to them. Nobody searches with one.
+    ``also`` names them, between blanks: a program with such a configuration shows what would break if sglang
+    were held to them. Nobody searches with one.
     """
     return frozenset(str(config.get("also", "")).split())
 
 
 def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
-    """Return the version of sglang that is installed.
-
-    Parameters
-    ----------
-    environment : str
-        Of tox.ini, with what the caller needs.
-
-    Raises
-    ------
-    ImportError
-        There is none; says what installs it.
-    """
+    """Return the version of sglang that is installed; `ImportError` names what of tox.ini installs one."""
     try:
         return importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:
@@ -88,22 +63,10 @@ def sglang_version(environment: str = _ENVIRONMENTS[NEWER]) -> str:
 
 
 def require_version(known: str) -> None:
-    """Refuse another version of sglang than an adapter was tried with.
+    """Refuse another version of sglang than an adapter was tried with, `NEWER` or `OLDER`, by `ImportError`.
 
-    Parameters
-    ----------
-    known : str
-        `NEWER` or `OLDER`.
-
-    Raises
-    ------
-    ImportError
-        sglang is not installed, or in another version.
-
-    Notes
-    -----
-    A call that another version does not have, or that means something else there, would be taken for an
-    error of its cache.
+    A call that another version does not have, or that means something else there, would be taken for an error
+    of its cache.
     """
     environment = _ENVIRONMENTS[known]
     version = sglang_version(environment)
@@ -115,22 +78,11 @@ def require_version(known: str) -> None:
 
 
 def load_sglang(module: str) -> Any:
-    """Import a module of sglang's ``srt`` package.
+    """Import a module of sglang's ``srt`` package, such as ``"mem_cache.radix_cache"``.
 
-    Parameters
-    ----------
-    module : str
-        Such as ``"mem_cache.radix_cache"``.
-
-    Raises
-    ------
-    ImportError
-        sglang is not installed, or this version of it has no such module.
-
-    Notes
-    -----
-    torch loads what it knows of triton before, so that it never meets a stand-in; what stands in for other
-    packages than sglang's own is gone again afterwards.
+    `ImportError` where sglang is not installed or has no such module. torch loads what it knows of triton
+    before, so that it never meets a stand-in; what stands in for other packages than sglang's own is gone
+    again afterwards.
     """
     name = f"sglang.srt.{module}"
     if name in sys.modules:

@@ -1,17 +1,16 @@
-"""sglang's slot allocators under its caches, with every call of the cache written down."""
+"""sglang's allocators of slots and states under its caches, with every call of the cache written down."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from pymllm.adapters.sglang_package import load_sglang
+from pymllm.adapters.sglang.package import load_sglang
 from pymllm.history.outcomes import Effect
-
-__all__ = ["SglangPool", "make_allocator"]
 
 _CALLS = {
     "free": "free",
@@ -25,23 +24,9 @@ _CALLS = {
 
 
 def make_allocator(page_size: int, slots: int, swa_slots: int | None = None, need_sort: bool = False) -> Any:
-    """Build the allocator that sglang would choose on the CPU.
+    """Build the allocator of slots that sglang would choose on the CPU, with so many tokens of either kind.
 
-    Parameters
-    ----------
-    page_size : int
-        Tokens of a page.
-    slots : int
-        Its size in tokens.
-    swa_slots : int, optional
-        Size of the window's half in tokens; without it there are no halves.
-    need_sort : bool
-        As sglang's parameter of this name: what is freed waits until a merge.
-
-    Returns
-    -------
-    object
-        A ``TokenToKVPoolAllocator``, ``PagedTokenToKVPoolAllocator`` or ``SWATokenToKVPoolAllocator``.
+    Without ``swa_slots`` there are no halves. With ``need_sort``, what is freed waits until a merge.
     """
     common = (torch.float16, "cpu")
     if swa_slots is not None:
@@ -75,22 +60,9 @@ def _make_kv_of_halves() -> Any:
 
 
 class SglangPool:
-    """An allocator that tells what a cache gives back to it.
+    """An allocator that tells what a cache gives back to it, by the `Effect` of each call that it has taken.
 
-    Parameters
-    ----------
-    allocator : object
-        As `make_allocator` builds it. It is changed: its methods write their calls down, so that the cache
-        has the very type that it looks for.
-    record : callable
-        Called with the `Effect` of each call that the allocator has taken.
-
-    Attributes
-    ----------
-    allocator : object
-        As given.
-    has_halves : bool
-        Whether slots have SWA halves.
+    It is changed: its methods write their calls down, so that the cache has the very type that it looks for.
     """
 
     def __init__(self, allocator: Any, record: Callable[[Effect], None]) -> None:
@@ -128,8 +100,6 @@ class SglangPool:
     def alloc(self, tokens: int) -> tuple[int, ...] | None:
         """Take whole pages, and return the first slots of them; ``None`` where there are too few.
 
-        Notes
-        -----
         sglang's callers round up themselves, or extend a request from no prefix at all where slots of pages
         have halves.
         """
@@ -175,3 +145,49 @@ class SglangPool:
             sizes["full_available_size"] = int(self.allocator.full_available_size())
             sizes["swa_available_size"] = int(self.allocator.swa_available_size())
         return sizes
+
+
+class SglangStates:
+    """A ``MambaSlotAllocator`` that tells what a cache gives back to it, in a pool of requests around it.
+
+    `request_pool` is a ``HybridReqToTokenPool`` with the allocator and nothing else. Its own constructor
+    allocates the states of every layer by the configuration of a model; a tree only passes slots on.
+    """
+
+    def __init__(self, slots: int, record: Callable[[Effect], None]) -> None:
+        self.allocator = load_sglang("mem_cache.allocator.mamba").MambaSlotAllocator(slots, "cpu")
+        base = load_sglang("mem_cache.memory_pool").HybridReqToTokenPool
+        pool = type("RequestsWithStates", (base,), {"__init__": lambda self: None})
+        self.request_pool = pool()
+        self.request_pool.mamba_allocator = self.allocator
+        self._free = self.allocator.free
+
+        def recorded(free_index: torch.Tensor) -> None:
+            self._free(free_index)
+            if free_index.numel():
+                record(Effect("free_state", tuple(free_index.tolist())))
+
+        self.allocator.free = recorded
+
+    def alloc(self) -> int | None:
+        """Take a slot for the caller."""
+        found = self.allocator.alloc(1)
+        return None if found is None else int(found[0])
+
+    def free(self, slot: int) -> None:
+        """Give one of the caller's back, which no cache has asked for."""
+        self._free(torch.tensor([slot]))
+
+    def size(self) -> int:
+        """Count the slots that can be handed out."""
+        return int(self.allocator.available_size())
+
+
+def settings_of_states(chunk: int) -> tuple[Any, dict[str, Any]]:
+    """Return a server's arguments and its published settings, for as long as a cache of states is built.
+
+    ``chunk`` counts tokens between places where a state may be kept (a server takes a kernel's, 64); the
+    states of a path are not bounded.
+    """
+    mamba = types.SimpleNamespace(mamba_max_states_per_path=-1, enable_mamba_extra_buffer_lazy=False)
+    return types.SimpleNamespace(_mamba_cache_chunk_size=chunk), {"exec": types.SimpleNamespace(mamba=mamba)}

@@ -9,30 +9,19 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.sglang_package import OLDER, load_sglang, require_version
-from pymllm.adapters.sglang_states import SglangStates, settings_of_states
-from pymllm.adapters.sglang_tree import SglangTree, read_namespace, sglang_configurations
-from pymllm.adapters.sglang_unified import SglangUnified, kind_of_memory
-from pymllm.errors import ProgramError
+from pymllm.adapters.sglang.caches import SglangOlder, SglangUnified, kind_of_memory
+from pymllm.adapters.sglang.package import load_sglang, require_version
+from pymllm.adapters.sglang.pools import SglangStates, settings_of_states
+from pymllm.adapters.sglang.tree import SglangTree, sglang_configurations
 from pymllm.history.files import Config
 from pymllm.history.operations import AllocTrack, Evict, FreeTrack, Insert, Match, Reset
 from pymllm.history.outcomes import Done, Effect, Evicted, Matched, NodeView, NoRoom, Result, Slots
-
-__all__ = ["SglangMamba", "SglangRustMamba", "SglangTreeOfStates", "SglangUnifiedMamba"]
 
 
 class SglangTreeOfStates(SglangTree):
     """What sglang's caches with states share: a state comes with every insert, and goes back on a reset.
 
-    Parameters
-    ----------
-    name, config
-        As of `SglangTree`, and ``track_slots``: how many states there are.
-
-    Attributes
-    ----------
-    states : SglangStates
-        What the cache gives its states back to.
+    ``track_slots`` is one more key of its configuration: how many there are. They are given back to `states`.
     """
 
     CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
@@ -40,9 +29,8 @@ class SglangTreeOfStates(SglangTree):
     )
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
-        tracks = config.get("track_slots")
-        if type(tracks) is not int:
-            raise ValueError(f"the configuration's track_slots is {tracks!r}; it must be an integer")
+        self.config = dict(config)  # as the base does, but the states come before the cache
+        tracks = self.number("track_slots")
         require_version(self.VERSION)
         self.states = SglangStates(tracks, self.effects_of_cache)
         super().__init__(name, config)
@@ -62,32 +50,29 @@ class SglangTreeOfStates(SglangTree):
     # -- states, called by who owns them -------------------------------------------------------------------
 
     def do_alloc_track(self, step: int, operation: AllocTrack) -> Result:
-        """Take a slot for a state."""
         slot = self.states.alloc()
         return NoRoom() if slot is None else Slots((slot,))
 
     def do_free_track(self, step: int, operation: FreeTrack) -> Result:
-        """Give a slot for a state back."""
-        (slot,) = self.numbers((operation.slot,))
-        self.states.free(slot)
+        self.states.free(self.one(operation.slot))
         return Done()
 
     # -- states in and out ---------------------------------------------------------------------------------
 
     def do_insert(self, step: int, operation: Insert) -> Result:
-        """Insert a key with its state."""
-        if operation.state is None and self._aligned(operation.key):
+        if operation.state is None and self.aligned(operation.key):
             raise UnsupportedError("every key comes with a state")
         return super().do_insert(step, operation)
 
-    def state_value(self, operation: Insert) -> torch.Tensor | None:
-        """Return the state of an insert as sglang takes it."""
-        if operation.state is None:
-            return None
-        numbers = self.numbers((operation.state,))
-        if len(numbers) != 1:
-            raise ProgramError(f"{operation.state} names {len(numbers)} slots of states; it must name one")
-        return torch.tensor(numbers)
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return the state as sglang takes it."""
+        state = None if operation.state is None else torch.tensor([self.one(operation.state)])
+        return super().more_of_insert(operation) | {"mamba_value": state}
+
+    def parameters(self, page_size: int, **more: Any) -> Any:
+        """Return what a cache over both pools is built from."""
+        own = {"req_to_token_pool": self.states.request_pool, "enable_mamba_extra_buffer": page_size > 1}
+        return super().parameters(page_size, **own, **more)
 
     def secondary(self, amount: int) -> dict[str, int]:
         """Return how many states to evict."""
@@ -105,8 +90,6 @@ class SglangTreeOfStates(SglangTree):
 class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
     """``UnifiedRadixCache`` over its tree in Python, with states beside full attention.
 
-    Notes
-    -----
     It keeps leaves whose state is gone, so ``state_leaves`` is not claimed. A hold of a node without a state
     counts for one that comes later. Pages of several tokens take the configuration that servers call an
     extra buffer, which is about requests and changes nothing in the tree.
@@ -115,7 +98,6 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
     PARTS: ClassVar[Sequence[str]] = ("FULL", "MAMBA")
 
     def claim(self) -> frozenset[str]:
-        """Claim holds of nodes without a state, too."""
         return super().claim() | {"bare_holds"}
 
     def make_cache(self, page_size: int) -> Any:
@@ -127,17 +109,6 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
             return super().make_cache(page_size)
         finally:
             context._server_args, context._config_bags = before
-
-    def more_parameters(self) -> dict[str, Any]:
-        """Return the pool with the states."""
-        return {
-            "req_to_token_pool": self.states.request_pool,
-            "enable_mamba_extra_buffer": self.number("page_size") > 1,
-        }
-
-    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
-        """Return the state."""
-        return {"mamba_value": self.state_value(operation)}
 
     def matched(self, operation: Match, node: Any, result: Any) -> Matched:
         """Tell what a match found, the state at its end included."""
@@ -161,8 +132,6 @@ class SglangUnifiedMamba(SglangTreeOfStates, SglangUnified):
 class SglangRustMamba(SglangUnifiedMamba):
     """The same over its tree in Rust, which shows no nodes.
 
-    Notes
-    -----
     Whether an eviction calls the pool of KV or that of states first changes from run to run. Neither pool
     can tell, so the calls of each are put together here; their order within a pool is as it was.
     """
@@ -174,69 +143,35 @@ class SglangRustMamba(SglangUnifiedMamba):
         super().effects_of_cache(effect)
         self.effects.sort(key=lambda one: one.call)
 
-    def claim(self) -> frozenset[str]:
-        """Claim no nodes."""
-        return super().claim() - {"inspect"}
 
-
-class SglangMamba(SglangTreeOfStates):
+class SglangMamba(SglangTreeOfStates, SglangOlder):
     """``MambaRadixCache`` of an older sglang.
 
-    Notes
-    -----
-    Its insert tells no node, so the adapter matches the key once more, as its caller does; it frees
-    duplicates behind ``prev_prefix_len`` itself, and is told that the whole key was there before. It evicts
-    KV and states in two passes that know nothing of each other, and tells of either only what that pass was
-    asked for: the adapter asks for KV first and then for the states that are still missing, and counts what
-    goes back to the pools. ``told_counts`` in the configuration asks once and repeats what it tells.
+    It evicts KV and states in two passes that know nothing of each other, and tells of either only what that
+    pass was asked for: the adapter asks for KV first and then for the states that are still missing, and
+    counts what goes back to the pools. ``told_counts`` in the configuration asks once and repeats the answer.
     """
 
-    VERSION: ClassVar[str] = OLDER
-
     def claim(self) -> frozenset[str]:
-        """Claim that no leaf is left without a state."""
         return super().claim() | {"state_leaves"}
 
     def make_cache(self, page_size: int) -> Any:
         """Build a cache over both pools; a server would tell it the chunk of its kernels."""
-        params = load_sglang("mem_cache.cache_init_params").CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.states.request_pool,
-            token_to_kv_pool_allocator=self.pool.allocator,
-            page_size=page_size,
-            enable_mamba_extra_buffer=page_size > 1,
-        )
-        cache = load_sglang("mem_cache.mamba_radix_cache").MambaRadixCache(params)
+        cache = load_sglang("mem_cache.mamba_radix_cache").MambaRadixCache(self.parameters(page_size))
         cache.mamba_cache_chunk_size = page_size
         return cache
 
-    def sizes_of_cache(self) -> dict[str, int]:
-        """Return the sizes of KV; those of both kinds of memory together are one tuple."""
-        return {
-            "evictable_size": int(self.cache.full_evictable_size()),
-            "protected_size": int(self.cache.full_protected_size()),
-            "total_size": int(self.cache.total_size()[0]),
-        }
-
     def matched(self, operation: Match, node: Any, result: Any) -> Matched:
-        """Tell what a match found."""
-        slots = tuple(result.device_indices.tolist())
-        dtype = str(result.device_indices.dtype).removeprefix("torch.")
         state = None if node.mamba_value is None else int(node.mamba_value[0])
-        length = self.node_length(node, operation.key)
-        return Matched(slots, len(slots), length, dtype, state, result.mamba_branching_seqlen)
+        return replace(
+            super().matched(operation, node, result), state=state, branching=result.mamba_branching_seqlen
+        )
 
     def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
         """Make the call, and find the node; a key without a page is none."""
-        base = load_sglang("mem_cache.base_prefix_cache")
-        state = self.state_value(operation)
-        if state is None:
+        if operation.state is None:
             raise UnsupportedError("a key without a page comes without a state")
-        params = base.InsertParams(key=key, value=value, mamba_value=state, prev_prefix_len=len(key))
-        result = self.cache.insert(params)
-        found = self.cache.match_prefix(base.MatchPrefixParams(key=self.key_of(operation.key)))
-        result.last_device_node = found.last_device_node
-        return result
+        return super().insert(operation, key, value)
 
     def do_evict(self, step: int, operation: Evict) -> Result:
         """Evict KV, then the states that are missing, and count what went."""
@@ -258,15 +193,6 @@ class SglangMamba(SglangTreeOfStates):
     # -- looking inside ------------------------------------------------------------------------------------
 
     def view(self, node: Any, parent: int | None) -> NodeView:
-        """Tell what a node looks like."""
-        return NodeView(
-            id=self.number_of(node),
-            parent=parent,
-            tokens=tuple(node.key.token_ids),
-            extra_key=read_namespace(node.key.extra_key),
-            slots=tuple(node.value.tolist()),
-            lock_ref=node.full_lock_ref,
-            kept_bytes=node.value.untyped_storage().nbytes(),
-            state=None if node.mamba_value is None else int(node.mamba_value[0]),
-            state_lock_ref=node.mamba_lock_ref,
-        )
+        state = None if node.mamba_value is None else int(node.mamba_value[0])
+        locks = {"lock_ref": node.full_lock_ref, "state_lock_ref": node.mamba_lock_ref}
+        return self.view_of(node, parent, node.value, state=state, **locks)
