@@ -1,4 +1,4 @@
-"""What an eviction may take: compared with whole nodes, however the pages are divided into them."""
+"""Who may be evicted next: of leaves and windows, of states, and not more than is explained."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from pymllm.oracle.prefix_model import Path, PrefixModel, Space
+from pymllm.oracle.prefix_excess import is_explained
+from pymllm.oracle.prefix_model import PrefixModel
+from pymllm.oracle.prefix_pages import Hold, Path, Space
 from pymllm.oracle.prefix_victims import Taken, plan_evictions
+from pymllm.oracle.state_ends import StateEnds
+from pymllm.oracle.state_victims import is_state_eviction_explained, plan_state_eviction
+
+# -- What an eviction may take: compared with whole nodes, however the pages are divided into them -----------
 
 
 def path(*tokens: int) -> Path:
@@ -97,7 +103,7 @@ def test_what_is_known_of_nodes_is_respected_in_windows() -> None:
     assert taken.tombstoned == {whole.upto(2), whole.upto(3)}
 
 
-# -- whole nodes -------------------------------------------------------------------------------------------
+# - whole nodes -------------------------------------------------------------------------------------------
 
 
 class Nodes:
@@ -235,3 +241,165 @@ def test_pages_go_in_the_order_of_their_nodes() -> None:
         amounts = [source.choice([1, 2, 5]), source.choice([0, 2, 5])]
         (taken,) = plan_evictions(model, *amounts, ends.__contains__)
         assert list(taken.removed) == list(Nodes(model, ends).evict(*amounts).removed)
+
+
+# -- Whether the last victim was needed, whatever the order --------------------------------------------------
+
+
+ONE, TWO = Path(Space(), (1, 2, 3)), Path(Space(), (1, 2, 4))
+
+
+def model(window: int | None = None) -> PrefixModel:
+    """Two pages with two leaves below."""
+    made = PrefixModel(1, window)
+    for slot, key in ((10, ONE), (20, TWO)):
+        made.commit_insert(made.plan_insert(key, range(slot, slot + 3)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("removed", "tokens", "explained"),
+    [
+        ((), 0, True),
+        ((ONE,), 0, False),
+        ((ONE,), 1, True),
+        ((ONE, TWO), 1, False),
+        ((ONE, TWO), 2, True),
+        ((ONE, TWO, ONE.upto(2), ONE.upto(1)), 2, False),
+        ((ONE, TWO, ONE.upto(2), ONE.upto(1)), 3, True),
+    ],
+)
+def test_without_its_last_run_it_would_have_been_too_little(
+    removed: tuple[Path, ...], tokens: int, explained: bool
+) -> None:
+    """R5: a run without a branch may be one node."""
+    assert is_explained(model(), set(removed), set(), tokens, 0) is explained
+
+
+def test_dead_pages_go_with_their_last_child() -> None:
+    """S4: above a branch, too, whether they were dead before or lost their window a moment ago."""
+    everything = {ONE, TWO, ONE.upto(2), ONE.upto(1)}
+    made = model(window=1)
+    assert not is_explained(made, everything, set(), 2, 0)
+    assert is_explained(made, everything, set(), 0, 4)
+    made.commit_evict([], [ONE.upto(2), ONE.upto(1)])
+    assert is_explained(made, everything, set(), 2, 0)
+    assert not is_explained(made, everything, set(), 1, 0)
+
+
+def test_windows_are_counted_in_alive_tokens() -> None:
+    """S3: those of removed pages included."""
+    made = model(window=1)
+    upper = {ONE.upto(1), ONE.upto(2)}
+    assert is_explained(made, set(), upper, 0, 1)
+    assert is_explained(made, set(), upper, 0, 2)
+    assert not is_explained(made, set(), upper, 0, 0)
+    assert is_explained(made, {ONE}, upper, 0, 2)
+    assert not is_explained(made, {ONE, TWO}, set(), 1, 1)
+
+
+def test_any_single_node_is_explained_by_itself() -> None:
+    """R5: a random run that was asked for by one token."""
+    source = random.Random(5)
+    for _ in range(50):
+        made = PrefixModel(1)
+        length = source.randint(1, 6)
+        key = Path(Space(), tuple(range(length)))
+        made.commit_insert(made.plan_insert(key, range(10, 10 + length)))
+        cut = source.randint(0, length - 1)
+        assert is_explained(made, {key.upto(end) for end in range(cut + 1, length + 1)}, set(), 1, 0)
+
+
+# -- What an eviction from a hybrid cache takes --------------------------------------------------------------
+
+
+STEM, LEFT, RIGHT = (1, 2), (1, 2, 3, 4), (1, 2, 5)
+
+
+def state_path(tokens: tuple[int, ...]) -> Path:
+    return Path(Space(), tokens)
+
+
+def paths(*tokens: tuple[int, ...]) -> set[Path]:
+    return {state_path(each) for each in tokens}
+
+
+def make(*states: tuple[int, ...], held: tuple[int, ...] | None = None) -> tuple[PrefixModel, StateEnds]:
+    """Two branches of a stem, the left one older, with states at the ends of some prefixes."""
+    ends = StateEnds()
+    model = PrefixModel(1, states=ends)
+    for key in (LEFT, RIGHT):
+        model.commit_insert(model.plan_insert(state_path(key), range(len(key))))
+    ends.slots |= {state_path(tokens): 10 + at for at, tokens in enumerate(states)}
+    if held is not None:
+        model.commit_lock(1, Hold(state_path(held), 0))
+    return model, ends
+
+
+@pytest.mark.parametrize(
+    ("states", "held", "tokens", "wanted", "removed", "freed"),
+    [
+        ((LEFT, RIGHT), None, 0, 0, (), ()),
+        ((LEFT, RIGHT), None, 1, 0, (LEFT, LEFT[:3]), (LEFT,)),
+        ((LEFT, RIGHT), None, 3, 0, (LEFT, LEFT[:3], RIGHT, STEM, (1,)), (LEFT, RIGHT)),
+        ((LEFT, RIGHT, STEM), None, 3, 0, (LEFT, LEFT[:3], RIGHT), (LEFT, RIGHT)),
+        ((LEFT, RIGHT, STEM), None, 4, 0, (LEFT, LEFT[:3], RIGHT, STEM, (1,)), (LEFT, RIGHT, STEM)),
+        ((LEFT, RIGHT), LEFT, 9, 0, (RIGHT,), (RIGHT,)),
+        ((LEFT, RIGHT), STEM, 9, 0, (LEFT, LEFT[:3], RIGHT), (LEFT, RIGHT)),
+        ((LEFT, RIGHT), None, 0, 1, (LEFT, LEFT[:3]), (LEFT,)),
+        ((STEM, RIGHT), None, 0, 1, (), (STEM,)),
+        ((STEM, RIGHT), None, 0, 2, (RIGHT,), (STEM, RIGHT)),
+        ((STEM, RIGHT, LEFT), None, 0, 9, (*(LEFT, LEFT[:3], RIGHT, STEM), (1,)), (LEFT, STEM, RIGHT)),
+        ((STEM,), STEM, 0, 1, (), ()),
+        ((STEM,), RIGHT, 0, 1, (), (STEM,)),
+        ((LEFT, RIGHT), None, 1, 1, (LEFT, LEFT[:3]), (LEFT,)),
+        ((LEFT, RIGHT), None, 1, 2, (LEFT, LEFT[:3], RIGHT, STEM, (1,)), (LEFT, RIGHT)),
+    ],
+)
+def test_what_goes_is_determined(
+    states: tuple[tuple[int, ...], ...],
+    held: tuple[int, ...] | None,
+    tokens: int,
+    wanted: int,
+    removed: tuple[tuple[int, ...], ...],
+    freed: tuple[tuple[int, ...], ...],
+) -> None:
+    """R5, M5: leaves by recency, then states; what is left without a state and a child goes too."""
+    model, ends = make(*states, held=held)
+    taken = plan_state_eviction(model, ends, tokens, wanted)
+    assert taken.removed == tuple(state_path(each) for each in removed)
+    assert taken.states == paths(*freed)
+    assert taken.full == len(removed)
+    assert len(model.pages) == 5
+    assert len(ends.slots) == len(states)
+
+
+def test_pages_that_follow_are_told_from_those_chosen() -> None:
+    """M5: a page goes by itself, or because nothing is below it any more."""
+    taken = plan_state_eviction(*make(LEFT, RIGHT), 3, 0)
+    assert taken.cascaded == paths(LEFT[:3], STEM, (1,))
+
+
+@pytest.mark.parametrize(
+    ("removed", "freed", "tokens", "wanted", "is_told"),
+    [
+        ((), (), 0, 0, True),
+        ((LEFT, LEFT[:3]), (LEFT,), 1, 0, True),
+        ((LEFT, LEFT[:3], RIGHT), (LEFT, RIGHT), 1, 0, False),
+        ((LEFT, LEFT[:3], RIGHT), (LEFT, RIGHT), 2, 0, True),
+        ((RIGHT,), (RIGHT,), 0, 1, True),
+        ((), (STEM,), 0, 1, True),
+        ((), (STEM,), 0, 0, False),
+        ((RIGHT,), (RIGHT, STEM), 0, 1, False),
+    ],
+)
+def test_the_last_victim_was_still_needed(
+    removed: tuple[tuple[int, ...], ...],
+    freed: tuple[tuple[int, ...], ...],
+    tokens: int,
+    wanted: int,
+    is_told: bool,
+) -> None:
+    """R5, M5: in any order, one leaf or one state fewer would have been too few."""
+    model, _ = make(LEFT, RIGHT, STEM)
+    assert is_state_eviction_explained(model, paths(*removed), paths(*freed), tokens, wanted) is is_told

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pymllm.errors import InvariantViolation
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.outcomes import NodeView
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.node_book import NodeBook
+from pymllm.oracle.node_views import SeenPage, read_nodes
 from pymllm.oracle.page_hashes import hash_pages
-from pymllm.oracle.prefix_model import Path, PrefixModel, Space
+from pymllm.oracle.prefix_model import PrefixModel
+from pymllm.oracle.prefix_pages import Path, Space
+
+# -- Nodes that differ from the model, or from what they were, are refused by the law that they break --------
+
 
 LAWS = frozenset(law.id for law in laws_of("prefix"))
 WHOLE = Path(Space(), (1, 2, 3, 4))
@@ -137,7 +143,7 @@ def test_laws_that_are_not_claimed_are_not_tested() -> None:
     assert not {"R8", "H2"} & set(book.evidence.exercised)
 
 
-# -- from one look to the next -----------------------------------------------------------------------------
+# - from one look to the next -----------------------------------------------------------------------------
 
 
 def seen(*nodes: NodeView) -> NodeBook:
@@ -240,3 +246,85 @@ def test_a_page_in_another_space_is_not_lost() -> None:
     assert look(NodeBook(bare, Evidence(), LAWS), [other]) == "R3"
     whole = NodeView(2, None, WHOLE.tokens, None, SLOTS)
     assert look(NodeBook(bare, Evidence(), LAWS), [elsewhere, whole]) == "R9"
+
+
+# -- Nodes that are no tree ----------------------------------------------------------------------------------
+
+
+UPPER_VIEW = NodeView(1, None, (7, 7, 8, 8), "a", (2, 3, 4, 5), kept_bytes=32)
+LOWER_VIEW = NodeView(2, 1, (9, 9), "a", (6, 7))
+
+
+def test_pages_and_ends_are_found_by_their_paths() -> None:
+    """R9: a path is the whole prefix from the root."""
+    tree = read_nodes(Evidence(), [UPPER_VIEW, LOWER_VIEW], 2)
+    whole = Path(Space("a"), (7, 7, 8, 8, 9, 9))
+    assert tree.ends == {whole.upto(4): UPPER_VIEW, whole: LOWER_VIEW}
+    assert tree.pages == {
+        whole.upto(2): SeenPage((2, 3), UPPER_VIEW, 0),
+        whole.upto(4): SeenPage((4, 5), UPPER_VIEW, 1),
+        whole: SeenPage((6, 7), LOWER_VIEW, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
+        ({"id": 1}, "X3"),
+        ({"parent": 5}, "R9"),
+        ({"tokens": ()}, "R9"),
+        ({"tokens": (9, (9, 9))}, "R9"),
+        ({"tokens": (9,)}, "R9"),
+        ({"tokens": (9, 9, 9), "slots": (6, 7, 8)}, "R9"),
+        ({"slots": (6,)}, "R9"),
+        ({"parent": None, "tokens": (7, 7)}, "R9"),
+        ({"extra_key": None}, "K1"),
+        ({"tokens": ((9, 9), (9, 9))}, "K1"),
+        ({"kept_bytes": 48}, "X5"),
+    ],
+)
+def test_what_is_no_tree_is_refused(changes: dict[str, Any], law: str) -> None:
+    """R9, K1, X3, X5: whole pages, one node each, below a parent of the same namespace."""
+    with pytest.raises(InvariantViolation) as refused:
+        read_nodes(Evidence(), [UPPER_VIEW, dataclasses.replace(LOWER_VIEW, **changes)], 2)
+    assert refused.value.law == law
+
+
+@pytest.mark.parametrize("tokens", [(), (9, (9, 9))])
+def test_a_node_without_a_width_is_named(tokens: tuple[Any, ...]) -> None:
+    """R9: with what it has."""
+    with pytest.raises(InvariantViolation) as refused:
+        read_nodes(Evidence(), [UPPER_VIEW, dataclasses.replace(LOWER_VIEW, tokens=tokens)], 2)
+    assert refused.value.message == "tokens of node 2"
+    assert (refused.value.expected, refused.value.observed) == ("some, of one width", str(tokens))
+
+
+# -- Page hashes, from the path alone ------------------------------------------------------------------------
+
+
+def test_pages_chain_from_the_one_before() -> None:
+    """H2: the tail after the last whole page has none."""
+    first = hashlib.sha256(b"\x01\0\0\0\x02\0\0\0")
+    second = hashlib.sha256(first.digest() + b"\x03\0\0\0\x04\0\0\0")
+    hashes = hash_pages(Path(Space(), (1, 2, 3, 4, 5)), 2)
+    assert hashes == (first.hexdigest(), second.hexdigest())
+
+
+def test_tuples_are_hashed_element_by_element() -> None:
+    """H1: a pair is eight bytes."""
+    assert hash_pages(Path(Space(None, 2), ((1, 2),)), 1) == hash_pages(Path(Space(), (1, 2)), 2)
+
+
+def test_a_namespace_seeds_the_first_page() -> None:
+    """H3: 33 bytes, so that no tokens can collide; the string and the number differ."""
+    named = hashlib.sha256(b"\0" + hashlib.sha256(b"i:1").digest()).digest()
+    expected = hashlib.sha256(named + b"\x07\0\0\0").hexdigest()
+    assert hash_pages(Path(Space(1), (7,)), 1) == (expected,)
+    assert len({hash_pages(Path(Space(space), (7,)), 1) for space in (None, 1, "1")}) == 3
+
+
+@pytest.mark.parametrize("token", [-1, 2**32])
+def test_a_token_that_cannot_be_hashed_makes_no_sense(token: int) -> None:
+    """X1: a program that asks for its hash is refused, and nobody is blamed."""
+    with pytest.raises(ProgramError, match="a token to be hashed is outside"):
+        hash_pages(Path(Space(), (1, token)), 2)
