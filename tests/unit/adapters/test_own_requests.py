@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from pymllm.adapters.exact_forward import ExactForward, ExactState, read_rows
-from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.adapters.own_requests import MALFORMED_CALLS, Prompted, Requests
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Config
@@ -254,23 +252,3 @@ def test_what_it_leaves_is_what_the_oracle_computes_by_itself() -> None:
     outputs = read_rows(slots.intermediate_conv_out, slots.intermediate_ssm_out)
     assert outputs[0] == cold.state_at(prefixes, TOKENS, 8)
     assert forward.kv[-1].any(), "padding goes to the dummy"
-
-
-def test_it_fails_at_the_request_that_it_was_told() -> None:
-    """X2: what came before is computed, what comes after is not."""
-    context = Requests("x", CONFIG_EXACT_FORWARD).context
-    forward = ExactForward(context)
-    for token in (1, 2):
-        assert context.add_request(Prompted([token]))
-    forward.fails_at = 2
-    with pytest.raises(InjectedFault, match="at request 2"):
-        context.step(lambda batch: forward.compute(batch) or [])  # type: ignore[func-returns-value]
-    assert forward.done == 1
-    assert [any(row) for row in forward.kv[:2].tolist()] == [True, False]
-
-
-def test_rows_of_states_are_read_part_by_part() -> None:
-    """E1: all layers of the first part, then of the second."""
-    conv = torch.arange(4, dtype=torch.bfloat16).view(2, 2, 1)
-    ssm = torch.arange(10, 18, dtype=torch.float32).view(2, 2, 1, 2)
-    assert read_rows(conv, ssm) == [(0, 2, 10, 11, 14, 15), (1, 3, 12, 13, 16, 17)]

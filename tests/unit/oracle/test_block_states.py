@@ -198,43 +198,6 @@ def law(states: BlockStates, what: States, layer: int = 1, is_live: bool = False
     return None
 
 
-def test_a_store_is_of_one_layer_and_one_slot(states: BlockStates) -> None:
-    """C7: the rest stays blank."""
-    assert law(states, read(FULL_CLAIM, BLANK)) is None
-    assert law(states, read(FULL_CLAIM, FULL_CLAIM)) == "C7"
-    assert law(states, read(BLANK, BLANK), layer=0) is None
-
-
-def test_copies_go_both_ways_in_all_layers(states: BlockStates) -> None:
-    """C7: into a live state, from there into a slot."""
-    states.restore(0, 0)
-    assert law(states, read(FULL_CLAIM, BLANK), is_live=True) is None
-    states.save([1], [0])
-    assert law(states, read(FULL_CLAIM, FULL_CLAIM)) is None
-    assert law(states, read(BLANK, FULL_CLAIM), layer=0) == "C7"
-
-
-def test_a_live_state_is_written_by_its_request(states: BlockStates) -> None:
-    """C7: and by nobody else."""
-    states.write(0, 1, states.contents(5, 3, 2))
-    assert law(states, read(BLANK, FULL_CLAIM), layer=0, is_live=True) is None
-
-
-def test_what_changes_hands_may_hold_anything(states: BlockStates) -> None:
-    """C2: until somebody writes to it."""
-    states.release([0])
-    assert law(states, read(((9, 9), (9,)), BLANK)) is None
-
-
-def test_what_must_not_change_blames_the_suspect(states: BlockStates) -> None:
-    """X1, C9: whatever was done last."""
-    assert law(states, read(FULL_CLAIM, BLANK)) is None
-    states.suspect("X1")
-    assert law(states, read(FULL_CLAIM, FULL_CLAIM)) == "X1"
-    states.wipe("C9")
-    assert law(states, read(FULL_CLAIM, BLANK)) == "C9"
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -213,6 +213,14 @@ def test_a_held_tombstone_stays_dead_before_a_bound() -> None:
     assert told.sound().reached["a held tombstone stays dead"] == 1
 
 
+def test_a_held_tombstone_stays_dead_where_no_halves_can_move() -> None:
+    """S7: only a pool with halves moves them; its full slots are the reader's."""
+    told = prepare(ToldProgram("radix-window", window=2, slots=16, swa_slots=16, pool="token"), held=True)
+    inserted = told.put(7, 7, 8, 8)
+    assert told.sound().reached["a held tombstone stays dead"] == 1
+    assert told.law(inserted, adopted=((0, 2),)) == "S7"
+
+
 def test_pages_before_the_freed_halves_are_born_dead() -> None:
     """S7: they are adopted like the others."""
     told = ToldProgram("radix-window", window=1)

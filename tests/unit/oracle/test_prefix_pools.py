@@ -214,13 +214,6 @@ def test_keys_are_those_that_are_claimed() -> None:
     assert books("extra_key", "bigrams").path_of(Key(((1, 2),), "a")).space == ("a", 2)
 
 
-def test_sizes_are_those_of_cache_and_pools() -> None:
-    """R7, A2, M6, M7: of everything that there is."""
-    assert set(books("pool", pool="token", slots=4).sizes()) >= {"total_size", "available_size"}
-    hybrid = books("mamba", track_slots=3).sizes()
-    assert (hybrid["mamba_evictable_size"], hybrid["available_track_slots"]) == (0, 3)
-
-
 def test_a_law_that_is_not_claimed_is_never_tested() -> None:
     """H2 without hashes: neither counted nor refused."""
     found = books()

@@ -21,13 +21,10 @@ from pymllm.history.operations import (
     WriteRow,
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Table, Unsupported
-from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
-from pymllm.oracle.pool_answers import check_halves, check_pages
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS
 from pymllm.oracle.row_judge import RowJudge
 from pymllm.oracle.situations import expected_situations
-from pymllm.oracle.slot_model import PageModel
 
 # -- The judge of request rows: a good program, and what each wrong outcome of it breaks ---------------------
 
@@ -382,13 +379,6 @@ def test_one_row_is_named_by_one_number(span: Span) -> None:
         make_judge("refusals").judge(1, FreeRow(span), Outcome(Done()))
 
 
-def test_nothing_is_left_to_judge_at_the_end() -> None:
-    """What these hold was compared wherever it was read."""
-    judge = make_judge()
-    judge.check_end()
-    assert judge.evidence.exercised == {}
-
-
 def test_sizes_that_were_wrong_from_the_start_are_no_fault_of_a_refusal() -> None:
     """P1: what a first operation did not change was wrong before it; later it is X1's business."""
     judge = make_judge("refusals")
@@ -398,56 +388,3 @@ def test_sizes_that_were_wrong_from_the_start_are_no_fault_of_a_refusal() -> Non
     judge.judge(1, MALFORMED, Outcome(Failed("TypeError"), (), {"available_size": 2}))
     with pytest.raises(InvariantViolation, match="X1: sizes"):
         judge.judge(2, MALFORMED, Outcome(Failed("TypeError"), (), {"available_size": 3}))
-
-
-# -- What a pool may hand out --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pool() -> PageModel:
-    """Pages 1 to 3, of which 2 is held."""
-    pool = PageModel(3)
-    pool.take([2])
-    return pool
-
-
-def test_whole_free_pages_are_accepted_in_any_order(pool: PageModel) -> None:
-    """A1, A2, A3: the first slots of the last page are enough."""
-    evidence = Evidence()
-    assert check_pages(evidence, pool, 2, 3, (6, 7, 2)) == [3, 1]
-    assert check_halves(evidence, pool, 2, (6, 7, 2), (2, 3, 6)) == [1, 3]
-    assert dict(evidence.exercised) == {"A1": 1, "A2": 1, "A3": 1, "A7": 2}
-
-
-@pytest.mark.parametrize(
-    ("slots", "law"),
-    [((0, 1), "A1"), ((8, 9), "A1"), ((2, 4), "A3"), ((3, 2), "A3"), ((2, 3, 6), "A3"), ((4, 5), "A2")],
-)
-def test_other_slots_are_refused(pool: PageModel, slots: tuple[int, ...], law: str) -> None:
-    """A1, A2, A3: padding, strangers, parts, and what is held."""
-    with pytest.raises(InvariantViolation) as refused:
-        check_pages(Evidence(), pool, 2, 2, slots)
-    assert refused.value.law == law
-
-
-@pytest.mark.parametrize("halves", [(4, 5), (2,), (2, 6), (3, 2), (2, 2)])
-def test_other_halves_are_refused(pool: PageModel, halves: tuple[int, ...]) -> None:
-    """A7: each page has a free one behind it."""
-    with pytest.raises(InvariantViolation, match="A7"):
-        check_halves(Evidence(), pool, 2, (2, 3), halves)
-
-
-@pytest.mark.parametrize("slots", [(4, 5), (2, 3, 2, 3)])
-def test_what_is_suspect_is_named_for_pages_that_are_not_free(
-    pool: PageModel, slots: tuple[int, ...]
-) -> None:
-    """X7: a clear may have spoilt what is held or given twice; nothing else is blamed on it."""
-    for check in (
-        lambda given: check_pages(Evidence(), pool, 2, len(given), given, "X7"),
-        lambda given: check_halves(Evidence(), pool, 2, given, given, "X7"),
-    ):
-        with pytest.raises(InvariantViolation, match="X7: "):
-            check(slots)
-        assert check((2, 3)) == [1]
-    with pytest.raises(InvariantViolation, match="A3"):
-        check_pages(Evidence(), pool, 2, 2, (3, 2), "X7")

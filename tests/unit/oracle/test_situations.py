@@ -326,16 +326,8 @@ def test_the_plainest_allocator_has_situations_to_reach() -> None:
 # -- Which situations of prefix caches a configuration must reach --------------------------------------------
 
 
-ALL_OF_PREFIXES = (
-    "pool",
-    "swa",
-    "extra_key",
-    "hashes",
-    "refusals",
-    "faults",
-    "callbacks",
-    "inspect",
-    "exact_lru",
+ALL_OF_PREFIXES = tuple(
+    ["pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru"]
 )
 
 
