@@ -326,7 +326,7 @@ def test_the_plainest_allocator_has_situations_to_reach() -> None:
 # -- Which situations of prefix caches a configuration must reach --------------------------------------------
 
 
-ALL_OF_PREFIXES = tuple(
+CLAIMED = tuple(
     ["pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru"]
 )
 
@@ -339,8 +339,8 @@ def test_more_is_expected_of_who_claims_more() -> None:
     """What cannot happen without a capability is not asked for."""
     assert (
         expected_of_prefixes()
-        < expected_of_prefixes(*ALL_OF_PREFIXES)
-        < expected_of_prefixes(*ALL_OF_PREFIXES, page_size=2, pool="swa", window=4)
+        < expected_of_prefixes(*CLAIMED)
+        < expected_of_prefixes(*CLAIMED, page_size=2, pool="swa", window=4)
     )
 
 
@@ -394,8 +394,8 @@ def test_a_window_of_one_page_has_no_edge_to_split() -> None:
 def test_a_page_is_one_token_where_nothing_says_otherwise(window: int) -> None:
     """S5: so no window has a ragged edge."""
     config = {"pool": "none", "window": window}
-    said = expected_of_prefixes(*ALL_OF_PREFIXES, window=window)
-    assert expected_situations(Header("x", "prefix", config, ALL_OF_PREFIXES)) == said
+    said = expected_of_prefixes(*CLAIMED, window=window)
+    assert expected_situations(Header("x", "prefix", config, CLAIMED)) == said
 
 
 def test_little_can_happen_to_what_keeps_nothing() -> None:
@@ -414,7 +414,7 @@ def expected_of_states(*claims: str, track_slots: int = 3) -> frozenset[str]:
 def test_states_are_expected_where_there_are_some() -> None:
     """M2: other caches have none; and a match of a cache with states never ends inside a node."""
     of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
-    assert not expected_of_prefixes(*ALL_OF_PREFIXES) & of_states
+    assert not expected_of_prefixes(*CLAIMED) & of_states
     assert expected_of_states(*STATES) >= of_states
     assert "a match ends inside a node" in expected_of_prefixes(*STATES)
     assert "a match ends inside a node" not in expected_of_states(*STATES)
