@@ -130,10 +130,10 @@ NOTICERS: dict[str, Noticer] = {
         _ENGINE + "test_engine.py::test_retracted_request_comes_back_and_finishes[radix-4]", OwnershipError
     ),
     "B70": Noticer(
-        _ENGINE + "test_engine_states.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[4]"
+        _ENGINE + "test_engine_memory.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[4]"
     ),
     "B71": Noticer(
-        _ENGINE + "test_engine_states.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[1]"
+        _ENGINE + "test_engine_memory.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[1]"
     ),
     "B73": Noticer(_CACHES + "test_mamba_radix_cache.py::TestLocks::test_sizes_count_tokens_and_states"),
     "B74": Noticer(
@@ -143,7 +143,7 @@ NOTICERS: dict[str, Noticer] = {
         _CACHES + "test_gdn_pool.py::test_track_slots_follow_the_rows_and_are_handed_out_once", RuntimeError
     ),
     "B79": Noticer(_HERE + "test_noticers.py::test_an_idle_engine_keeps_what_is_cached"),
-    "B89": Noticer(_ENGINE + "test_engine_states.py::test_state_that_is_there_already_stays_the_callers"),
+    "B89": Noticer(_ENGINE + "test_engine_memory.py::test_state_that_is_there_already_stays_the_callers"),
     "B91": Noticer(_CACHES + "test_token_allocator.py::test_a_slot_that_is_nobodys_is_refused"),
     "B92": Noticer(_CACHES + "test_swa_allocator.py::test_free_returns_what_is_left_of_both"),
     "B94": Noticer(_CACHES + "test_swa_allocator.py::test_groups_hold_both_halves_back"),

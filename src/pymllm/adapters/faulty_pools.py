@@ -128,6 +128,7 @@ class _KeepsItsRing(HostQueueStore):
         self._ring = ring
 
 
+# A2, A3: a page that stands twice in the ring is handed out twice, to two or in one answer.
 @_TokenSlots.breaking("X7", "A2", "A3", need_sort=False, check_ownership=False, store="host")
 class ForgottenRing(TokenToKVPoolAllocator):
     """Clears a queue of pages and forgets its ring, which still has the pages of before."""

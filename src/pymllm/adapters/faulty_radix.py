@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.own_caches import Radix, WindowedRadix
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.edge_slots import PageStarts
 from pymllm.mem_cache.eviction import EvictionCallbacks, LeafPlan
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, Split, _chain
@@ -38,7 +40,7 @@ class FaultyRadix(Faulty, Radix):
         """Build the cache and put the parts in, before anything is in them."""
         cache = super().make_cache(on_node_evict)
         if cache.sliding_window_size is None:
-            cache._tree = self.TREE(TreeNode, cache.page_size, cache.device)
+            cache._tree = self.TREE(TreeNode, cache.page_size, cache.device, cache._tree.keeps_pages)
         else:
             victims: WindowVictims[TreeNode] = WindowVictims()
             cache._tree = self.TREE(TreeNode, cache.page_size, cache.device, victims=victims)
@@ -149,6 +151,21 @@ class OneByOne(RadixCache):
             raise
 
 
+# X2: the pool refuses more pages than it has handed out.
+@FaultyRadix.breaking("R5", "X2", page_size=4, pool="token", check_ownership=False)
+class RepeatedPages(RadixCache):
+    """Names a page once for each of its slots where the pool asks for each page once."""
+
+    def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
+        starts = self._tree.page_starts(plan.removed) if plan.removed else None
+        try:
+            if starts is not None:
+                self.pool.free_pages(np.repeat(starts, self.page_size))
+        except BaseException:
+            plan.call_off()
+            raise
+
+
 @FaultyRadix.breaking("X6")
 class OpenCallbacks(EvictionCallbacks):
     """Lets a callback call the cache."""
@@ -182,8 +199,8 @@ class GlobalIds(RadixTree[TreeNode]):
 
     ids: ClassVar[count[int]] = count(1)
 
-    def __init__(self, make_node: Callable[[], TreeNode], page_size: int, device: torch.device) -> None:
-        super().__init__(make_node, page_size, device)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._ids = self.ids
 
 
@@ -229,6 +246,17 @@ class SplitViews(RadixTree[TreeNode]):
         super().split(split)
         assert whole is not None
         upper.value, node.value = whole[: upper._length], whole[upper._length :]
+
+
+@FaultyRadix.breaking("R3", pool="token")
+class SharedPages(RadixTree[TreeNode]):
+    """Splits a list of pages and leaves the lower half its first ones, the upper half's."""
+
+    def _divide_slots(
+        self, node: TreeNode, upper: TreeNode, tokens: int
+    ) -> tuple[PageStarts | None, torch.Tensor | None]:
+        starts, value = super()._divide_slots(node, upper, tokens)
+        return starts if node._starts is None else node._starts[: -tokens // self.page_size].copy(), value
 
 
 # -- inserts -------------------------------------------------------------------------------------------------

@@ -55,8 +55,7 @@ from pymllm.history.outcomes import (
     Slots,
     States,
 )
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.blocks import check_kv_block_allocator, check_mamba_slot_allocator
 
 _MAX_BLOCKS = 4
 

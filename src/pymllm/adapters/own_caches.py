@@ -33,7 +33,7 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Done, Hashes, Inspected, Locked, NodeView, NoRoom, Result, Slots
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache, check_radix_cache
-from pymllm.invariants.radix_tree import check_departed
+from pymllm.invariants.radix_cache import check_departed
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.gdn_pool import GDNPool

@@ -38,9 +38,7 @@ from pymllm.history.operations import (
     WriteState,
 )
 from pymllm.history.outcomes import Buffers, Done, Hashes, NoRoom, Number, Slots, States, Table, Tokens
-from pymllm.invariants.gdn_pool import check_gdn_pool
-from pymllm.invariants.kv_pool import check_kv_pool
-from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
+from pymllm.invariants.pools import check_gdn_pool, check_kv_pool, check_req_to_token_pool
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_bytes, hash_to_int64, hash_token_ids
 from pymllm.mem_cache.gdn_pool import GDNPool
 from pymllm.mem_cache.kv_pool import KVPool

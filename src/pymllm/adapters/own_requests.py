@@ -44,7 +44,7 @@ from pymllm.history.outcomes import (
     RequestView,
     Result,
 )
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
 
 _SHORT: Config = {

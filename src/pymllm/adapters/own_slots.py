@@ -28,8 +28,7 @@ from pymllm.history.operations import (
     Span,
 )
 from pymllm.history.outcomes import Done, NoRoom, Slots
-from pymllm.invariants.slot_store import check_slot_store
-from pymllm.invariants.swa_allocator import walk_swa_allocator
+from pymllm.invariants.slots import check_slot_store, walk_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 

@@ -18,10 +18,10 @@ from pymllm.cli.replay_plan import ReplayPlan, pick_name
 from pymllm.cli.replay_result import ReplayResult, Violation
 from pymllm.errors import InvariantViolation
 from pymllm.workloads.block_engine import BlockEngine
-from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
 from pymllm.workloads.engine_config import BLOCKS, CACHES_OF_STATES
 from pymllm.workloads.engine_pools import CACHE_MAKERS
+from pymllm.workloads.engine_report import CutShort
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.workloads.source import TraceSource

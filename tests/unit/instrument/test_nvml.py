@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.instrument.nvml import NvmlTracker
+from pymllm.instrument.nvml import Channel, NvmlRun, NvmlTracker
 from pymllm.instrument.nvml_record import UsedMeans
+from pymllm.instrument.reading import PERCENT, Reading, Unreadable
 from tests.fake_nvml.machine import GIB, MIB, NAME, FakeNvml, calls, on_machine, raised, readers, say, users
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
@@ -240,8 +241,10 @@ def test_threads_share_a_tracker() -> None:
 
 @on_machine()
 def test_an_error_inside_ends_the_run_and_goes_on() -> None:
-    """The tracker never hides what happened."""
+    """The tracker never hides what happened, and makes up no record before it has run."""
     tracker = NvmlTracker()
+    assert "has not run yet" in raised(ValueError, tracker.summary)
+    assert "has not run yet" in raised(ValueError, tracker.paused().__enter__)
 
     def fail() -> None:
         with tracker:
@@ -249,14 +252,6 @@ def test_an_error_inside_ends_the_run_and_goes_on() -> None:
 
     assert raised(KeyError, fail) == "'inside'"
     assert users() == 0
-
-
-@on_machine()
-def test_a_tracker_that_never_ran_says_so() -> None:
-    """No record is made up."""
-    tracker = NvmlTracker()
-    assert "has not run yet" in raised(ValueError, tracker.summary)
-    assert "has not run yet" in raised(ValueError, tracker.paused().__enter__)
 
 
 @on_machine()
@@ -294,16 +289,12 @@ def test_without_the_library_everything_is_unknown(fake_nvml: FakeNvml, tmp_path
 
 
 @on_machine(init=9)
-def test_without_the_driver_everything_is_unknown() -> None:
-    """A library without its driver is as good as none."""
+def test_without_driver_or_device_everything_is_unknown() -> None:
+    """A library without its driver is as good as none, and so is a driver without a GPU."""
     with NvmlTracker() as tracker:
         pass
     assert tracker.summary().reason == "nvmlInit: Driver Not Loaded"
-
-
-@on_machine(gpus=0)
-def test_without_a_device_everything_is_unknown() -> None:
-    """A driver without a GPU is as good as none, and is let go of."""
+    say(gpus=0)
     with NvmlTracker() as tracker:
         assert users() == 0
     assert tracker.summary().reason == "the driver shows 0 devices, so none has index 0"
@@ -456,3 +447,62 @@ def test_an_allocation_on_a_device_is_in_the_curve() -> None:
     assert max(record.curve.used) - min(record.curve.used) >= 256 * MIB
     assert record.used_peak.minus(record.used_start).value == max(record.curve.used) - record.curve.used[0]
     assert record.cost.samples >= 10
+
+
+def test_a_channel_remembers_mean_and_peak() -> None:
+    """What was added is what is told."""
+    channel = Channel(PERCENT)
+    for value in (10, 20, 60):
+        channel.add(value)
+    assert (channel.mean(), channel.peak()) == (Reading(30, PERCENT), Reading(60, PERCENT))
+
+
+def test_a_channel_that_never_worked_is_closed_at_once() -> None:
+    """What fails the first time is not supported here; it has no failures among its samples."""
+    channel = Channel(PERCENT)
+    assert channel.mean().reason == "no sample was taken"
+    channel.fail(Unreadable("not supported"))
+    assert not channel.is_open
+    assert channel.failures == 0
+    assert channel.peak() == Reading.unknown(PERCENT, "not supported")
+
+
+def test_a_channel_is_given_three_chances() -> None:
+    """What worked may fail now and then; three times in a row is for good."""
+    channel = Channel(PERCENT)
+    channel.add(10)
+    for _ in range(5):
+        channel.fail(Unreadable("busy"))
+        channel.fail(Unreadable("busy"))
+        assert channel.is_failing
+        channel.add(10)
+        assert not channel.is_failing
+    for _ in range(3):
+        assert channel.is_open
+        channel.fail(Unreadable("busy"))
+    assert not channel.is_open
+    assert channel.failures == 13
+    assert channel.mean() == Reading(10, PERCENT)
+
+
+def test_a_run_that_has_not_begun_has_seen_nothing() -> None:
+    """A record may be asked for at any time."""
+    record = NvmlRun(0, 0.1).record()
+    assert record.reason == "the run has not begun"
+    assert record.used_peak.reason == record.reason
+
+
+@on_machine()
+def test_a_record_amid_a_run_says_what_is_known_so_far() -> None:
+    """What is read at the end is unknown until then."""
+    run = NvmlRun(0, 1000.0)
+    run.start()
+    say(used=2 * GIB)
+    record = run.record()
+    assert record.used_end.value == GIB
+    assert record.process_end.reason == "read when the run ends"
+    assert record.is_valid is None
+    run.stop()
+    assert run.record().used_end.value == 2 * GIB
+    assert run.record().is_valid is True
+    assert run.record() == run.record()

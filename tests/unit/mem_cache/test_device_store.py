@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pymllm.invariants.slot_store import check_slot_store
-from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.invariants.slots import check_slot_store, check_swa_allocator
 from pymllm.mem_cache.device_store import DeviceSlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator

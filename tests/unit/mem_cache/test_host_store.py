@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.invariants.slot_store import check_slot_store
+from pymllm.invariants.slots import check_slot_store
 from pymllm.mem_cache import host_store
 from pymllm.mem_cache.host_store import HostSlotStore
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pymllm.errors import OwnershipError
-from pymllm.invariants.swa_allocator import check_swa_allocator
+from pymllm.invariants.slots import check_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 
 Make = Callable[..., SWATokenToKVPoolAllocator]

@@ -326,9 +326,7 @@ def test_the_plainest_allocator_has_situations_to_reach() -> None:
 # -- Which situations of prefix caches a configuration must reach --------------------------------------------
 
 
-CLAIMED = tuple(
-    ["pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru"]
-)
+CLAIMED = ("pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru")
 
 
 def expected_of_prefixes(*claims: str, **config: Any) -> frozenset[str]:

@@ -8,7 +8,7 @@ from pymllm.adapters.cabinet.bugs import plant
 
 _ENGINE = "pymllm.workloads.engine:Engine"
 _MEMORY = "pymllm.workloads.engine_memory:EngineMemory"
-_STATES = "pymllm.workloads.engine_states:EngineStates"
+_STATES = "pymllm.workloads.engine_memory:EngineStates"
 _LIVE = "pymllm.workloads.live_request:LiveRequest"
 
 _FAULTS = (

@@ -23,7 +23,8 @@ FAULTS = (
         "path), last, last._depth)",
         "path), last if into_partial else last.parent or last, last._depth)",
     ),
-    plant("B04", "R1 R3 R9", "radix").edit(
+    # A child that stands under the wrong page is not found, and what is added in its place collides.
+    plant("B04", "R1 R3 R9 R2 X2", "radix").edit(
         f"{_TREE}.walk", "// page_bytes * self.page_size", "// (key.width * BYTES_PER_ID)"
     ),
     plant("B05", "R9 S7 R3", "radix-window").edit(
@@ -144,7 +145,7 @@ FAULTS = (
     plant("B140", "K1 R3", "radix").edit(_PAGED_KEY, "return cls(raw, namespace,", "return cls(raw, None,"),
     plant(
         "B142", "H1", "hashes", note="the content hash is there, but only the length of the content is in it"
-    ).edit(f"{_KEYS}:hash_bytes", "hashlib.sha256(data)", "hashlib.sha256(bytes(len(data)))"),
+    ).edit(f"{_KEYS}:hash_bytes", "hashlib.sha256(data)", "hashlib.sha256(bytes(memoryview(data).nbytes))"),
     # H3: what comes before a first page is its namespace
     plant("B143", "H2 H3", "radix").edit(
         "pymllm.mem_cache.radix_tree:_chain", "hashlib.sha256(digest + raw", "hashlib.sha256(raw"

@@ -12,7 +12,7 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.errors import CapacityError, UsageError
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 
 
 def make_context(**changes: Any) -> DynamicInferenceContext:

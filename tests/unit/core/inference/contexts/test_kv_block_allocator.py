@@ -13,7 +13,7 @@ import torch
 
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
 from pymllm.errors import OwnershipError, UsageError
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
+from pymllm.invariants.blocks import check_kv_block_allocator
 
 LRU, REF_ZERO = PrefixCachingEvictionPolicy.LRU, PrefixCachingEvictionPolicy.REF_ZERO
 

@@ -15,7 +15,7 @@ from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceConte
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
 from pymllm.errors import UsageError
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 
 STATES = {
     "num_mamba_layers": 2,
