@@ -46,7 +46,7 @@ class PagewiseStates(Mamba):
         """Show every page; the lists of nodes are not claimed."""
         shown = super().do_inspect(step, operation)
         assert isinstance(shown, Inspected)
-        size, pages = self._size("page_size"), list[NodeView]()
+        size, pages = self.number("page_size"), list[NodeView]()
         ends: dict[int | None, tuple[Any, ...]] = {None: ()}
         known: dict[object, int] = {}
         for node in shown.nodes:

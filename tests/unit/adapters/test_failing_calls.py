@@ -17,7 +17,7 @@ from pymllm.adapters.failing_calls import (
 from pymllm.adapters.own_requests import Requests
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.history.operations import Fault
-from pymllm.history.outcomes import INJECTED, Effect
+from pymllm.history.outcomes import Effect
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 
 # -- The pool that writes down what a cache gives back -------------------------------------------------------
@@ -89,11 +89,6 @@ def test_a_pool_without_halves_gets_no_calls_about_them(pool: RecordingPool) -> 
     """S2: caches ask whether there is a ``free_swa``."""
     assert not hasattr(pool, "free_swa")
     assert pool.page_size == 1
-
-
-def test_the_error_is_known_by_its_name() -> None:
-    """X2: an outcome names an injected fault by the class that raised it."""
-    assert InjectedFault.__name__ == INJECTED
 
 
 def test_pages_given_back_are_written_down_by_their_slots() -> None:

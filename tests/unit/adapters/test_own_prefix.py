@@ -16,7 +16,6 @@ from pymllm.adapters.own_caches import (
     Radix,
     WindowedRadix,
 )
-from pymllm.adapters.own_prefix import pool_configurations
 from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     Alloc,
@@ -115,13 +114,6 @@ class TestPool:
         config = {"page_size": 1, "window": None, "pool": "token", "slots": 8, **wrong}
         with pytest.raises(ValueError, match="it must be"):
             WindowedRadix("radix", config)
-
-    def test_configurations_differ_and_are_tiny(self) -> None:
-        """Small pools run out, small pages meet."""
-        made = pool_configurations([None, 4], ["none", "swa"], retains=False)
-        assert len({tuple(config.items()) for config in made}) == 8
-        assert {config["page_size"] for config in made} == {1, 4}
-        assert all(config["retains"] is False and config["slots"] in (24, 48) for config in made)
 
     @pytest.mark.parametrize("kind", [Radix, WindowedRadix, Mamba])
     def test_pools_that_check_nothing_are_played_for_each_page_size(self, kind: type[Any]) -> None:

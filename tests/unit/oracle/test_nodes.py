@@ -290,15 +290,6 @@ def test_what_is_no_tree_is_refused(changes: dict[str, Any], law: str) -> None:
     assert refused.value.law == law
 
 
-@pytest.mark.parametrize("tokens", [(), (9, (9, 9))])
-def test_a_node_without_a_width_is_named(tokens: tuple[Any, ...]) -> None:
-    """R9: with what it has."""
-    with pytest.raises(InvariantViolation) as refused:
-        read_nodes(Evidence(), [UPPER_VIEW, dataclasses.replace(LOWER_VIEW, tokens=tokens)], 2)
-    assert refused.value.message == "tokens of node 2"
-    assert (refused.value.expected, refused.value.observed) == ("some, of one width", str(tokens))
-
-
 # -- Page hashes, from the path alone ------------------------------------------------------------------------
 
 

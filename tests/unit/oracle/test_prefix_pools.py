@@ -214,16 +214,6 @@ def test_keys_are_those_that_are_claimed() -> None:
     assert books("extra_key", "bigrams").path_of(Key(((1, 2),), "a")).space == ("a", 2)
 
 
-def test_a_law_that_is_not_claimed_is_never_tested() -> None:
-    """H2 without hashes: neither counted nor refused."""
-    found = books()
-    found.count("H2")
-    found.expect("H2", "a hash", 1, 2)
-    found.demand("H2", False, "a hash", "right", lambda: "wrong")
-    found.forbid("H2", "a hash", "wrong")
-    assert not found.evidence.exercised
-
-
 @pytest.mark.parametrize(
     ("claims", "config", "follows"),
     [

@@ -328,19 +328,3 @@ def test_states_are_claimed_where_they_are_kept_and_nowhere_else() -> None:
         RequestBooks(Header("x", "requests", CONFIG, ()), Evidence())
     with pytest.raises(ProgramError, match="claims mamba"):
         RequestBooks(Header("x", "requests", {**CONFIG, "mamba_slots": 0}, ("mamba",)), Evidence())
-
-
-def test_a_request_is_found_as_long_as_it_is_there() -> None:
-    """X1: nobody's step is the program's fault."""
-    made = books()
-    request = made.model.meet(3, (1, 2), None)
-    made.model.served[3] = request
-    assert made.find(3, "leave") is request
-    request.is_spoiled = True
-    assert made.find(3, "leave") is request
-    with pytest.raises(ProgramError, match="can only be released"):
-        made.find(3, "pause")
-    made.model.release(request)
-    assert made.find(3, "leave") is None
-    with pytest.raises(ProgramError, match="step 4 added no request"):
-        made.find(4, "leave")
