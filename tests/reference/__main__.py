@@ -32,6 +32,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import track
+from tests.unit.oracle.small_changes import change_each
 
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main as command_line
@@ -39,7 +40,6 @@ from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History, dump_history, read_history
 from pymllm.oracle.judge import judge_steps
-from tests.unit.oracle.small_changes import change_each
 from tests.unit.oracle.verdict_book import read_corpus
 
 COMMIT = "a2b65e42c7a3aca1f0acb59384a29e606c579dd8"
