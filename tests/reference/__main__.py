@@ -39,8 +39,7 @@ from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History, dump_history, read_history
 from pymllm.oracle.judge import judge_steps
-from tests.unit.oracle.small_changes import change_each
-from tests.unit.oracle.verdict_book import read_corpus
+from tests.unit.oracle.verdict_book import change_each, read_corpus
 
 COMMIT = "a2b65e42c7a3aca1f0acb59384a29e606c579dd8"
 """The last commit before the redesign."""
