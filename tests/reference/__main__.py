@@ -42,7 +42,7 @@ from pymllm.oracle.judge import judge_steps
 from tests.unit.oracle.small_changes import change_each
 from tests.unit.oracle.verdict_book import read_corpus
 
-COMMIT = "af4d65e9f3d35636425ec3dbbde57bd50824adc4"
+COMMIT = "a2b65e42c7a3aca1f0acb59384a29e606c579dd8"
 """The last commit before the redesign."""
 
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,7 @@ from pymllm.adapters.faulty import configured
 from pymllm.adapters.faulty_radix import FaultyRadix
 from pymllm.adapters.own_radix import Radix
 from pymllm.mem_cache.base_prefix_cache import InsertResult, MatchResult, RadixKey
+from pymllm.mem_cache.edge_slots import PageStarts
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.mem_cache.radix_tree import PagedKey, RadixTree, Split
 from pymllm.mem_cache.tree_node import TreeNode
@@ -21,6 +22,7 @@ __all__ = [
     "EmptyNodes",
     "FreedDuplicates",
     "OverstatedAdoption",
+    "SharedPages",
     "ShortMatches",
     "ShortValues",
     "SilentHits",
@@ -88,6 +90,22 @@ class SplitViews(FaultyRadix):
 
     BREAKS = "X5"
     TREE = _SplitsIntoViews
+
+
+class _CutsPagesTwice(RadixTree[TreeNode]):
+    def _divide_slots(
+        self, node: TreeNode, upper: TreeNode, tokens: int
+    ) -> tuple[PageStarts | None, torch.Tensor | None]:
+        starts, value = super()._divide_slots(node, upper, tokens)
+        return starts if node._starts is None else node._starts[: -tokens // self.page_size].copy(), value
+
+
+class SharedPages(FaultyRadix):
+    """Splits a list of pages and leaves the lower half its first ones, the upper half's."""
+
+    BREAKS = "R3"
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, pool="token")
+    TREE = _CutsPagesTwice
 
 
 # -- inserts -------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
+import numpy as np
 
 from pymllm.adapters.faulty import Faulty, configured
 from pymllm.adapters.own_radix import Radix
@@ -31,6 +31,7 @@ __all__ = [
     "OneByOne",
     "OpenCallbacks",
     "OrphanHashes",
+    "RepeatedPages",
 ]
 
 
@@ -52,7 +53,7 @@ class FaultyRadix(Faulty, Radix):
         """Build the cache and put the parts in, before anything is in them."""
         cache = super().make_cache(on_node_evict)
         if cache.sliding_window_size is None:
-            cache._tree = self.TREE(TreeNode, cache.page_size, cache.device)
+            cache._tree = self.TREE(TreeNode, cache.page_size, cache.device, cache._tree.keeps_pages)
         else:
             victims: WindowVictims[TreeNode] = WindowVictims()
             cache._tree = self.TREE(TreeNode, cache.page_size, cache.device, victims=victims)
@@ -194,6 +195,26 @@ class OneByOne(FaultyRadix):
     CACHE = _FreesOneByOne
 
 
+class _NamesEachSlot(RadixCache):
+    def _give_back(self, plan: LeafPlan[TreeNode]) -> None:
+        starts = self._tree.page_starts(plan.removed) if plan.removed else None
+        try:
+            if starts is not None:
+                self.pool.free_pages(np.repeat(starts, self.page_size))
+        except BaseException:
+            plan.call_off()
+            raise
+
+
+class RepeatedPages(FaultyRadix):
+    """Names a page once for each of its slots where the pool asks for each page once."""
+
+    BREAKS = "R5"
+    ALSO = ("X2",)  # the pool refuses more pages than it has handed out
+    CONFIGURATIONS = configured(Radix.CONFIGURATIONS, page_size=4, pool="token", check_ownership=False)
+    CACHE = _NamesEachSlot
+
+
 class _LetsIn(EvictionCallbacks):
     def refuse(self, call: str) -> None:
         pass
@@ -239,8 +260,8 @@ class HeldSlotsLost(FaultyRadix):
 class _CountsForAll(RadixTree[TreeNode]):
     ids: ClassVar[count[int]] = count(1)
 
-    def __init__(self, make_node: Callable[[], TreeNode], page_size: int, device: torch.device) -> None:
-        super().__init__(make_node, page_size, device)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._ids = self.ids
 
 

@@ -181,7 +181,7 @@ class ForgottenRing(_TokenSlots):
     """Clears a queue of pages and forgets its ring, which still has the pages of before."""
 
     BREAKS = "X7"
-    ALSO = ("A2", "A3")
+    ALSO = ("A2", "A3")  # a page that stands twice in the ring is handed out twice, to two or in one answer
     CONFIGURATIONS = configured(
         TokenSlots.CONFIGURATIONS, need_sort=False, check_ownership=False, store="host"
     )

@@ -219,7 +219,8 @@ def choose_faults(
 def _load(place: str) -> tuple[Fault, ...]:
     """Read somebody's table in a process beside this one: its module may do anything when it is imported."""
     from pymllm.adapters.cabinet.table import load_cabinet
-    from pymllm.conformance.workers import Lost, ask
+    from pymllm.conformance.worker_process import Lost
+    from pymllm.conformance.workers import ask
 
     faults = ask(load_cabinet, place)
     if isinstance(faults, Lost):

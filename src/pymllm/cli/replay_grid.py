@@ -14,7 +14,8 @@ from pymllm.cli.progress import progress_bar
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import Ceiling, ReplayGrid, ReplayResult
 from pymllm.cli.replay_run import load_requests, run_plan, settle
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.engine import EngineReport
 from pymllm.workloads.request import Request

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import SEED, PoolMachine
+from pymllm.conformance.pool_machine import SEED, PoolMachine, pick
 from pymllm.history.operations import (
     AllocBlocks,
     Fault,
@@ -28,8 +28,6 @@ from pymllm.oracle.block_judge import BlockJudge
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.block_states import BlockStates
 
-__all__ = ["BlockActs", "pick"]
-
 PICK = (0, 20)
 FORM = (0, 5)
 _FORMS = ("list", "tuple", "int32", "int64", "tensor32", "tensor64")
@@ -38,13 +36,7 @@ _HASHES = 12
 
 
 class BlockActs(PoolMachine):
-    """Drives a block allocator; what it knows of blocks it asks the judge.
-
-    Attributes
-    ----------
-    judge : BlockJudge
-        Follows the blocks, the slots and the states.
-    """
+    """Drives a block allocator; what it knows of blocks, slots and states it asks the judge."""
 
     MALFORMED: ClassVar[Sequence[Malformed]] = tuple(Malformed(*call) for call in MALFORMED_BLOCKS)
 
@@ -294,9 +286,3 @@ class BlockActs(PoolMachine):
                 else self.judge.given.name((block,))
             )
         )
-
-
-def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
-    """Return up to ``count`` distinct ones from somewhere on, round the end, forwards or backwards."""
-    turned = [numbers[(start + place) % len(numbers)] for place in range(min(count, len(numbers)))]
-    return turned if start % 2 else turned[::-1]

@@ -1,4 +1,4 @@
-"""The caller's side of a prefix cache: takes slots, hands them over, remembers what steps gave.
+"""The caller's side of a prefix cache: keys, slots that are taken and handed over, what steps gave.
 
 What a caller may know, it asks the judge's model and ledger; what to do when is the business of
 `pymllm.conformance.prefix_machine`.
@@ -6,11 +6,11 @@ What a caller may know, it asks the judge's model and ledger; what to do when is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pymllm.conformance.acting import ActingMachine
-from pymllm.conformance.prefix_keys import make_key, spaces_of
+from pymllm.conformance.acting import ActingMachine, act
 from pymllm.history.operations import (
     Alloc,
     AllocTrack,
@@ -26,14 +26,69 @@ from pymllm.history.operations import (
     Match,
     Operation,
     Span,
+    Token,
     Unlock,
 )
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
+from pymllm.oracle.prefix_pages import Space
 from pymllm.oracle.slot_ledger import Owner, SlotLedger
 
-__all__ = ["Handle", "PrefixCaller"]
+SPACES = (
+    *[Space()] * 12,
+    Space("1"),
+    Space(1),
+    Space("lora"),
+    Space(None, 2),
+)
+"""Where keys live; the plain one is drawn most. The string and the int 1 must not be mixed up (H3)."""
+
+FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
+"""Containers of keys (K1)."""
+
+TRUNK, TURN, TAIL = 7, 7 + 2**24, 5
+"""Tokens on the trunk and off it, equal to whoever drops their upper bits, and after the last whole page."""
+
+STYLES = len(SPACES) * len(FORMS) * 4
+"""So many styles tell every space, container and tail length of a page of four tokens apart."""
+
+
+def spaces_of(capabilities: Collection[str]) -> tuple[Space, ...]:
+    """Return the spaces in which an adapter with these capabilities can be asked."""
+    return tuple(
+        space
+        for space in SPACES
+        if ("extra_key" in capabilities or space.extra_key is None)
+        and ("bigrams" in capabilities or space.width == 1)
+    )
+
+
+def make_key(
+    page_size: int, pages: int, turns: Sequence[int], style: int, spaces: Sequence[Space] = SPACES
+) -> Key:
+    """Derive a key of ``pages`` whole pages and a tail.
+
+    Odd turns are none, so that half of all keys stay on the trunk. A page off the trunk differs in its first
+    token or, at the other turn, in its last token only: siblings must be told apart by whole pages (R9).
+    """
+    rest, form = divmod(style, len(FORMS))
+    tail, space = divmod(rest, len(spaces))
+    tokens: list[int] = []
+    for page in range(pages):
+        fill = [TRUNK] * page_size
+        if page in turns and page % 2 == 0:
+            fill[-1 if turns.index(page) else 0] = TURN
+        tokens += fill
+    tokens += [TAIL] * (tail % page_size)
+    return Key(_widened(tokens, spaces[space].width), spaces[space].extra_key, FORMS[form])
+
+
+def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:
+    if width == 1:
+        return tuple(tokens)
+    return tuple((token, *[1] * (width - 1)) for token in tokens)
+
 
 KEPT = 12
 """So many handles and released holds are kept to be used again."""
@@ -53,19 +108,9 @@ class Handle(NamedTuple):
 
 
 class PrefixCaller(ActingMachine):
-    """What a caller of a prefix cache keeps and can do.
+    """What a caller of a prefix cache keeps and can do."""
 
-    Attributes
-    ----------
-    INSPECT_EVERY : int
-        After so many acts the nodes are looked at, where the adapter shows them.
-    handles : list of Handle
-        The last nodes that matches and inserts returned, stale ones included.
-    released : list of int
-        The last holds that were released, by the step of their `Lock`.
-    """
-
-    INSPECT_EVERY: ClassVar[int] = 1
+    INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
     def begin(self) -> None:
         """Read the configuration once."""
@@ -79,8 +124,8 @@ class PrefixCaller(ActingMachine):
         self.page_size, self.window = self.model.page_size, self.model.window
         self.pool = str(config.get("pool", "none"))
         self.pool_slots = int(config.get("slots") or 0)
-        self.handles: list[Handle] = []
-        self.released: list[int] = []
+        self.handles: list[Handle] = []  # the last that matches and inserts returned, stale ones included
+        self.released: list[int] = []  # the last holds that were released, by the step of their `Lock`
         self._next_number = FIRST_NUMBER
         self._acts_until_look = self.INSPECT_EVERY
 
@@ -208,18 +253,9 @@ class PrefixCaller(ActingMachine):
         Where every key needs a state and comes without, it gets one, and is cut to whole pages.
         """
         if state is None and self.needs_state:
-            return self._insert_with_a_state(key, slots, style)
-        return self._insert(key, slots, style, protected, evicted, state)
-
-    def _insert(
-        self,
-        key: Key,
-        slots: Sequence[int] | None,
-        style: int,
-        protected: int = 0,
-        evicted: int = 0,
-        state: Span | None = None,
-    ) -> int | None:
+            if len(key.tokens) >= self.page_size:
+                return self._insert_with_a_state(key, slots, style)
+            protected = evicted = 0  # nothing that a state could belong to
         spans = None if slots is None else self.spans(slots)
         form = INSERT_FORMS[style % len(INSERT_FORMS)]
         step, result = self.take(Insert(key, spans, protected, evicted, form, state))
@@ -229,15 +265,13 @@ class PrefixCaller(ActingMachine):
 
     def _insert_with_a_state(self, key: Key, slots: Sequence[int] | None, style: int) -> int | None:
         length = len(key.tokens) // self.page_size * self.page_size
-        if not length:  # nothing that a state could belong to
-            return self._insert(key, slots, style)
         key = Key(key.tokens[:length], key.extra_key, key.form)
         state, slots = self.snapshot(), None if slots is None else slots[:length]
         if state is None:
             return None
         # The snapshot may have evicted what a match had found.
         is_whole = not self.has_pool or all(self.ledger.owner(slot) is not Owner.POOL for slot in slots or ())
-        step = self._insert(key, slots, style, state=state) if is_whole else None
+        step = self.insert(key, slots, style, state=state) if is_whole else None
         self._give_track_back(state)
         return step
 
@@ -341,3 +375,42 @@ class PrefixCaller(ActingMachine):
         if self.can_evict:
             self.do(Evict(self.model.sizes()["total_size"], 0))
         self.look()
+
+
+T = TypeVar("T")
+
+PAGES = (0, 12)  # pages of a key where a page is one token; paged machines take half
+STYLE = (0, STYLES - 1)
+PICK = (0, 30)
+TOKENS = (-1, 12)  # to evict; the largest means everything
+RARE = (0, 3)  # only 0 acts
+NTH = (1, 2)
+
+EVERYTHING = 1000
+
+
+def looked_at(
+    needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a method an act after which the nodes are looked at; arguments as of `act`."""
+    mark = act(needs, weight, **ranges)
+
+    def wrap(method: Callable[..., None]) -> Any:
+        @functools.wraps(method)
+        def with_a_look(machine: PrefixCaller, **drawn: int) -> None:
+            method(machine, **drawn)
+            machine.look()
+
+        return mark(with_a_look)
+
+    return wrap
+
+
+def amount(drawn: int) -> int:
+    """Return how much to evict; the largest draw means everything."""
+    return drawn if drawn < TOKENS[1] else EVERYTHING
+
+
+def picked(choices: list[T], pick: int) -> T:
+    """Return one of some choices."""
+    return choices[pick % len(choices)]

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import PoolMachine
+from pymllm.conformance.pool_machine import PoolMachine, pick
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,
@@ -24,8 +24,6 @@ from pymllm.history.operations import (
 )
 from pymllm.oracle.slot_judge import SlotJudge
 
-__all__ = ["SlotMachine"]
-
 PICK = (0, 20)
 FORMS = (
     "int32",
@@ -41,13 +39,7 @@ FORMS = (
 
 
 class SlotMachine(PoolMachine):
-    """Drives any slot allocator; what it knows of pages and slots it asks the judge.
-
-    Attributes
-    ----------
-    judge : SlotJudge
-        Follows the pool.
-    """
+    """Drives any slot allocator; what it knows of pages and slots it asks the judge."""
 
     MALFORMED: ClassVar[Sequence[Malformed]] = (
         *(Malformed("alloc", wrong) for wrong in ("negative size", "float size", "bool size")),
@@ -292,9 +284,3 @@ class SlotMachine(PoolMachine):
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:
         return self.judge.given.name(slots)
-
-
-def pick(pages: Sequence[int], start: int, count: int) -> list[int]:
-    """Return up to ``count`` distinct ones, from somewhere on, round the end, forwards or backwards."""
-    turned = [pages[(start + place) % len(pages)] for place in range(min(count, len(pages)))]
-    return turned if start % 2 else turned[::-1]

@@ -9,17 +9,25 @@ JSON keeps; and the simplest legal calls on something new do not fail.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.adapter_calls import apply_step, build_adapter, closing, load_class
-from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
-from pymllm.conformance.smoke_program import LEGAL_RESULTS, SampleStep, make_sample
+from pymllm.conformance.adapter_calls import (
+    EndedConversation,
+    apply_step,
+    build_adapter,
+    closing,
+    ended_conversation,
+    load_class,
+)
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
 from pymllm.history.files import Config
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import (
     Effect,
     Failed,
@@ -31,49 +39,202 @@ from pymllm.history.outcomes import (
 )
 from pymllm.oracle.judge import make_judge
 
-__all__ = ["SmokeFailure", "SmokeReport", "find_fault", "smoke_test", "try_adapter"]
+_ANSWERS: dict[str, tuple[type, ...]] = {
+    "AddRequest ScheduleChunk": (out.RequestView,),
+    ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
+    (
+        "BeginGroup Clear DropStates EndGroup Fault Free FreeRow FreeSWA FreeTrack Merge NameStates Pause "
+        "RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks SaveLive SetClock StampBlocks "
+        "StoreState Unlock WriteLive"
+    ): (out.Done,),
+    "Evict": (out.Evicted,),
+    "FindSlots": (out.FoundSlots,),
+    "Hash HashPage": (out.Hashes,),
+    "HashBytes HashInt64 RestoreLive": (out.Number,),
+    "Insert": (out.Inserted,),
+    "Inspect": (out.Inspected, out.BlockBooks, out.ContextView),
+    "Lock": (out.Locked,),
+    "Match": (out.Matched,),
+    "PickToken SliceKey": (out.Tokens,),
+    "ReadKV": (out.Buffers,),
+    "ReadLive ReadStates": (out.States,),
+    "ReadRows": (out.Table,),
+    "RunStep": (out.Ran,),
+}
+LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
+    getattr(ops, name): legal for names, legal in _ANSWERS.items() for name in names.split()
+}
+"""What a legal call may answer, where there is room for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep:
+    """One step of a sample."""
+
+    operation: Operation  # to carry out
+    needs: str | None  # the capability that it takes
+    is_claimed: bool  # whether the adapter claims that
+
+
+def make_sample(kind: str, config: Config, capabilities: Collection[str]) -> dict[int, SampleStep]:
+    """Make the sample for one configuration of an adapter; steps by number, what is not claimed included."""
+    steps = _SAMPLES[kind](config, capabilities)
+    return {
+        number: SampleStep(operation, needs, needs is None or needs in capabilities)
+        for number, (needs, operation) in enumerate(steps, 1)
+    }
+
+
+_Steps = list[tuple[str | None, Operation]]
+
+
+def _number(config: Config, key: str, default: int) -> int:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else default
+
+
+def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
+    page = _number(config, "page_size", 1)
+    return [
+        (None, ops.Alloc(page)),
+        ("swa", ops.ReadHalves((Span(1, 0, page),))),
+        ("swa", ops.FreeSWA((Span(1, 0, page),))),
+        (None, ops.Free((Span(1, 0, page),))),
+        ("merges", ops.Merge()),
+        ("groups", ops.BeginGroup()),
+        ("groups", ops.EndGroup()),
+        (None, ops.Clear()),
+    ]
+
+
+def _rows(config: Config, capabilities: Collection[str]) -> _Steps:
+    return [
+        (None, ops.AllocRows(1)),
+        (None, ops.ReadRows()),
+        (None, ops.FreeRow(Span(1, 0, 1))),
+        (None, ops.Clear()),
+    ]
+
+
+def _buffers(config: Config, capabilities: Collection[str]) -> _Steps:
+    return [(None, ops.ReadKV(0))]
+
+
+def _states(config: Config, capabilities: Collection[str]) -> _Steps:
+    steps: _Steps = [(None, ops.ReadStates(0))]
+    if _number(config, "track_slots", 0):
+        steps += [(None, ops.AllocTrack()), (None, ops.FreeTrack(Span(2, 0, 1)))]
+    return steps
+
+
+def _hashes(config: Config, capabilities: Collection[str]) -> _Steps:
+    key = Key((1, 2))
+    return [
+        (None, ops.SliceKey(key, 0, 1)),
+        (None, ops.PickToken(key, 1)),
+        (None, ops.HashPage(key)),
+        (None, ops.HashInt64("00" * 32)),
+        (None, ops.HashBytes("00")),
+    ]
+
+
+def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
+    page = _number(config, "page_size", 1)
+    key = Key(tuple(range(1, page + 1)))
+    slots = (Span(2, 0, page),) if "pool" in capabilities else None
+    needs_state = "mamba" in capabilities and "bare_inserts" not in capabilities
+    steps: _Steps = [
+        (None, ops.Match(key)),
+        ("pool", ops.Alloc(page)),
+        ("mamba", ops.AllocTrack()),
+        (None, ops.Insert(key, slots, state=Span(3, 0, 1) if needs_state else None)),
+        (None, ops.Match(key)),
+        ("hashes", ops.Hash(5)),
+        ("inspect", ops.Inspect()),
+        ("faults", ops.Fault("free")),
+        (None, ops.Evict(0)),
+    ]
+    steps += [] if needs_state else [("mamba", ops.FreeTrack(Span(3, 0, 1)))]
+    # A hold comes last: what it does to later calls is the implementation's affair.
+    steps += [(None, ops.Lock(5)), (None, ops.Unlock(len(steps) + 1)), (None, ops.Reset())]
+    again = len(steps) + 1
+    return steps + (
+        [("mamba", ops.AllocTrack()), ("mamba", ops.FreeTrack(Span(again, 0, 1)))] if needs_state else []
+    )
+
+
+def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
+    both, first = (Span(1, 0, 2),), Span(1, 0, 1)
+    return [
+        (None, ops.AllocBlocks(2)),
+        (None, ops.RegisterBlocks(both, (11, 22))),
+        (None, ops.SetClock(1)),
+        (None, ops.StampBlocks(both)),
+        (None, ops.RetainBlocks(both)),
+        ("mamba", ops.AllocSlots((first,))),
+        ("mamba", ops.FindSlots(both)),
+        ("mamba", ops.StoreState(first, 0, 1, 2)),
+        ("mamba", ops.WriteLive(0, 0, 3, 4)),
+        ("mamba", ops.SaveLive((Span(6, 0, 1),), (0,))),
+        ("mamba", ops.RestoreLive(0, first)),
+        ("mamba", ops.ReadStates(0)),
+        ("mamba", ops.ReadLive(0)),
+        ("mamba", ops.NameStates((), ())),
+        ("mamba", ops.DropStates((first,))),
+        ("mamba", ops.EvictSlots(0)),
+        ("inspect", ops.Inspect()),
+        ("faults", ops.Fault("callback")),
+        (None, ops.RetainBlocks(both)),
+        (None, ops.ReleaseBlocks(both)),
+        (None, ops.Reset()),
+    ]
+
+
+def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
+    prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
+    return [
+        (None, ops.AddRequest(prompt, 1)),
+        (None, ops.RunStep()),
+        (None, ops.ScheduleChunk(1)),
+        (None, ops.RunStep((1,))),
+        ("inspect", ops.Inspect()),
+        ("faults", ops.Fault("forward", 99)),
+        (None, ops.Release(1)),
+        (None, ops.Reset()),
+    ]
+
+
+_SAMPLES = {
+    "slots": _slots,
+    "rows": _rows,
+    "buffers": _buffers,
+    "states": _states,
+    "hashes": _hashes,
+    "prefix": _prefix,
+    "blocks": _blocks,
+    "requests": _requests,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeReport:
-    """What an adapter is, once it has shown that it works.
+    """What an adapter is, once it has shown that it works."""
 
-    Parameters
-    ----------
-    name : str
-        As it was asked for.
-    kind : str
-        One of `pymllm.history.operations.KINDS`.
-    configurations : tuple of (dict, frozenset of str)
-        Each of the class's configurations with what it claims.
-    """
-
-    name: str
-    kind: str
+    name: str  # as it was asked for
+    kind: str  # one of `pymllm.history.operations.KINDS`
+    # each of the class's configurations with what it claims
     configurations: tuple[tuple[Config, frozenset[str]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeFailure:
-    """Why an adapter cannot examine anything.
+    """Why an adapter cannot examine anything."""
 
-    Parameters
-    ----------
-    name, kind
-        As of `SmokeReport`; ``None`` where not even the kind is known.
-    message : str
-        Why.
-    is_missing : bool
-        Whether there is no such adapter to load.
-    conversation : EndedConversation or None
-        The one that came to an end by it.
-    """
-
-    name: str
+    name: str  # name, kind: as of `SmokeReport`; ``None`` where not even the kind is known
     kind: str | None
     message: str
-    is_missing: bool = False
-    conversation: EndedConversation | None = None
+    is_missing: bool = False  # whether there is no such adapter to load
+    conversation: EndedConversation | None = None  # the one that came to an end by it
 
 
 def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
@@ -90,13 +251,7 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
-    """Try an adapter in each of its configurations.
-
-    Raises
-    ------
-    AdapterError
-        It cannot be loaded, or is not fit to examine anything: says what was asked and what came back.
-    """
+    """Try an adapter in each of its configurations; `AdapterError` says what was asked and what came back."""
     adapter_class = load_class(entry)
     configurations = getattr(adapter_class, "CONFIGURATIONS", None)
     if not isinstance(configurations, Sequence) or not configurations:

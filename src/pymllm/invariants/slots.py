@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from pymllm.errors import InvariantViolation
 from pymllm.invariants.pools import check_subject
 from pymllm.mem_cache import device_store, host_store
-from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.mem_cache.device_store import DeviceSlotStore, Whereabouts
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.host_store import HostSlotStore
-from pymllm.mem_cache.late_count import Whereabouts
 from pymllm.mem_cache.slot_store import SlotStore
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator

@@ -80,7 +80,9 @@ def test_effects_are_those_of_one_operation(adapter: Counter) -> None:
 
 def test_whatever_the_implementation_raises_is_an_outcome(adapter: Counter) -> None:
     """A crash is something to judge."""
-    assert adapter.apply(1, Merge()).result == Failed("KeyError", "'lost'")
+    result = adapter.apply(1, Merge()).result
+    assert isinstance(result, Failed)
+    assert (result.error, result.message) == ("KeyError", "'lost'")
 
 
 @pytest.mark.parametrize(

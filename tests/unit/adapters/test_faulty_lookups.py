@@ -27,6 +27,7 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
     (faulty_lookups.BottomUpSlots, (Alloc(2), own(TWO, 1), Match(ONE), Match(TWO))),
     (faulty_lookups.SilentHits, (insert(TWO), Match(TWO), Match(ONE), Inspect())),
     (faulty_lookups.SplitViews, (insert(TWO), Match(ONE), Inspect())),
+    (faulty_lookups.SharedPages, (Alloc(2), own(TWO, 1), Match(ONE), Inspect())),
     (faulty_lookups.FreedDuplicates, (Alloc(2), own(ONE, 1), own(ONE, 1, 1))),
     (faulty_lookups.OverstatedAdoption, (insert(ONE), insert(TWO, 0, 200))),
     (faulty_lookups.ZeroPrefix, (insert(ONE), insert(ONE, 0, 200))),

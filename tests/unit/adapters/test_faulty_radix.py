@@ -27,6 +27,7 @@ from pymllm.history.operations import (
 from pymllm.mem_cache.radix_cache import RadixCache
 
 ONE, TWO, OTHER, NAMED = Key((7,)), Key((7, 8)), Key((9,)), Key((7,), "a")
+PAGE = Key((7, 8, 9, 10))
 
 
 def insert(key: Key, step: int = 0, start: int = 100, short: int = 0) -> Insert:
@@ -46,6 +47,7 @@ PROGRAMS: list[tuple[type[Faulty], tuple[Operation, ...]]] = [
     (faulty_radix.BareNamespaces, (insert(NAMED), Hash(1))),
     (faulty_radix.GreedyEviction, (Alloc(2), own(ONE, 1), own(OTHER, 1, 1), Evict(1))),
     (faulty_radix.OneByOne, (Alloc(2), own(ONE, 1), own(OTHER, 1, 1), Evict(2))),
+    (faulty_radix.RepeatedPages, (Alloc(4), own(PAGE, 1), Evict(1))),
     (faulty_radix.OpenCallbacks, (insert(ONE), Fault("reenter"), Evict(1))),
     (faulty_radix.LeavesOnly, (insert(ONE), insert(TWO, 0, 200))),
     (faulty_radix.HeldSlotsLost, (Alloc(1), own(ONE, 1), Lock(2), Reset())),

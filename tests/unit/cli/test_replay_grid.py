@@ -13,7 +13,8 @@ from pymllm.cli import replay_grid
 from pymllm.cli.replay_grid import find_ceiling, run_grid
 from pymllm.cli.replay_plan import ReplayPlan
 from pymllm.cli.replay_result import Ceiling, ReplayGrid
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
 from pymllm.workloads.engine import EngineReport
 from pymllm.workloads.serial import SerialReport
 

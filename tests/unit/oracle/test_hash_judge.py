@@ -19,6 +19,7 @@ from pymllm.oracle.situations import expected_situations
 HEADER = Header("x", "hashes", {}, ("bigrams", "extra_key", "hashes", "refusals"))
 KEY = Key((7, 8, 9), "a", "int64")
 PAIRS = Key(((1, 2), (3, 4)), 5)
+UNSPELLED = Key((7, 8), "a\ud800")
 
 
 def sha(*numbers: int, prior: str = "") -> str:
@@ -101,6 +102,9 @@ def test_what_has_no_hash_is_refused(operation: Operation, error: str, law: str)
     [
         (SliceKey(Key((1, (2,))), 0, 1), "several widths"),
         (PickToken(Key(((1,), (1, 2))), 0), "several widths"),
+        (SliceKey(UNSPELLED, 0, 1), "half of a surrogate pair"),
+        (PickToken(UNSPELLED, 0), "half of a surrogate pair"),
+        (HashPage(UNSPELLED), "half of a surrogate pair"),
         (SliceKey(Key(((1,), (2,))), 0, 1), "tuples of one number"),
         (SliceKey(Key((1,), form="listx"), 0, 1), "form 'listx'; it must be one of list, tuple"),
         (HashPage(Key((1,), form="listx")), "form 'listx'; it must be one of list, tuple"),

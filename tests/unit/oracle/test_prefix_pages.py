@@ -27,6 +27,15 @@ def test_a_tuple_of_one_number_is_no_token() -> None:
         path_of_key(Key(((5,), (6,))))
 
 
+@pytest.mark.parametrize("space", ["\ud800", "a\udfff", "\u00e9\ud83d"])
+def test_a_namespace_that_utf_8_cannot_spell_means_nothing(space: str) -> None:
+    """K1, H3: no hash can read it; a whole pair, a letter with an accent and a zero byte can be read."""
+    with pytest.raises(ProgramError, match=f"has half of a surrogate pair at {len(space) - 1}: UTF-8 cannot"):
+        path_of_key(Key((7,), space))
+    for spelled in ("\U0001f600", "\u00e9", "\0", ""):
+        assert path_of_key(Key((7,), spelled)).space.extra_key == spelled
+
+
 def test_the_container_of_a_key_does_not_matter() -> None:
     """K1: a form is how a key is handed over, not what it is."""
     assert path_of_key(Key((1, 2), form="tensor32")) == path_of_key(Key((1, 2)))

@@ -39,7 +39,8 @@ _STRUCTURE = (
     ),
     plant(
         "B04",
-        ("R1", "R3", "R9"),
+        # A child that stands under the wrong page is not found, and what is added in its place collides.
+        ("R1", "R3", "R9", "R2", "X2"),
         ("radix",),
         (Edit(f"{_TREE}.walk", "// page_bytes * self.page_size", "// (key.width * BYTES_PER_ID)"),),
     ),
@@ -210,7 +211,13 @@ _ISOLATION = (
         "B142",
         ("H1",),
         ("hashes",),
-        (Edit(f"{_KEYS}:hash_bytes", "hashlib.sha256(data)", "hashlib.sha256(bytes(len(data)))"),),
+        (
+            Edit(
+                f"{_KEYS}:hash_bytes",
+                "hashlib.sha256(data)",
+                "hashlib.sha256(bytes(memoryview(data).nbytes))",
+            ),
+        ),
         note="the content hash is there, but only the length of the content is in it",
     ),
     plant(

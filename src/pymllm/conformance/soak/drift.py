@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pymllm.conformance.soak.records import Memory
 from pymllm.instrument.slope import estimate_slope
 
-__all__ = ["MEASURES", "Drift", "DriftVerdict", "MemoryCourse", "estimate_drift"]
-
 MILLION = 1_000_000
 _WARMING_UP = 0.25  # of the samples of a process: modules, classes and caches come with the first runs
 _FEWEST = 8  # samples after that, over all processes
@@ -37,22 +35,12 @@ class DriftVerdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A way to look at memory.
+    """A way to look at memory."""
 
-    Parameters
-    ----------
-    name, unit : str
-        Field of `Memory`, and what it counts.
-    bound : float
-        Growth per million operations that is a leak,
-    noise : float
-        but not before it adds up to this.
-    """
-
-    name: str
+    name: str  # name, unit: field of `Memory`, and what it counts
     unit: str
-    bound: float
-    noise: float
+    bound: float  # growth per million operations that is a leak,
+    noise: float  # but not before it adds up to this
 
 
 MEASURES: tuple[Measure, ...] = (
@@ -69,30 +57,17 @@ _COURSES = ("operations", "is_first", *(measure.name for measure in MEASURES))
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How one measure changes with operations.
+    """How one measure changes with operations."""
 
-    Parameters
-    ----------
-    measure, unit : str
-        What was measured: ``blocks``, ``malloc``, ``uss`` or ``rss``.
-    slope, low, high : float or None
-        Units per million operations, and the ends of its spread; ``None`` where there are too few samples
-        to tell.
-    bound : float
-        Growth above it is a leak.
-    samples, processes : int
-        Looked at, after those of the warming up were left out.
-    verdict : DriftVerdict
-        What it says.
-    """
-
-    measure: str
+    measure: str  # measure, unit: what was measured: ``blocks``, ``malloc``, ``uss`` or ``rss``
     unit: str
+    # slope, low, high: units per million operations, and the ends of its spread; ``None`` where there are too
+    # few samples to tell
     slope: float | None
     low: float | None
     high: float | None
-    bound: float
-    samples: int
+    bound: float  # growth above it is a leak
+    samples: int  # samples, processes: looked at, after those of the warming up were left out
     processes: int
     verdict: DriftVerdict
 
@@ -102,12 +77,8 @@ class MemoryCourse:
 
     Looked at is the floor, the least that a process ever has again: what a run leaves behind until the next
     one is no growth. What the floor rises by with the first run of a process at a place is left out, with the
-    operations of that run: modules and classes come once.
-
-    Attributes
-    ----------
-    peak : int
-        The largest resident memory of any process, in bytes.
+    operations of that run: modules and classes come once. ``peak`` is the largest resident memory of any
+    process, in bytes.
     """
 
     def __init__(self) -> None:
@@ -149,15 +120,7 @@ def _floor(values: Sequence[float]) -> Iterator[float]:
 
 
 def estimate_drift(measure: Measure, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Drift:
-    """Estimate the slope of some series of samples.
-
-    Parameters
-    ----------
-    measure : Measure
-        Of `MEASURES`.
-    series : mapping
-        By process: operations, and what was measured after them.
-    """
+    """Estimate a slope over series by process: operations, and what was measured after them."""
     settled = [_settled(operations, values) for operations, values in series.values()]
     settled = [points for points in settled if len(points) >= 3]
     found = estimate_slope(settled)

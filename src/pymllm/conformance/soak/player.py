@@ -2,36 +2,186 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import hashlib
 import json
 import math
+import os
+import platform
 import random
+import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
+import psutil  # type: ignore[import-untyped]
+
+from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine, with_scenario
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding
+from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.machines import MACHINES, load_machine
-from pymllm.conformance.scenario import with_scenario
-from pymllm.conformance.soak.clocks import Clocks
-from pymllm.conformance.soak.failures import make_short
-from pymllm.conformance.soak.memory import look_at_memory
-from pymllm.conformance.soak.records import Failure, Place, RunRecord
+from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.soak.records import Failure, Memory, Place, RunRecord, Shares
 from pymllm.conformance.soak.sizes import reach_of
 from pymllm.conformance.soak.swarm import Swarm
 from pymllm.errors import AdapterError, InvariantViolation
-from pymllm.history.files import History, Step
+from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
 
-__all__ = ["PlayedRun", "RunTask", "play_run"]
+EVERY = 61
+"""One operation in so many is timed: a clock of processor time is a system call, and at every 16th operation
+two around two calls cost a hundredth. A prime, so as not to come always right behind a walk from inside."""
+
+
+class _Timed:
+    """Stands in for an adapter or a judge while one operation is carried out."""
+
+    def __init__(self, inner: Any, call: str) -> None:
+        self._inner = inner
+        self.seconds = 0.0
+        setattr(self, call, self._make(getattr(inner, call)))
+
+    def _make(self, function: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
+            start = time.process_time()
+            try:
+                return function(*arguments)
+            finally:
+                self.seconds += time.process_time() - start
+
+        return timed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Clocks:
+    """Counts processor seconds of one run; ``walks`` and ``again`` as of `Shares`, measured whole."""
+
+    def __init__(self) -> None:
+        self._start, self._wall = time.process_time(), time.perf_counter()
+        self._until_sample = 0
+        self._operations = self._samples = 0
+        self._adapter = self._judge = 0.0
+        self.walks = self.again = 0.0
+
+    @contextmanager
+    def operation(self, examiner: Examiner) -> Iterator[None]:
+        """Time what adapter and judge do in the block."""
+        adapter, judge = _Timed(examiner.adapter, "apply"), _Timed(examiner.judge, "judge")
+        examiner.adapter, examiner.judge = adapter, judge
+        try:
+            yield
+        finally:
+            examiner.adapter, examiner.judge = adapter._inner, judge._inner
+            self._samples += 1
+            self._adapter += adapter.seconds
+            self._judge += judge.seconds
+
+    def is_sample(self) -> bool:
+        """Count an operation; whether it is to be timed."""
+        self._operations += 1
+        self._until_sample -= 1
+        if self._until_sample > 0:
+            return False
+        self._until_sample = EVERY
+        return True
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a block as ``walks`` or ``again``."""
+        start, known = time.process_time(), self._adapter + self._judge
+        try:
+            yield
+        finally:
+            # The operations of an end are timed like all others; they must not be counted twice.
+            spent = time.process_time() - start - (self._adapter + self._judge - known) * EVERY
+            setattr(self, name, getattr(self, name) + max(0.0, spent))
+
+    def stop(self) -> tuple[float, float, Shares]:
+        """Return wall-clock and processor seconds since the start, and what took the latter."""
+        cpu, wall = time.process_time() - self._start, time.perf_counter() - self._wall
+        factor = self._operations / max(self._samples, 1)
+        adapter, judge = self._adapter * factor, self._judge * factor
+        known = adapter + judge + self.walks + self.again
+        if adapter + judge and known > cpu:  # a sample is only a sample
+            adapter, judge = (
+                it * max(cpu - self.walks - self.again, 0) / (adapter + judge) for it in (adapter, judge)
+            )
+        driver = max(0.0, cpu - adapter - judge - self.walks - self.again)
+        return wall, cpu, Shares(*(round(it, 6) for it in (adapter, judge, self.walks, self.again, driver)))
+
+
+_PROCESS = psutil.Process()
+_NAME = f"{platform.node()}/{os.getpid()}/{_PROCESS.create_time():.2f}"
+_C = ctypes.CDLL(None)
+
+
+_COUNTS = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+)  # fmt: skip
+
+
+class _MallInfo(ctypes.Structure):
+    """What glibc (2.33 and later) says of its arenas, as its header has it."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _COUNTS)
+
+
+@functools.cache
+def _set_modules_aside() -> None:
+    """Let the collector leave alone what is there now: half a million objects of torch and its like.
+
+    Looking through them took 0.2 s after each run, as long as 2,000 operations.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def look_at_memory(operations: int, *, is_first: bool = False) -> Memory:
+    """Let go of what nobody needs after so many operations of this process, then look at what is left.
+
+    The C library keeps what was freed for later, so that a process looks as large as the largest run it ever
+    played; what can go is given back first (`malloc_trim`), where the library can do so. Python gives back an
+    arena of a megabyte only when its last object is gone: after a run that needed 500 MiB, 11,000 objects
+    more than before, about one megabyte, were seen to keep 240 MiB. So what is in use is counted, too:
+    objects (``blocks``), and what the library handed out to everything else (``malloc``). Cost: a full
+    garbage collection, and the kernel's look at every mapping, a few milliseconds each.
+    """
+    _set_modules_aside()
+    gc.collect()
+    if hasattr(_C, "malloc_trim"):
+        _C.malloc_trim(0)
+    used = _PROCESS.memory_full_info()
+    uss: int = getattr(used, "uss", used.rss)
+    return Memory(_NAME, operations, used.rss, uss, sys.getallocatedblocks(), is_first, _handed_out())
+
+
+def _handed_out() -> int:
+    """Return the bytes that the C library has handed out; 0 where it cannot be asked."""
+    if not hasattr(_C, "mallinfo2"):
+        return 0
+    _C.mallinfo2.restype = _MallInfo
+    info = _C.mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+_SECONDS = 60.0
+"""What a failure may cost a campaign; `pymllm shrink` goes on from the best so far."""
+
+
+def make_short(found: FoundViolation) -> Finding:
+    """Make the program of a violation small, and try in which ways it can be seen again."""
+    return make_finding(shrink(found, seconds=_SECONDS))
+
 
 _IDLE_MOST = 8  # acts for each operation: a machine whose acts do nothing must come to an end
 _SAMPLE = 64  # one step in so many is part of the digest
@@ -41,51 +191,31 @@ _REPLAYS = 8  # one run in so many is played a second time (X3, X1, X4, X7)
 
 @dataclass(frozen=True, slots=True)
 class RunTask:
-    """A run to play.
+    """A run to play."""
 
-    Parameters
-    ----------
-    number : int
-        Of the run in its campaign.
-    version : str
-        As of `pymllm.conformance.soak.records.build_version`.
-    place : Place
-        Where.
-    seed : int
-        Of everything that is drawn. The same seed with a higher limit begins with the same program.
-    limit : int
-        Operations after which no act begins.
-    audit : int
-        Operations between two walks from inside; 0 for none.
-    known : frozenset of str
-        Laws of which there is a small program already.
-    """
-
-    number: int
-    version: str
+    number: int  # of the run in its campaign
+    version: str  # as of `pymllm.conformance.soak.records.build_version`
     place: Place
-    seed: int
-    limit: int
-    audit: int
-    known: frozenset[str] = frozenset()
+    seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
+    limit: int  # operations after which no act begins
+    audit: int  # operations between two walks from inside; 0 for none
+    known: frozenset[str] = frozenset()  # laws of which there is a small program already
+
+    @property
+    def head(self) -> tuple[int, str, str, str, Config, str, str, int, int]:
+        """What the record of the run begins with."""
+        it = self.place
+        where = it.adapter, it.kind, it.config, it.machine, it.size
+        return self.number, self.version, *where, self.seed, self.limit
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
-    """What came of a run.
+    """What came of a run."""
 
-    Parameters
-    ----------
-    record : RunRecord
-        Its line for the ledger.
-    history : History or None
-        The program, where it failed.
-    finding : Finding or None
-        The program made small, where it broke a law that was not known to be broken.
-    """
-
-    record: RunRecord
-    history: History | None = None
+    record: RunRecord  # its line for the ledger
+    history: History | None = None  # the program, where it failed
+    # the program made small, where it broke a law that was not known to be broken
     finding: Finding | None = None
 
 
@@ -159,11 +289,9 @@ class _Run:
 def play_run(task: RunTask) -> PlayedRun:
     """Play a run, and say what came of it, whatever that is.
 
-    Notes
-    -----
-    Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what
-    a run writes down stays until its end, and looking through all of it again and again finds nothing. It is
-    on again when the run is gone, not before: it looked through all of it once, 2 % of a run's time.
+    Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what a
+    run writes down stays until its end, and looking through all of it again and again finds nothing. It is on
+    again when the run is gone, not before: it looked through all of it once, 2 % of a run's time.
     """
     global _SPENT
     is_first = _key_of(task.place) not in _CLASSES
@@ -189,20 +317,12 @@ def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
             _failure_of(found.violation, run) if found else Failure(None, _describe(error), step=_last(run))
         )
     seconds, cpu, shares = clocks.stop()
-    place, examiner = task.place, run.examiner
+    examiner = run.examiner
     evidence = examiner.judge.evidence if examiner is not None else Evidence()
     steps = examiner.history.steps if examiner is not None else []
     exercised, reached = dict(sorted(evidence.exercised.items())), dict(sorted(evidence.reached.items()))
     record = RunRecord(
-        task.number,
-        task.version,
-        place.adapter,
-        place.kind,
-        place.config,
-        place.machine,
-        place.size,
-        task.seed,
-        task.limit,
+        *task.head,
         run.acts,
         run.operations,
         run.off,
