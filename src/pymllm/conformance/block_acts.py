@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
+from pymllm.adapters.malformed import MALFORMED_BLOCKS
 from pymllm.conformance.acting import act
 from pymllm.conformance.pool_machine import SEED, PoolMachine, pick
 from pymllm.history.operations import (

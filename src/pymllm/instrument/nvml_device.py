@@ -72,10 +72,10 @@ _ORDER = "CUDA_DEVICE_ORDER"
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdentity:
-    """What a device is, for a record: a UUID (``GPU-...`` or ``MIG-...``), its model and versions.
+    """What a device is, for a record.
 
-    ``gpu_uuid`` is that of the GPU that a MIG instance is a part of, else ``uuid``; for an unknown version
-    stands why.
+    Its UUID is ``GPU-...`` or ``MIG-...``; ``gpu_uuid`` is that of the GPU that a MIG instance is a part of,
+    else the same. For a version that is unknown stands why.
     """
 
     uuid: str

@@ -29,7 +29,11 @@ class UsedMeans(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryCurve:
-    """Device memory over time: seconds since the tracker's start, and bytes in use by anybody then."""
+    """Device memory over time.
+
+    ``times`` are seconds since the tracker's start, rising, and ``used`` bytes in use on the whole device
+    then, by anybody; `NvmlRecord.used_means` says of what.
+    """
 
     times: tuple[float, ...] = ()
     used: tuple[int, ...] = ()

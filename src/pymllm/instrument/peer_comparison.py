@@ -54,9 +54,9 @@ _MOST_BLOCKS = 250
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio, below 1 where ours takes less, and an interval that has the true one with some probability.
+    """A ratio, and the interval that has the true one with a given probability.
 
-    With fewer than three common rounds the interval is the value.
+    Below 1 ours takes less. With fewer than three common rounds the interval is the value.
     """
 
     value: float

@@ -19,9 +19,10 @@ MOST_SAMPLES = 256  # of a series, evenly spread: pairs grow with the square
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A slope in units of y per unit of x, and the interval that has the true one with a given probability.
+    """A slope, and the interval that has the true one with a given probability.
 
-    An end is infinite where there are too few samples to bound the slope with that confidence.
+    They are in units of y per unit of x. An end is infinite where there are too few samples to bound the
+    slope with that confidence.
     """
 
     value: float

@@ -51,7 +51,10 @@ class LimitOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitVerdict:
-    """Whether a test kept to its limit: bytes found, at least, on top of those in use before, and by whom."""
+    """Whether a test kept to its limit.
+
+    ``found`` are bytes on top of what was in use before, at least, and ``by`` is whose figure that is.
+    """
 
     limit: int
     outcome: LimitOutcome

@@ -40,7 +40,10 @@ class MemoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class CacheTime:
-    """Microseconds of a finished request in one kind of cache operation over its life; 0 without any."""
+    """Microseconds that one request spends in one kind of cache operation, over its whole life.
+
+    Over all requests that finished; 0 where none did.
+    """
 
     median_us: float
     p99_us: float

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import date
 
-from pymllm.adapters.cabinet.bugs import BUGS
+from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import find_faults, own_cabinet
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
 from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.conformance.detection import Detection, FaultResult, HuntPlan
 from pymllm.conformance.faults_run import FaultsReport

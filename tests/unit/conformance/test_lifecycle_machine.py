@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pymllm.adapters.cabinet.planting import Edit, planted
-from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation

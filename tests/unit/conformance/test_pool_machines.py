@@ -12,14 +12,11 @@ import pytest
 
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.key_forms import make_indices
-from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
+from pymllm.adapters.malformed import MALFORMED_BLOCKS
 from pymllm.adapters.own_blocks import Blocks
-from pymllm.adapters.own_buffers import KVBuffers
-from pymllm.adapters.own_hashes import KeysAndHashes
+from pymllm.adapters.own_pools import GDNStates, KeysAndHashes, KVBuffers, Rows
 from pymllm.adapters.own_requests import MALFORMED_CALLS
-from pymllm.adapters.own_rows import Rows
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
-from pymllm.adapters.own_states import GDNStates
 from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.machines import MACHINES, load_machine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.acting import acts_of, drive, make_machine
 from pymllm.conformance.prefix_caller import TOKENS, PrefixCaller, amount, looked_at, picked
 from pymllm.conformance.prefix_machine import PrefixMachine, StateActs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.own_blocks import Blocks
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import check_clears, check_refusals, check_twins, run_program
 from pymllm.conformance.program_text import write_program, write_record

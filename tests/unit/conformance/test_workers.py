@@ -12,6 +12,7 @@ import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,18 +297,28 @@ def raise_foreign(item: object) -> object:
     raise type("Worse", (Exception,), {"__module__": "nobody_has_this"})("bad")
 
 
-def test_answers_and_errors_come_back() -> None:
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    """A process that has nothing to do yet."""
+    made = WorkerProcess()
+    yield made
+    made.end()
+
+
+def answers_of(worker: WorkerProcess, *items: object) -> list[Any]:
+    """Ask one after the other."""
+    answers = []
+    for item in items:
+        worker.send(Task(obey, item, 0.0))
+        answers.append(worker.receive())
+    return answers
+
+
+def test_answers_and_errors_come_back(worker: WorkerProcess) -> None:
     """One after the other; an error has its traceback with it, even where it cannot travel itself."""
-    worker = WorkerProcess()
-    try:
-        answers = []
-        for item in ("a", "fail", "odd", "b"):
-            worker.send(Task(obey, item, 0.0))
-            answers.append(worker.receive())
-    finally:
-        worker.end()
+    first, failed, odd, last = answers_of(worker, "a", "fail", "odd", "b")
+    worker.end()
     assert not worker.is_alive
-    first, failed, odd, last = answers
     assert (first, last) == ("a", "b")
     assert isinstance(failed, Raised)
     assert isinstance(failed.error, ValueError)
@@ -316,26 +327,18 @@ def test_answers_and_errors_come_back() -> None:
     assert "OddError: odd" in str(odd.error)
 
 
-def test_a_task_that_cannot_be_read_is_an_error() -> None:
+def test_a_task_that_cannot_be_read_is_an_error(worker: WorkerProcess) -> None:
     """The process lives on."""
-    worker = WorkerProcess()
-    try:
-        worker.link.send_bytes(b"no pickle")
-        assert isinstance(worker.receive(), Raised)
-        worker.send(Task(obey, 1, 0.0))
-        assert worker.receive() == 1
-    finally:
-        worker.end()
+    worker.link.send_bytes(b"no pickle")
+    assert isinstance(worker.receive(), Raised)
+    assert answers_of(worker, 1) == [1]
 
 
-def test_a_death_is_told_with_its_signal() -> None:
+def test_a_death_is_told_with_its_signal(worker: WorkerProcess) -> None:
     """And nothing more can be asked of it."""
-    worker = WorkerProcess()
-    worker.send(Task(obey, "segv", 0.0))
-    answer = worker.receive()
+    (answer,) = answers_of(worker, "segv")
     assert isinstance(answer, Lost)
     assert answer.message.startswith("the process that ran it was killed by SIGSEGV")
-    worker.end()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks for processes in /proc")
@@ -388,52 +391,34 @@ def test_an_answer_that_nobody_waits_for_is_dropped_in_silence(capfd: pytest.Cap
         ("closed", "gave no answer"),
     ],
 )
-def test_what_is_no_answer_is_lost(item: str, words: str) -> None:
+def test_what_is_no_answer_is_lost(worker: WorkerProcess, item: str, words: str) -> None:
     """Nothing is imported to read one: that would run here what is examined there."""
-    worker = WorkerProcess()
-    worker.send(Task(obey, item, 0.0))
-    answer = worker.receive()
+    (answer,) = answers_of(worker, item)
     assert isinstance(answer, Lost)
     assert words in answer.message
     assert not worker.is_alive
     assert "nobody_has_this" not in sys.modules
 
 
-def test_an_error_of_a_class_that_is_not_known_here_comes_as_its_words() -> None:
+def test_an_error_of_a_class_that_is_not_known_here_comes_as_its_words(worker: WorkerProcess) -> None:
     """Its class stays where it is."""
-    worker = WorkerProcess()
-    try:
-        worker.send(Task(raise_foreign, None, 0.0))
-        answer = worker.receive()
-    finally:
-        worker.end()
+    worker.send(Task(raise_foreign, None, 0.0))
+    answer = worker.receive()
     assert isinstance(answer, Raised)
     assert type(answer.error) is RuntimeError
     assert "nobody_has_this.Worse: bad" in str(answer.error)
 
 
-def test_a_copy_of_the_process_gives_no_answer() -> None:
+def test_a_copy_of_the_process_gives_no_answer(worker: WorkerProcess) -> None:
     """Two would answer one question, and the second answer would be taken for that of the next."""
-    worker = WorkerProcess()
-    try:
-        answers = []
-        for item in ("forked", "a", "b"):
-            worker.send(Task(obey, item, 0.0))
-            answers.append(worker.receive())
-            time.sleep(0.2)
-    finally:
-        worker.end()
+    answers = []
+    for item in ("forked", "a", "b"):
+        answers += answers_of(worker, item)
+        time.sleep(0.2)
     assert answers == ["forked", "a", "b"]
 
 
-def test_an_interrupt_that_is_nobody_elses_is_not_heard() -> None:
+def test_an_interrupt_that_is_nobody_elses_is_not_heard(worker: WorkerProcess) -> None:
     """And one without standard output goes on; it knows what it is, and this process is none."""
-    worker = WorkerProcess()
-    try:
-        worker.send(Task(obey, "deaf", 0.0))
-        assert worker.receive() is True
-        worker.send(Task(obey, "a", 0.0))
-        assert worker.receive() == "a"
-    finally:
-        worker.end()
+    assert answers_of(worker, "deaf", "a") == [True, "a"]
     assert not is_worker()

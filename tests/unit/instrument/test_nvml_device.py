@@ -38,29 +38,16 @@ def test_users_of_one_process_share_the_library() -> None:
     assert users() == 0
 
 
-@on_machine()
-def test_a_function_that_this_binding_lacks_is_a_reason() -> None:
-    """An older nvidia-ml-py lacks functions, too."""
+@on_machine(without=[f"{PROCESSES}_v3"], fail__nvmlDeviceGetUUID=15)
+def test_errors_keep_their_number() -> None:
+    """Of a binding that lacks a function, and of a driver older than it, whose newest form is asked then."""
     with NvmlLibrary() as library:
         assert code_of(library, "nvmlDeviceGetTomorrow") == FUNCTION_NOT_FOUND
         assert "this nvidia-ml-py lacks it" in raised(NvmlFailure, library.call, "nvmlDeviceGetTomorrow")
-
-
-@on_machine(without=[f"{PROCESSES}_v3"], fail__nvmlDeviceGetUUID=15)
-def test_errors_keep_their_number() -> None:
-    """Of a driver older than the binding too, whose error is no NVMLError."""
-    with NvmlLibrary() as library:
         handle = library.call("nvmlDeviceGetHandleByIndex", 0)
         assert code_of(library, "nvmlDeviceGetUUID", handle) == LOST
         assert code_of(library, PROCESSES, handle) == FUNCTION_NOT_FOUND
         assert "older than nvidia-ml-py" in raised(NvmlFailure, library.call, PROCESSES, handle)
-
-
-@on_machine(without=[f"{PROCESSES}_v3"])
-def test_an_older_form_is_called_where_the_newer_is_missing() -> None:
-    """The newest function that the driver has is asked."""
-    with NvmlLibrary() as library:
-        handle = library.call("nvmlDeviceGetHandleByIndex", 0)
         assert library.first_of((f"{PROCESSES}_v3", handle), (f"{PROCESSES}_v2", handle)) == []
     assert calls(f"{PROCESSES}_v2") == 1
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from recording_hybrid import RecordingHybrid
 
-from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.invariants import check_mamba_radix_cache
 from pymllm.mem_cache import EvictResult, MambaRadixCache, MambaTreeNode, RadixKey
 

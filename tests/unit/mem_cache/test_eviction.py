@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.recording_pool import InjectedFault, record_around
+from pymllm.adapters.failing_calls import InjectedFault, record_around
 from pymllm.history.operations import Fault
 from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache

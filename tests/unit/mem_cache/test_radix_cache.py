@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
-from pymllm.adapters.tree_view import path_length, view_tree
+from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
+from pymllm.adapters.own_caches import path_length, view_tree
 from pymllm.errors import LockError, OwnershipError, StaleNodeError, UsageError
 from pymllm.history.operations import Fault, Key
 from pymllm.history.outcomes import Effect

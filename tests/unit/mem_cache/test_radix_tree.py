@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.tree_view import view_tree
+from pymllm.adapters.own_caches import view_tree
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_token_ids
 from pymllm.mem_cache.base_tree_node import BaseTreeNode

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.recording_pool import InjectedFault, record_around
-from pymllm.adapters.tree_view import view_tree
+from pymllm.adapters.failing_calls import InjectedFault, record_around
+from pymllm.adapters.own_caches import view_tree
 from pymllm.errors import OwnershipError
 from pymllm.history.operations import Fault
 from pymllm.history.outcomes import Effect

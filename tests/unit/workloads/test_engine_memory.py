@@ -246,12 +246,42 @@ def test_a_longer_prompt_begins_where_the_shorter_one_ended(
     assert (report.stateless_tokens, report.skipped_snapshots) == (0, 0)
 
 
-def test_branching_point_is_resumed_from_the_third_time(engine_of: EngineOf, ask: Ask) -> None:
-    """M2: the second prompt finds KV without a state and leaves one there, which the third begins from."""
-    prompts = [(20, TRUNK[:12]), (20, TRUNK[:12]), (20, TRUNK[:12])]
-    report = run(engine_of, one_after_another(ask, *prompts))
-    assert report.ceiling_tokens == 24
-    assert (report.hit_tokens, report.stateless_tokens) == (12, 12)
+# Prompts by length and shared beginning, one after another; how the engine differs; and what the report says.
+STATES: dict[str, tuple[list[tuple[int, range]], dict[str, Any], dict[str, object]]] = {
+    "the second prompt finds KV without a state and leaves one, which the third begins from (M2)": (
+        [(20, TRUNK[:12])] * 3,
+        {},
+        {"ceiling_tokens": 24, "hit_tokens": 12, "stateless_tokens": 12},
+    ),
+    "a snapshot is optional: KV without states is cached, and every prompt computed anew (B77)": (
+        [(20, TRUNK), (25, TRUNK)],
+        {"track_slots": 0},
+        {"hit_tokens": 0, "peak_states_held": 0, "stateless_tokens": 20, "skipped_snapshots": 3},
+    ),
+    "the least recent state goes for a new one, and its prompt is computed anew (M5)": (
+        [(20, TRUNK), (20, range(0)), (25, TRUNK)],
+        {"track_slots": 1},
+        {"hit_tokens": 0, "evicted_states": 2, "skipped_snapshots": 1, "peak_states_held": 1},
+    ),
+    "a state that a request began from is held, so the snapshot at the end is left out (M4)": (
+        [(18, TRUNK[:18]), (27, TRUNK[:18]), (27, TRUNK[:18])],
+        {"track_slots": 1},
+        {"hit_tokens": 36, "evicted_states": 0, "skipped_snapshots": 2},
+    ),
+    "a state belongs to the end of a page, so less than a page leaves none (M1)": (
+        [(3, range(0))],
+        {"page_size": 4},
+        {"finished": 1, "peak_states_held": 0, "skipped_snapshots": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_are_left_restored_and_evicted(name: str, engine_of: EngineOf, ask: Ask) -> None:
+    """M1, M2, M4, M5: with every check, over a cache of states."""
+    prompts, changes, said = STATES[name]
+    report = run(engine_of, one_after_another(ask, *prompts), **changes)
+    assert {field: getattr(report, field) for field in said} == said
 
 
 def test_branching_point_costs_no_iteration(engine_of: EngineOf, ask: Ask) -> None:
@@ -260,28 +290,6 @@ def test_branching_point_costs_no_iteration(engine_of: EngineOf, ask: Ask) -> No
     engine = engine_of(one_after_another(ask, *prompts, output=1), cache="mamba", page_size=4)
     assert engine.run().iterations == 2
     assert engine.report().stateless_tokens == 12
-
-
-def test_without_a_track_slot_requests_go_without(engine_of: EngineOf, ask: Ask) -> None:
-    """B77: a snapshot is optional; KV without states is cached, and every prompt is computed anew."""
-    report = run(engine_of, one_after_another(ask, (20, TRUNK), (25, TRUNK)), track_slots=0)
-    assert (report.finished, report.hit_tokens, report.peak_states_held) == (2, 0, 0)
-    assert (report.stateless_tokens, report.skipped_snapshots) == (20, 3)
-
-
-def test_least_recent_state_makes_room_for_a_snapshot(engine_of: EngineOf, ask: Ask) -> None:
-    """M5: a state is evicted for a new one, and its prompt is computed anew."""
-    prompts = [(20, TRUNK), (20, range(0)), (25, TRUNK)]
-    report = run(engine_of, one_after_another(ask, *prompts), track_slots=1)
-    assert (report.hit_tokens, report.evicted_states, report.skipped_snapshots) == (0, 2, 1)
-    assert report.peak_states_held == 1
-
-
-def test_state_that_a_request_began_from_is_not_evicted_under_it(engine_of: EngineOf, ask: Ask) -> None:
-    """M4: the only track slot is held, so the snapshot at the end is left out."""
-    prompts = [(18, TRUNK[:18]), (27, TRUNK[:18]), (27, TRUNK[:18])]
-    report = run(engine_of, one_after_another(ask, *prompts), track_slots=1)
-    assert (report.hit_tokens, report.evicted_states, report.skipped_snapshots) == (36, 0, 2)
 
 
 def test_state_that_is_there_already_stays_the_callers(engine_of: EngineOf, ask: Ask, script: Script) -> None:
@@ -295,33 +303,17 @@ def test_state_that_is_there_already_stays_the_callers(engine_of: EngineOf, ask:
     assert (report.peak_states_held, report.skipped_snapshots) == (1, 0)
 
 
-def test_prompt_of_less_than_a_page_leaves_no_state(engine_of: EngineOf, ask: Ask) -> None:
-    """M1: a state belongs to the end of a page."""
-    report = run(engine_of, [ask(0, 3, 2)], page_size=4)
-    assert (report.finished, report.peak_states_held, report.skipped_snapshots) == (1, 0, 0)
-
-
 def test_request_that_leaves_gives_its_track_slot_back(engine_of: EngineOf, ask: Ask) -> None:
-    """E3: it may be thrown out between taking a track slot and handing it over."""
-    memory = engine_of([], cache="mamba", capacity=16, page_size=4, track_slots=1).memory
+    """E3, X4: it may be thrown out before it hands a track slot over; asking again takes no second one."""
+    memory = engine_of([], cache="mamba", capacity=16, page_size=4).memory
+    assert memory.states is not None
     live = LiveRequest(ask(0, 30), place=1)
     assert memory.take_row(live, memory.match_and_hold(live))
-    assert memory.extend(live, 28) is None
-    assert live.track_slot == 5
-    memory.give_back(live)
-    assert live.track_slot == 0
-    assert memory.pools.kind.state_pool is not None
-    assert memory.pools.kind.state_pool.available_track_slots() == 1
-
-
-def test_shortage_of_slots_takes_no_second_track_slot(engine_of: EngineOf, ask: Ask) -> None:
-    """X4: a request that asks again has what it was given before."""
-    engine = engine_of([], cache="mamba", capacity=16, page_size=4)
-    live = LiveRequest(ask(0, 30), place=1)
-    assert engine.memory.take_row(live, engine.memory.match_and_hold(live))
     for _ in range(2):
-        assert engine.memory.extend(live, 28) is None
-    assert states_of(engine)[0].held() == 1
+        assert memory.extend(live, 28) is None
+        assert (live.track_slot > 0, memory.states.held()) == (True, 1)
+    memory.give_back(live)
+    assert (live.track_slot, memory.states.held()) == (0, 0)
 
 
 def test_prefix_without_a_state_is_noticed(

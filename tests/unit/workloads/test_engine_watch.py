@@ -271,28 +271,38 @@ def test_onlooker_hears_of_an_event_before_it_takes_effect(
     assert diary.rows[Event.FINISHED, 0] > 0
 
 
-def test_shortage_is_told_of(ask: Ask, script: Callable[..., TraceSource]) -> None:
-    """E3: who cannot be admitted, and who must yield."""
-    engine, diary = watched(script([ask(n, 12, 30) for n in range(3)]))
+@pytest.mark.parametrize(
+    ("shared", "changes", "event"),
+    [(0, {}, Event.RETRACTED), (20, {"chunk": 5, "output": 9}, Event.DUPLICATED)],
+    ids=["memory is short", "two prompts are computed side by side"],
+)
+def test_shortage_and_duplicates_are_told_of(
+    shared: int, changes: dict[str, int], event: Event, ask: Ask, script: Callable[..., TraceSource]
+) -> None:
+    """E3, R4: who must yield has a row still, who is refused has none; duplicates are still there."""
+    output, chunk = changes.get("output", 30), changes.get("chunk")
+    prompt = range(100, 100 + shared)
+    engine, diary = watched(
+        script([ask(n, 12 + shared // 2 + n, output, tokens=prompt) for n in range(3)], chunk=chunk)
+    )
     engine.run()
-    assert diary.entries.count((Event.RETRACTED, 2)) > 0
-    assert diary.rows[Event.RETRACTED, 2] > 0
-    assert diary.rows[Event.REFUSED, 2] == 0
+    told = [number for kind, number in diary.entries if kind is event]
+    assert told
+    assert all(diary.rows[event, number] > 0 for number in told)
+    assert all(row == 0 for (kind, _), row in diary.rows.items() if kind is Event.REFUSED)
 
 
-def test_duplicates_are_told_of(ask: Ask, script: Callable[..., TraceSource]) -> None:
-    """R4: two prompts that are computed side by side; the second is ahead by what it finds of the first."""
-    prompt = range(100, 120)
-    engine, diary = watched(script([ask(n, 22 + n, 9, tokens=prompt) for n in range(2)], chunk=5))
+@pytest.mark.parametrize(
+    ("changes", "event"),
+    [({"cache": "chunk"}, Event.UNCACHED), ({"cache": "mamba", "track_slots": 0}, Event.SNAPSHOT_SKIPPED)],
+)
+def test_what_is_not_cached_is_told_of(changes: dict[str, object], event: Event, ask: Ask) -> None:
+    """S7, B77: the cache has nothing of what was computed, or no track slot for its state; both go on."""
+    engine, diary = watched(TraceSource([ask(0, 30, 2)]), **changes)
     engine.run()
-    assert (Event.DUPLICATED, 0) in diary.entries
-
-
-def test_insert_that_is_refused_whole_is_told_of(ask: Ask) -> None:
-    """S7: the cache has nothing of what was computed, and the request goes on with its own."""
-    engine, diary = watched(TraceSource([ask(0, 30, 2), ask(1, 12, 2)]), cache="chunk")
-    engine.run()
-    assert (Event.UNCACHED, 0) in diary.entries
+    assert diary.entries[0] == (Event.ADMITTED, 0)
+    assert set(diary.entries[1:-1]) == {(event, 0)}
+    assert diary.entries[-1] == (Event.FINISHED, 0)
 
 
 def test_tests_of_laws_are_counted(ask: Ask) -> None:
@@ -349,13 +359,6 @@ def test_states_are_read_where_content_is_checked(ask: Ask) -> None:
     blind, _ = watched(TraceSource(requests), cache="mamba", content_check=False)
     assert blind.watch.recurrent is None
     assert blind.run().hit_tokens == engine.report().hit_tokens
-
-
-def test_skipped_snapshot_is_told_of(ask: Ask) -> None:
-    """B77: no track slot is no reason to stop."""
-    engine, diary = watched(TraceSource([ask(0, 20, 4)]), cache="mamba", track_slots=0)
-    engine.run()
-    assert diary.entries == [(Event.ADMITTED, 0), (Event.SNAPSHOT_SKIPPED, 0), (Event.FINISHED, 0)]
 
 
 def test_state_that_changes_between_two_iterations_is_noticed(ask: Ask) -> None:

@@ -300,7 +300,7 @@ def test_ctrl_c_leaves_a_folder_that_can_go_on(tmp_path: Path, jobs: int) -> Non
 
 
 STRANGER = """
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 
 
 class MyRows(Rows):

@@ -1,7 +1,8 @@
-"""One run, its clocks, and its program made small."""
+"""One run, its clocks, its program made small, and what the process holds afterwards."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import player
-from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, RunTask, play_run
+from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, RunTask, look_at_memory, play_run
 from pymllm.conformance.soak.records import Place, RunRecord
 from pymllm.history.files import Config
 from pymllm.history.operations import AllocRows, ReadRows
@@ -190,3 +191,36 @@ def test_memory_is_looked_at_after_a_run() -> None:
     assert second.memory.uss > 0
     assert first.shares.adapter > 0
     assert first.cpu > 0
+
+
+def test_what_is_held_shows_and_what_went_does_not() -> None:
+    """A list of a million new numbers is so many blocks of Python."""
+    before = look_at_memory(0)
+    held = [[number] for number in range(100_000)]
+    during = look_at_memory(5, is_first=True)
+    del held
+    after = look_at_memory(6)
+    assert during.blocks - before.blocks > 100_000 > after.blocks - before.blocks
+    assert during.rss >= during.uss > 0
+    assert (during.operations, during.is_first, after.is_first) == (5, True, False)
+    assert before.process == during.process != ""
+
+
+def test_what_the_library_handed_out_shows() -> None:
+    """Objects without blocks of Python: tensors, arrays, long lists."""
+    before = look_at_memory(0)
+    assert before.malloc > 0
+    held = [bytearray(200_000) for _ in range(50)]
+    during = look_at_memory(1)
+    assert sum(map(len, held)) <= during.malloc - before.malloc < 2 * sum(map(len, held))
+    del held
+    assert look_at_memory(2).malloc - before.malloc < 1_000_000
+
+
+def test_a_library_without_trimming_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is only that of one system."""
+    monkeypatch.setattr(player, "_C", ctypes.CDLL(None)._handle)
+    assert not hasattr(player._C, "malloc_trim")
+    assert look_at_memory(1).blocks > 0
+    assert look_at_memory(1).malloc == 0
+    assert gc.isenabled()
