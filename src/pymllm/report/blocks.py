@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-__all__ = [
-    "BAD",
-    "GOOD",
-    "PALETTE",
-    "QUIET",
-    "UNKNOWN",
-    "Block",
-    "Card",
-    "Cell",
-    "Choice",
-    "Column",
-    "Fact",
-    "Plot",
-    "Section",
-    "Table",
-    "Text",
-    "Tile",
-    "anchor_of",
-]
+from pymllm.report.quantities import log_ticks
 
 PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
 """Of lines and bars: told apart on light and on dark, and without red against green (after Okabe and Ito)."""
@@ -33,29 +15,18 @@ GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
 """Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
 
 
+# -- tables --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in one place of a table.
-
-    Parameters
-    ----------
-    text : str
-        With its unit.
-    tone : str or None
-        ``"good"``, ``"bad"``, ``"unknown"`` or ``"quiet"``.
-    href : str or None
-        Where it leads.
-    hint : str or None
-        More, for whoever points at it; never what is needed to understand the cell.
-    spark : tuple of float
-        A curve to draw beside the text.
-    """
+    """What stands in one place of a table: a text with its unit, and how it looks."""
 
     text: str
     tone: str | None = None
-    href: str | None = None
-    hint: str | None = None
-    spark: tuple[float, ...] = ()
+    href: str | None = None  # where it leads
+    hint: str | None = None  # for whoever points at it; never what is needed to understand the cell
+    spark: tuple[float, ...] = ()  # a curve to draw beside the text
 
     @property
     def spark_points(self) -> str:
@@ -70,9 +41,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column; numbers stand on the right, and words such as a time are never broken."""
+    """A column: its head, and what stands in it for each thing that the table lists.
+
+    Numbers stand on the right, and words such as a time are never broken.
+    """
 
     name: str
+    of: Callable[[Any], Cell | str]
     is_number: bool = False
     hint: str | None = None
     is_word: bool = False
@@ -80,32 +55,31 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells.
+    """Rows of cells, of which the first one names the row; `make_table` makes them of things."""
 
-    Parameters
-    ----------
-    caption : str
-        What the rows are.
-    columns : tuple of Column
-        The first one names the row.
-    rows : tuple of tuple of Cell
-        Each as long as ``columns``.
-    folded : bool
-        Whether only the caption is seen until somebody opens it.
-    """
-
+    kind: ClassVar[str] = "table"
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    folded: bool = False
+    folded: bool = False  # whether only the caption is seen until somebody opens it
 
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), self.caption
 
-    @property
-    def kind(self) -> str:
-        """Name of the template."""
-        return "table"
+def number(name: str, of: Callable[[Any], Cell | str], hint: str | None = None) -> Column:
+    """Make a column of numbers."""
+    return Column(name, of, True, hint)
+
+
+def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
+    """List some things, a row each."""
+    rows = tuple(tuple(_cell(column.of(item)) for column in columns) for item in items)
+    return Table(caption, tuple(columns), rows, folded)
+
+
+def _cell(made: Cell | str) -> Cell:
+    return Cell(made) if isinstance(made, str) else made
+
+
+# -- pictures ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,63 +87,53 @@ class Choice:
     """One of the pictures that a plot can show: Plotly's traces and layout."""
 
     name: str
-    traces: tuple[dict[str, Any], ...]
+    traces: Sequence[dict[str, Any]]
     layout: dict[str, Any]
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A picture, or several of which one is chosen.
+    """A picture, or several of which one is chosen."""
 
-    Parameters
-    ----------
-    id : str
-        Of the page's element.
-    title : str
-        What it shows.
-    label : str
-        The same in a sentence, for whoever does not see it.
-    choices : tuple of Choice
-        At least one.
-    chosen_by : str
-        What is chosen, for the label of the list.
-    """
-
-    id: str
+    kind: ClassVar[str] = "plot"
+    id: str  # of the page's element
     title: str
-    label: str
-    choices: tuple[Choice, ...]
-    chosen_by: str = "shown"
-
-    @property
-    def kind(self) -> str:
-        """Name of the template."""
-        return "plot"
+    label: str  # what it shows in a sentence, for whoever does not see it
+    choices: Sequence[Choice]  # at least one
+    chosen_by: str = "shown"  # what is chosen, for the label of the list
 
     @property
     def plain(self) -> dict[str, Any]:
         """What the page's script draws."""
-        return {
-            "id": self.id,
-            "choices": [
-                {"name": it.name, "data": list(it.traces), "layout": it.layout, "note": it.note}
-                for it in self.choices
-            ],
-        }
+        choices = [
+            {"name": it.name, "data": list(it.traces), "layout": it.layout, "note": it.note}
+            for it in self.choices
+        ]
+        return {"id": self.id, "choices": choices}
+
+
+def legend(*, above: bool = False) -> dict[str, Any]:
+    """Return the part of a layout that lists the lines above or below a picture."""
+    place = {"y": 1.02, "yanchor": "bottom"} if above else {"y": -0.25, "yanchor": "top"}
+    return {"showlegend": True, "legend": {"orientation": "h", **place}}
+
+
+def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, Any]:
+    """Return a logarithmic axis that shows all of some values, in their unit."""
+    return {"type": "log", "title": {"text": title}, **log_ticks(values, unit)}
+
+
+# -- texts ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A paragraph."""
 
+    kind: ClassVar[str] = "text"
     text: str
     tone: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """Name of the template."""
-        return "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,36 +147,16 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Something that deserves a look by itself, such as a violation with its program.
+    """Something that deserves a look by itself, such as a violation with its program."""
 
-    Parameters
-    ----------
-    id : str
-        To which cells lead.
-    title, tone
-        Of the card.
-    facts : tuple of Fact
-        In order.
-    program : str
-        Lines of code below; "" for none.
-    file : str
-        Name for whoever takes the program's file from the page; "" where the page does not have it.
-    lines : tuple of str
-        Of that file.
-    """
-
-    id: str
+    kind: ClassVar[str] = "card"
+    id: str  # to which cells lead
     title: str
     tone: str
-    facts: tuple[Fact, ...]
-    program: str = ""
-    file: str = ""
-    lines: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """Name of the template."""
-        return "card"
+    facts: Sequence[Fact]
+    program: str = ""  # lines of code below
+    file: str = ""  # name for whoever takes the program's file from the page; "" where the page has it not
+    lines: tuple[str, ...] = ()  # of that file
 
     @property
     def contents(self) -> str:
@@ -235,25 +179,13 @@ Block = Table | Plot | Text | Card
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page.
-
-    Parameters
-    ----------
-    id, title
-        Of the part; the page's list of contents leads to it.
-    lead : str
-        What is to be seen, how to read it, and where it comes from.
-    blocks : tuple
-        In order.
-    tiles : tuple of Tile
-        What of it belongs at the top of the page.
-    """
+    """A part of the page; its tiles belong at the top of the page."""
 
     id: str
     title: str
-    lead: str
+    lead: str  # what is to be seen, how to read it, and where it comes from
     blocks: Sequence[Block]
-    tiles: tuple[Tile, ...] = ()
+    tiles: Sequence[Tile] = ()
 
 
 def anchor_of(*words: str) -> str:

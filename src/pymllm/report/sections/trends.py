@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
+from typing import Any
 
-from pymllm.report.blocks import BAD, GOOD, QUIET, Cell, Choice, Column, Plot, Section, Table, Tile
-from pymllm.report.loading import Run
-from pymllm.report.machines_section import machine_name
-from pymllm.report.quantities import scale_of, show, show_count, show_time
+from pymllm.report.blocks import (
+    BAD,
+    GOOD,
+    QUIET,
+    Cell,
+    Choice,
+    Column,
+    Plot,
+    Section,
+    Table,
+    Tile,
+    legend,
+    make_table,
+    number,
+)
+from pymllm.report.loading import Run, grouped
+from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
 from pymllm.report.trends import Point, Trend, find_trends
 
-__all__ = ["make_trends_section"]
-
-_ID = "trends"
 _FOLDED = 40
 
 
@@ -23,35 +33,31 @@ def make_trends_section(runs: Sequence[Run]) -> Section | None:
     trends = [trend for trend in find_trends(runs) if trend.better is not None]
     if not trends:
         return None
-    machines = {trend.machine.fingerprint for trend in trends if trend.machine is not None}
-    names = {trend.name for trend in trends}
+    machines = len({trend.machine.fingerprint for trend in trends if trend.machine is not None})
+    figures = show_count(len({trend.name for trend in trends}))
+    on = "figures on 1 machine" if machines == 1 else f"figures on {machines} machines"
     return Section(
-        _ID,
+        "trends",
         "Trends by benchmark and machine",
         "A line is one figure on one machine, measured by one version of the benchmark's code: figures of "
         "other machines and of edited benchmarks are drawn as lines of their own and compared with nothing. "
         "The change is that from the point before to the newest one, and says nothing of noise. A whisker "
         "is the spread that the benchmark wrote down (of pytest-benchmark, its quartiles).",
         [_plot(trends), _table(trends)],
-        (Tile(show_count(len(names)), f"figures on {_machines(len(machines))}", None, f"#{_ID}"),),
+        [Tile(figures, on, None, "#trends")],
     )
 
 
-def _machines(count: int) -> str:
-    return f"{count} machine" if count == 1 else f"{count} machines"
-
-
 def _plot(trends: Sequence[Trend]) -> Plot:
-    by_name = [(name, list(group)) for name, group in groupby(trends, lambda trend: trend.name)]
+    by_name = list(grouped(trends, lambda trend: trend.name).items())
     # What has a history comes first, and of that medians: the longest of many samples tells of the machine.
     by_name.sort(key=lambda item: (-max(len(it.points) for it in item[1]), not item[0].endswith("median")))
-    choices = tuple(_choice(name, its) for name, its in by_name)
     return Plot(
         "plot-trends",
         "A figure over time",
         "The values of the chosen figure over time, a line for each machine and each version of the "
         "benchmark's code.",
-        choices,
+        [_choice(name, its) for name, its in by_name],
         "figure",
     )
 
@@ -63,10 +69,9 @@ def _choice(name: str, trends: Sequence[Trend]) -> Choice:
         "xaxis": {"title": {"text": "time (UTC)"}, "type": "date", "range": _days_around(trends)},
         "yaxis": {"title": {"text": f"{shown or 'number'}, {better} is better"}, "rangemode": "tozero"},
         "height": 420,
-        "showlegend": True,
-        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
+        **legend(),
     }
-    return Choice(name, tuple(_trace(trend, scale) for trend in trends), layout)
+    return Choice(name, [_line(trend, scale) for trend in trends], layout)
 
 
 def _days_around(trends: Sequence[Trend]) -> list[str]:
@@ -78,43 +83,31 @@ def _days_around(trends: Sequence[Trend]) -> list[str]:
     return [(min(times) - room).isoformat(), (max(times) + room).isoformat()]
 
 
-def _trace(trend: Trend, scale: float) -> dict[str, object]:
+def _line(trend: Trend, scale: float) -> dict[str, Any]:
     points = trend.points
-    trace: dict[str, object] = {
+    code = "" if trend.code is None else f", code {trend.code}"
+    line: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": _label(trend),
+        "name": f"{machine_name(trend.machine)}{code}",
         "x": [point.run.time for point in points],
         "y": [point.value * scale for point in points],
-        "text": [_hover(point) for point in points],
+        "text": ["<br>".join(_facts_of(point)) for point in points],
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
     }
     if any(point.figure.low is not None and point.figure.high is not None for point in points):
-        trace["error_y"] = {
+        line["error_y"] = {
             "type": "data",
             "symmetric": False,
-            "array": [_above(point) * scale for point in points],
-            "arrayminus": [_below(point) * scale for point in points],
+            "array": [_beyond(point.value, point.figure.high) * scale for point in points],
+            "arrayminus": [_beyond(point.figure.low, point.value) * scale for point in points],
             "thickness": 1,
         }
-    return trace
+    return line
 
 
-def _above(point: Point) -> float:
-    return 0.0 if point.figure.high is None else max(0.0, point.figure.high - point.value)
-
-
-def _below(point: Point) -> float:
-    return 0.0 if point.figure.low is None else max(0.0, point.value - point.figure.low)
-
-
-def _label(trend: Trend) -> str:
-    code = "" if trend.code is None else f", code {trend.code}"
-    return f"{machine_name(trend.machine)}{code}"
-
-
-def _hover(point: Point) -> str:
-    return "<br>".join(_facts_of(point))
+def _beyond(low: float | None, high: float | None) -> float:
+    return 0.0 if low is None or high is None else max(0.0, high - low)
 
 
 def _facts_of(point: Point) -> Iterator[str]:
@@ -127,37 +120,29 @@ def _facts_of(point: Point) -> Iterator[str]:
 
 
 def _table(trends: Sequence[Trend]) -> Table:
-    columns = (
-        Column("figure"),
-        Column("machine"),
-        Column("code"),
-        Column("better"),
-        Column("points", True),
-        Column("newest", True),
-        Column("change", True),
-        Column("over time"),
-    )
-    return Table("Figures", columns, tuple(map(_row, trends)), folded=len(trends) > _FOLDED)
+    columns = [
+        Column("figure", lambda it: it.name),
+        Column("machine", lambda it: machine_name(it.machine)),
+        Column("code", lambda it: Cell(it.code or "no hash", None if it.code else QUIET)),
+        Column("better", lambda it: str(it.better)),
+        number("points", lambda it: show_count(len(it.points))),
+        number("newest", lambda it: show(it.points[-1].value, it.unit)),
+        number("change", _change),
+        Column("over time", _spark),
+    ]
+    return make_table("Figures", trends, columns, folded=len(trends) > _FOLDED)
 
 
-def _row(trend: Trend) -> tuple[Cell, ...]:
-    values = tuple(point.value for point in trend.points)
-    is_line = len(values) > 1
-    return (
-        Cell(trend.name),
-        Cell(machine_name(trend.machine)),
-        Cell(trend.code or "no hash", None if trend.code else QUIET),
-        Cell(str(trend.better)),
-        Cell(show_count(len(values))),
-        Cell(show(values[-1], trend.unit)),
-        _change_cell(trend),
-        Cell("", spark=values, hint=f"{len(values)} points") if is_line else Cell("one point", QUIET),
-    )
-
-
-def _change_cell(trend: Trend) -> Cell:
+def _change(trend: Trend) -> Cell:
     if trend.change is None:
         return Cell("nothing before" if len(trend.points) < 2 else "from zero", QUIET)
     better = trend.is_better
     word = "" if better is None else " better" if better else " worse"
     return Cell(f"{trend.change * 100:+.1f} %{word}", None if better is None else GOOD if better else BAD)
+
+
+def _spark(trend: Trend) -> Cell:
+    values = tuple(point.value for point in trend.points)
+    if len(values) < 2:
+        return Cell("one point", QUIET)
+    return Cell("", spark=values, hint=f"{len(values)} points")
