@@ -55,7 +55,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "adapters",
             "instrument",
         },
-        {"numpy", "torch", "hypothesis", "psutil"},
+        {"numpy", "torch", "hypothesis", "psutil", "msgspec"},
     ),
     # Each package only where a page is made: whatever writes a run loads neither.
     "report": (
