@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pymllm.conformance.documents import DriftRow, FailureRow, SoakDocument, SoakedAdapter
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import merge_ledgers
 from pymllm.conformance.soak.records import Failure, RunRecord
 from pymllm.conformance.soak.totals import AdapterTotals, FailureTotals, Totals
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.records import Curve
-from pymllm.report.search_documents import DriftRow, SoakDocument, SoakedAdapter, SoakFailure, SoakFailureRow
-
-__all__ = ["Ledger", "memory_curves", "read_ledger_file"]
 
 _POINTS = 240
 _PROCESSES = 16
@@ -22,34 +20,16 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger comes to.
-
-    Parameters
-    ----------
-    document : SoakDocument
-        The sums.
-    curves : tuple of Curve
-        Memory of each process.
-    version : str or None
-        Of the package, where all campaigns were of one.
-    versions : mapping
-        Of the packages involved.
-    """
+    """What a ledger comes to."""
 
     document: SoakDocument
-    curves: tuple[Curve, ...]
-    version: str | None
-    versions: Mapping[str, str]
+    curves: tuple[Curve, ...]  # memory of each process
+    version: str | None  # of the package, where all campaigns were of one
+    versions: Mapping[str, str]  # of the packages involved
 
 
 def read_ledger_file(*paths: Path) -> Ledger:
-    """Read a ledger, or several as one.
-
-    Raises
-    ------
-    TraceError, OSError
-        As of `pymllm.conformance.soak.ledger.read_ledger`.
-    """
+    """Read a ledger, or several as one; errors as of `pymllm.conformance.soak.ledger.read_ledger`."""
     headers, runs, conflicts = merge_ledgers(paths)
     totals = Totals(headers)
     ordered = sorted(runs, key=lambda run: (run.memory.process, run.memory.operations))
@@ -122,17 +102,8 @@ def _drift(it: Drift) -> DriftRow:
 def memory_curves(runs: Iterable[RunRecord], drifts: Sequence[Drift]) -> tuple[Curve, ...]:
     """Draw the memory that each process of a campaign shares with nobody, over the operations it carried out.
 
-    Parameters
-    ----------
-    runs : iterable of RunRecord
-        Of the campaign, those of one process in order.
-    drifts : sequence of Drift
-        What was found of it as a whole.
-
-    Returns
-    -------
-    tuple of Curve
-        Of the first 16 processes, with at most 240 points each, the last one always.
+    The runs of one process are in order; drifts are what was found of the campaign as a whole. There are curves
+    of the first 16 processes, with at most 240 points each, the last one always.
     """
     points: dict[str, list[tuple[int, int]]] = {}
     for run in runs:

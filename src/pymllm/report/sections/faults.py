@@ -22,9 +22,9 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_count
-from pymllm.report.search_documents import DetectionRow, FaultRow, FaultsDocument
+from pymllm.conformance.documents import Detection, FaultRow, FaultsDocument
 
-_Found = list[tuple[FaultRow, DetectionRow]]
+_Found = list[tuple[FaultRow, Detection]]
 
 
 def make_faults_section(runs: Sequence[Run]) -> Section | None:

@@ -17,7 +17,7 @@ from pymllm.report.blocks import (
     number,
 )
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.measured_documents import GpuBenchmarksDocument, GpuCase
+from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.quantities import show, show_count, show_time
 
 

@@ -25,7 +25,7 @@ from pymllm.report.blocks import (
     number,
 )
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.measured_documents import EngineRun, ReplayDocument
+from pymllm.conformance.documents import ReplayDocument, ReplayRun
 from pymllm.report.quantities import show, show_count, show_share
 
 
@@ -34,7 +34,7 @@ class Replayed:
     """A cache over a workload, and the run that it was part of."""
 
     document: ReplayDocument
-    engine: EngineRun
+    engine: ReplayRun
     run: Run
 
     @property

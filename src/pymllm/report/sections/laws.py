@@ -29,13 +29,13 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show_time
-from pymllm.report.search_documents import LawRow, ProblemRow, SearchedAdapter, VerifyDocument, ViolationRow
+from pymllm.conformance.documents import AdapterRow, LawRow, ProblemRow, VerifyDocument, ViolationRow
 
 _TONES = {
-    Verdict.HOLDS.value: GOOD,
-    Verdict.VIOLATED.value: BAD,
-    Verdict.UNKNOWN.value: UNKNOWN,
-    Verdict.NOT_CLAIMED.value: QUIET,
+    Verdict.HOLDS: GOOD,
+    Verdict.VIOLATED: BAD,
+    Verdict.UNKNOWN: UNKNOWN,
+    Verdict.NOT_CLAIMED: QUIET,
 }
 
 
@@ -43,7 +43,7 @@ _TONES = {
 class Searched:
     """An implementation and the run that looked at it last."""
 
-    adapter: SearchedAdapter
+    adapter: AdapterRow
     document: VerifyDocument
     run: Run
 
@@ -95,10 +95,10 @@ def make_laws_section(runs: Sequence[Run]) -> Section | None:
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
-    yield Tile(f"{counts['holds']:,}", "laws hold", GOOD, "#laws")
-    for verdict in ("violated", "unknown"):
+    yield Tile(f"{counts[Verdict.HOLDS]:,}", "laws hold", GOOD, "#laws")
+    for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
         if counts[verdict]:
-            yield Tile(f"{counts[verdict]:,}", f"laws {verdict}", _TONES[verdict], "#laws")
+            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", _TONES[verdict], "#laws")
 
 
 def _table(kind: str, searches: Sequence[Searched]) -> Table:
@@ -128,13 +128,13 @@ def _cell(it: Searched, id: str) -> Cell:
     law = it.law(id)
     if law is None:
         return Cell("not about it", QUIET)
-    tone = _TONES.get(law.verdict)
-    if law.verdict == "violated":
+    tone = _TONES[law.verdict]
+    if law.verdict is Verdict.VIOLATED:
         return Cell("✗ violated", tone, f"#{anchor_of('violation', it.name, law.id)}")
-    if law.verdict == "holds":
+    if law.verdict is Verdict.HOLDS:
         hint = f"holds: {law.tests:,} tests, {law.walks:,} walks from inside"
         return Cell(f"✓ {law.tests:,}", tone, hint=hint)
-    return Cell("? unknown" if law.verdict == "unknown" else law.verdict, tone)
+    return Cell("? unknown" if law.verdict is Verdict.UNKNOWN else law.verdict.value, tone)
 
 
 def _problem(it: Searched, problem: ProblemRow) -> Text:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from pymllm.report.blocks import QUIET, UNKNOWN, Block, Cell, Column, Section, Table, Text, make_table, number
 from pymllm.report.loading import LoadedRuns, Run, documents_of
-from pymllm.report.measured_documents import DoctorDocument
+from pymllm.conformance.documents import DoctorDocument
 from pymllm.report.quantities import machine_name, show, show_count, show_time
 from pymllm.report.records import Machine
 
@@ -138,6 +138,6 @@ def _runs(runs: Sequence[Run]) -> Table:
 
 
 def _commit(run: Run) -> Cell:
-    if not run.commit:
-        return Cell("not recorded" if run.commit is None else "", QUIET)
+    if run.commit is None:
+        return Cell("not recorded", QUIET)
     return Cell(f"{run.commit[:12]}{', modified' if run.modified else ''}")

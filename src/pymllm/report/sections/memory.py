@@ -21,7 +21,8 @@ from pymllm.report.blocks import (
     number,
 )
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.report.measured_documents import GpuMemoryDocument, Reading
+from pymllm.instrument.reading import Reading
+from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.quantities import scale_of, show, show_count, show_time
 from pymllm.report.records import Curve
 

@@ -23,7 +23,7 @@ from pymllm.report.blocks import (
     number,
 )
 from pymllm.report.loading import Run, documents_of
-from pymllm.report.search_documents import SituationsDocument, SoakDocument, VerifyDocument
+from pymllm.conformance.documents import SituationsDocument, SoakDocument, VerifyDocument
 
 _Key = tuple[str, str]
 """Kind and name: situations of several kinds have the same name."""

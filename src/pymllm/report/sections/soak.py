@@ -27,7 +27,8 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_count, show_share, show_time
-from pymllm.report.search_documents import DriftRow, SoakDocument, SoakedAdapter, SoakFailureRow
+from pymllm.oracle.verdicts import Verdict
+from pymllm.conformance.documents import DriftRow, SoakDocument, SoakedAdapter, FailureRow
 from pymllm.report.sections.laws import config_words, seen_facts
 
 _SHARES = {
@@ -37,7 +38,11 @@ _SHARES = {
     "again": "the end of a run, parts played again",
     "driver": "choosing and writing down, and the simulated engine",
 }
-_VERDICTS = {"holds": ("✓ holds", GOOD), "violated": ("✗ violated", BAD), "unknown": ("? unknown", UNKNOWN)}
+_VERDICTS = {
+    Verdict.HOLDS: ("✓ holds", GOOD),
+    Verdict.VIOLATED: ("✗ violated", BAD),
+    Verdict.UNKNOWN: ("? unknown", UNKNOWN),
+}
 _DRIFTS = {"flat": GOOD, "grows": BAD}
 
 _Campaign = tuple[SoakDocument, Run]
@@ -105,7 +110,7 @@ def _speed(it: SoakDocument) -> str:
 
 
 def _verdict(it: SoakDocument) -> Cell:
-    text, tone = _VERDICTS.get(it.verdict, (it.verdict, None))
+    text, tone = _VERDICTS.get(it.verdict, (it.verdict.value, None))
     return Cell(f"{text}, interrupted" if it.interrupted else text, tone)
 
 
@@ -187,7 +192,7 @@ def _failed(it: SoakedAdapter) -> Cell:
     return Cell(show_count(failed), BAD if failed else GOOD) if it.runs else Cell("none ran", UNKNOWN)
 
 
-def _card(place: int, run: Run, adapter: SoakedAdapter, row: SoakFailureRow) -> Card:
+def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow) -> Card:
     failure = row.failure
     file = row.short or row.file
     lines = run.programs.get(file or "", ())
