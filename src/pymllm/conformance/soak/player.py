@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
@@ -172,7 +174,8 @@ def play_run(task: RunTask) -> PlayedRun:
     _SPENT += played.record.operations
     if found is not None and found.violation.law not in task.known:
         played = replace(played, finding=make_short(found))
-    return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT, is_first=is_first)))
+    memory = look_at_memory(_SPENT, is_first=is_first)
+    return replace(played, record=structs.replace(played.record, memory=memory))
 
 
 def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:
