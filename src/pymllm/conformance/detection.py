@@ -13,12 +13,12 @@ from pymllm.adapters.cabinet.bugs import bug_of
 from pymllm.adapters.cabinet.fault import ANY, Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.deadline import TookTooLong, deadline
 from pymllm.conformance.documents import BugRow, Detection, FaultRow
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.searchers import Caught, Searcher, make_searchers
 from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.time_limit import TookTooLong, deadline
 from pymllm.errors import PymllmError
 
 __all__ = ["FaultResult", "HuntPlan", "HuntTask", "hunt"]

@@ -41,10 +41,9 @@ from pymllm.adapters.process.messages import (
     write_request,
 )
 from pymllm.adapters.process.wire import spans_of, write_operation
-from pymllm.conformance.answers import find_wrong_answer
 from pymllm.conformance.documents import Exchange, Introduced, ProgramRow
-from pymllm.conformance.smoke import find_fault
-from pymllm.conformance.smoke_program import SampleStep, make_sample
+from pymllm.conformance.examiner import find_wrong_answer
+from pymllm.conformance.smoke import SampleStep, find_fault, make_sample
 from pymllm.errors import PymllmError
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import Malformed, Operation, Span

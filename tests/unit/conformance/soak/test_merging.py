@@ -9,9 +9,8 @@ import pytest
 from msgspec import structs
 
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.soak.campaign import SoakPlan, soak
+from pymllm.conformance.soak.campaign import SoakPlan, merge_campaigns, soak
 from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
-from pymllm.conformance.soak.merging import merge_campaigns
 from pymllm.conformance.soak.records import RunRecord
 from pymllm.oracle.verdicts import Verdict
 
