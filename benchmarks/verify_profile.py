@@ -24,7 +24,7 @@ import hypothesis
 
 import pymllm
 from pymllm.adapters.registry import OWN, find_adapter
-from pymllm.conformance.profiles import CI
+from pymllm.conformance.machines import CI
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError

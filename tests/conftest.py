@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pymllm import __version__
-from pymllm.conformance.profiles import CI, DEEP, DEV, PROFILES
+from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from tests.source_tree import pytest_make_collect_report
 
 if TYPE_CHECKING:

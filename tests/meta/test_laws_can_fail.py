@@ -13,7 +13,7 @@ from pymllm.adapters.cabinet.table import PLANTED
 from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import FAULTY, OWN, AdapterEntry, load_adapter, make_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.smoke_program import make_sample
+from pymllm.conformance.smoke import make_sample
 from pymllm.errors import InvariantViolation
 from pymllm.history.outcomes import NoRoom
 from pymllm.oracle.laws import LAWS, Law, Way

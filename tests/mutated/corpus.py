@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pymllm.adapters.registry import OWN, make_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.smoke_program import make_sample
+from pymllm.conformance.smoke import make_sample
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config, Header, History, Step, dump_history, write_history
 from pymllm.history.operations import (

@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.buffer_machine import BufferMachine
+from pymllm.conformance.pool_machine import BufferMachine
 from pymllm.history.files import Config
 from pymllm.oracle.situations import expected_situations
 

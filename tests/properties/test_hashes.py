@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.own_hashes import KeysAndHashes
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.hash_machine import HashMachine
+from pymllm.conformance.pool_machine import HashMachine
 from pymllm.oracle.situations import expected_situations
 
 MACHINES = [make_machine(HashMachine, "hashes", dict(config)) for config in KeysAndHashes.CONFIGURATIONS]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymllm.adapters.key_forms import make_radix_key
-from pymllm.conformance.prefix_keys import FORMS, SPACES
+from pymllm.conformance.prefix_caller import FORMS, SPACES
 from pymllm.history.operations import Key
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache, TreeNode

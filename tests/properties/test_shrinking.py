@@ -10,10 +10,9 @@ from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import FoundViolation, drive, make_machine
 from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.conformance.reduction import weigh
+from pymllm.conformance.reduction import Program, weigh
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.shrink_trials import Program
 from pymllm.conformance.shrinker import shrink
 from pymllm.errors import InvariantViolation
 

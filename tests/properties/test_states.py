@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.own_states import GDNStates
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.state_machine import StateMachine
+from pymllm.conformance.row_machine import StateMachine
 from pymllm.history.files import Config
 from pymllm.oracle.situations import expected_situations
 

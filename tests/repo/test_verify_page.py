@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pymllm.cli import main
-from pymllm.conformance.profiles import PROFILES
+from pymllm.conformance.machines import PROFILES
 from pymllm.oracle.verdicts import Verdict
 
 PAGE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ OF_TORCH = re.compile(
     r"|adapters\.((own|faulty)_\w+|sglang_(?!package)\w+)$"
     r"|adapters\.(block_context|exact_forward|failing_calls|key_forms|recording_pool)$"
     r"|cli\.(replay_(run|grid|curve|table)|faults_(document|page|table))$"
-    r"|conformance\.(driven_\w+|drawn_source|lifecycle_\w+|sweep|searchers|detection|faults_run|kept_results"
+    r"|conformance\.(driven_cache|lifecycle_machine|sweep|searchers|detection|faults_run|kept_results"
     r"|command_hunts)$)"
 )
 REFUSE = """

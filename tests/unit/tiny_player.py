@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pymllm.conformance.acting import FoundViolation
-from pymllm.conformance.reduction import Reduction
-from pymllm.conformance.shrink_trials import Program
+from pymllm.conformance.reduction import Program, Reduction
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config, Header, History, Step
 from pymllm.history.operations import Operation

@@ -191,8 +191,8 @@ def _judgement(file: str, name: str, result: RerunResult) -> Judgement:
 def _tell(file: str, run: ShrinkRun, laws: tuple[str, ...], target: Path, as_json: bool) -> None:
     """Write the smallest program, and say what it is."""
     from pymllm.cli.shrink_document import Shrunk, make_document, make_text
+    from pymllm.conformance.acting import with_scenario
     from pymllm.conformance.runner import versions
-    from pymllm.conformance.scenario import with_scenario
 
     best, before = run.best, run.before
     assert best is not None  # a law is broken

@@ -259,7 +259,7 @@ def merge_command(
     """
     _refuse_page(page)
     refuse_unwritable_store(store)
-    from pymllm.conformance.soak.merging import merge_campaigns
+    from pymllm.conformance.soak.campaign import merge_campaigns
 
     try:
         report = merge_campaigns(folders, output)
@@ -307,7 +307,7 @@ def _keep(report: SoakReport, strict: bool, store: Path | None, campaigns: Seque
     if store is None:
         return
     from pymllm.cli.soak_document import make_document
-    from pymllm.conformance.soak.merging import find_ledgers
+    from pymllm.conformance.soak.campaign import find_ledgers
     from pymllm.report.documents import read_document
     from pymllm.report.ledger_file import read_ledger_file
     from pymllm.report.program_files import files_of

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 PROFILE_NAMES = ("dev", "ci", "deep")
-"""Keys of `pymllm.conformance.profiles.PROFILES`."""
+"""Keys of `pymllm.conformance.machines.PROFILES`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import click
 
 from pymllm.cli.progress import progress_bar
 from pymllm.cli.verify_plan import VerifyOptions
-from pymllm.conformance.profiles import PROFILES
+from pymllm.conformance.machines import PROFILES
 from pymllm.conformance.results import VerifyReport
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan

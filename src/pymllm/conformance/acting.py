@@ -13,7 +13,7 @@ import random
 import sys
 from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 from typing import Any, ClassVar, TypeVar
 
@@ -23,13 +23,45 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from pymllm.adapters.base import Adapter
 from pymllm.conformance.adapter_calls import build_adapter, close_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.scenario import PlayedAct, Scenario
-from pymllm.errors import InvariantViolation
-from pymllm.history.files import Config, History
+from pymllm.conformance.machines import MACHINES, load_machine
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import Config, Header, History, PlayedAct, PlayedActs
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 
-__all__ = ["ActPlayer", "ActingMachine", "FoundViolation", "act", "acts_of", "drive", "make_machine"]
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The acts of one run, without what they led to."""
+
+    machine: type[ActingMachine]  # who played; without adapter and configuration, which are the history's
+    audit: bool  # whether it walked the implementation from inside
+    acts: tuple[PlayedAct, ...]
+
+
+def with_scenario(history: History, scenario: Scenario | None) -> History:
+    """Return a history whose header has the acts, or none; its steps are the same."""
+    acts = None if scenario is None else PlayedActs(scenario.machine.__name__, scenario.audit, scenario.acts)
+    return History(replace(history.header, scenario=acts), history.steps)
+
+
+def find_scenario(header: Header) -> Scenario | None:
+    """Return a header's acts; `ProgramError` where they are of no such machine, or none of its acts."""
+    played = header.scenario
+    if played is None:
+        return None
+    entries = {entry.name: entry for entry in MACHINES[header.kind]}
+    if played.machine not in entries:
+        known = ", ".join(entries)
+        raise ProgramError(f"its acts are of {played.machine}; the machines of {header.kind} are {known}")
+    machine = load_machine(entries[played.machine])
+    known_acts = acts_of(machine)
+    for act in played.acts:
+        names = known_acts[act.name].act_ranges.keys() if act.name in known_acts else None
+        if names is None or names != dict(act.arguments).keys():
+            raise ProgramError(f"{act} is no act of {played.machine}")
+    return Scenario(machine, played.audit, played.acts)
+
 
 T = TypeVar("T")
 
@@ -39,12 +71,8 @@ def act(
 ) -> Callable[[Callable[..., None]], Any]:
     """Make a method an act, with arguments that are integers in the given closed ranges.
 
-    Parameters
-    ----------
-    needs : str, optional
-        Name of an attribute of the machine that must be true for the act to make sense.
-    weight : int
-        How often `drive` chooses it, beside the others; Hypothesis weighs by itself.
+    It makes sense where the machine's attribute ``needs`` is true. `drive` chooses it by its ``weight``;
+    Hypothesis weighs by itself.
     """
 
     def mark(method: Callable[..., None]) -> Any:
@@ -84,54 +112,20 @@ def _noted(method: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True)
 class FoundViolation:
-    """A program that breaks a law, and how.
+    """A program that breaks a law, and how."""
 
-    Parameters
-    ----------
-    history : History
-        The program with its outcomes.
-    violation : InvariantViolation
-        The law, and what was seen.
-    is_unfinished : bool
-        Whether the search for a smaller one was cut short.
-    scenario : Scenario or None
-        The acts that led to it, where a machine played them: what an engine of theirs does wrong, its calls
-        alone do not show.
-    mistakes : tuple of str
-        What this package did wrong itself while a smaller program was looked for, a line each.
-    """
-
-    history: History
-    violation: InvariantViolation
-    is_unfinished: bool = False
+    history: History  # the program with its outcomes
+    violation: InvariantViolation  # the law, and what was seen
+    is_unfinished: bool = False  # whether the search for a smaller one was cut short
+    # the acts that led to it, where a machine played them: what an engine of theirs does wrong, its calls
+    # alone do not show
     scenario: Scenario | None = None
+    # what this package did wrong itself while a smaller program was looked for, a line each
     mistakes: tuple[str, ...] = ()
 
 
 class ActingMachine(RuleBasedStateMachine):
-    """Acts on one configuration of one adapter; `make_machine` makes the classes that run.
-
-    Attributes
-    ----------
-    ADAPTER : str
-        Registry name or ``module:Class``.
-    CONFIG : dict
-        What to build.
-    SEED : int or None
-        For the headers of histories.
-    AUDIT : bool
-        Whether to walk the implementation from inside after every step.
-    examiner : Examiner
-        The adapter beside its judge.
-    found : FoundViolation or None
-        Of the class: the last violation that any run met; after Hypothesis has shrunk, the smallest.
-    is_acting : bool
-        Whether an act is under way.
-    steps_run, runs
-        Of the class: operations and programs so far.
-    on_end, before_step
-        Of the class: functions to call with each ended examiner, and before each operation.
-    """
+    """Acts on one configuration of one adapter; `make_machine` makes the classes that run."""
 
     ADAPTER: ClassVar[str]
     CONFIG: ClassVar[Config]
@@ -253,15 +247,7 @@ def acts_of(machine_class: type[ActingMachine]) -> dict[str, Any]:
 
 
 class ActPlayer:
-    """Plays a machine's acts from a seeded generator: the same seed gives the same program everywhere.
-
-    Parameters
-    ----------
-    machine : ActingMachine
-        Whose acts to play.
-    source : random.Random
-        Makes every choice.
-    """
+    """Plays a machine's acts from a seeded generator: the same seed gives the same program everywhere."""
 
     def __init__(self, machine: ActingMachine, source: random.Random) -> None:
         self._machine, self._source = machine, source
@@ -287,18 +273,7 @@ class ActPlayer:
 
 
 def drive(machine_class: type[ActingMachine], seed: int, steps: int) -> ActingMachine:
-    """Play a machine's acts from a seeded generator and tear it down; the run is the same everywhere.
-
-    Returns
-    -------
-    ActingMachine
-        After its end: what it counted is of interest.
-
-    Raises
-    ------
-    InvariantViolation
-        The program broke a law.
-    """
+    """Play a machine's acts from a seed, tear it down and return it; the run is the same everywhere."""
     machine = machine_class()
     player = ActPlayer(machine, random.Random(seed))
     try:

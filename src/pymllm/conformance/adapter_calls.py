@@ -12,29 +12,18 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import AdapterEntry, find_adapter, load_adapter, make_adapter
-from pymllm.conformance.deadline import TookTooLong
-from pymllm.conformance.time_limit import AdapterCall, HungError
+from pymllm.conformance.time_limit import AdapterCall, HungError, TookTooLong
 from pymllm.conformance.worker_process import is_worker
-from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config, History, Step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
-
-__all__ = [
-    "answer_of",
-    "apply_step",
-    "audit_adapter",
-    "build_adapter",
-    "close_adapter",
-    "closing",
-    "describe_error",
-    "load_class",
-]
 
 _LOADING = 60.0  # Seconds to import an adapter, at least.
 
@@ -42,14 +31,9 @@ Answer = TypeVar("Answer")
 
 
 def build_adapter(name: str, config: Config | None = None) -> Adapter:
-    """Build an adapter; arguments and `UsageError` as of `pymllm.adapters.registry.make_adapter`.
+    """Build an adapter, as the registry's `make_adapter`; `AdapterError` where it cannot be loaded or built.
 
-    Raises
-    ------
-    AdapterError
-        It cannot be loaded or built.
-    ProgramError
-        The configuration describes something too large.
+    `ProgramError` says that the configuration describes something too large.
     """
     made = load_class(find_adapter(name))  # apart: it may take longer than anything after it
     if config is not None:
@@ -61,27 +45,10 @@ def build_adapter(name: str, config: Config | None = None) -> Adapter:
 def apply_step(
     adapter: Adapter, number: int, operation: Operation, history: History | None = None
 ) -> Outcome:
-    """Have an operation carried out.
+    """Have an operation carried out; ``history`` has the steps before it, to be told where no answer comes.
 
-    Parameters
-    ----------
-    adapter : Adapter
-        Who is asked.
-    number : int
-        Of the step.
-    operation : Operation
-        What is asked.
-    history : History, optional
-        The steps before it, to be told where no answer comes.
-
-    Raises
-    ------
-    ProgramError
-        It names a step that gave nothing.
-    InvariantViolation
-        The adapter looked inside and found it.
-    AdapterError
-        The adapter raised something else, which is no outcome.
+    `ProgramError`: it names a step that gave nothing. `InvariantViolation`: the adapter looked inside and
+    found it. `AdapterError`: the adapter raised something else, which is no outcome.
     """
 
     def program() -> History | None:
@@ -141,13 +108,7 @@ def load_class(entry: AdapterEntry) -> AdapterClass:
 
 
 def answer_of(call: AdapterCall[Answer]) -> Answer:
-    """Make a call to an adapter.
-
-    Raises
-    ------
-    AdapterError
-        As this module's first lines have it.
-    """
+    """Make a call to an adapter; raises as this module's first lines have it."""
     try:
         return call.within_limit()
     except (AdapterError, InvariantViolation, ProgramError, TookTooLong):
@@ -168,3 +129,18 @@ def describe_error(error: BaseException) -> str:
     except Exception:  # a stranger's class may say so in code that fails, too
         words = ", which cannot be put into words"
     return f"{type(error).__name__}{words} (line {frame.lineno} of {frame.filename})"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedConversation:
+    """How it ended, and what was said last."""
+
+    verdict: str  # of `pymllm.adapters.process.VERDICTS`
+    text: str  # the last lines, for a file
+
+
+def ended_conversation(error: BaseException) -> EndedConversation | None:
+    """Return what an error kept of a conversation, if it is of one."""
+    if not isinstance(error, ConversationError):
+        return None
+    return EndedConversation(error.verdict, error.conversation)

@@ -28,8 +28,6 @@ from pymllm.oracle.block_judge import BlockJudge
 from pymllm.oracle.block_slot_model import BlockSlotModel
 from pymllm.oracle.block_states import BlockStates
 
-__all__ = ["BlockActs", "pick"]
-
 PICK = (0, 20)
 FORM = (0, 5)
 _FORMS = ("list", "tuple", "int32", "int64", "tensor32", "tensor64")
@@ -38,13 +36,7 @@ _HASHES = 12
 
 
 class BlockActs(PoolMachine):
-    """Drives a block allocator; what it knows of blocks it asks the judge.
-
-    Attributes
-    ----------
-    judge : BlockJudge
-        Follows the blocks, the slots and the states.
-    """
+    """Drives a block allocator; what it knows of blocks, slots and states it asks the judge."""
 
     MALFORMED: ClassVar[Sequence[Malformed]] = tuple(Malformed(*call) for call in MALFORMED_BLOCKS)
 

@@ -24,8 +24,6 @@ from pymllm.history.operations import (
     WriteLive,
 )
 
-__all__ = ["BlockMachine"]
-
 PICK = (0, 20)
 _WAYS = ("one by one", "batch", "deregistered")
 

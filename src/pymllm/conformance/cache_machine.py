@@ -21,8 +21,7 @@ from hypothesis import Phase, settings
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.acting import ActingMachine, make_machine
-from pymllm.conformance.machines import load_machine, machines_for
-from pymllm.conformance.profiles import CI
+from pymllm.conformance.machines import CI, load_machine, machines_for
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.results import AdapterResult
 from pymllm.conformance.runner import verify
@@ -30,8 +29,6 @@ from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
 from pymllm.oracle.verdicts import Verdict
-
-__all__ = ["cache_machine", "check_adapter"]
 
 
 def cache_machine(

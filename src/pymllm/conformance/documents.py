@@ -2,8 +2,8 @@
 
 A result is declared here and nowhere else: who has one live (`VerifyReport`, `SoakReport`, ...) makes its
 record with ``document``, and a schema is made from the record. The name in ``schema`` tells which record a
-document is; ``version`` counts up when a field goes away or changes its meaning, and a new field, which has a default here
-so that older documents are still read, does not change it. Neither torch nor Hypothesis is loaded for it.
+document is. ``version`` counts up when a field goes away or changes its meaning; a new field does not change
+it, and has a default here, so that older documents are still read. Neither torch nor Hypothesis is loaded.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ CAMPAIGN = "campaign"
 class Detection(Row, frozen=True):
     """How a fault was caught from one seed; the program's length is null where nobody made it smaller.
 
-    ``operations`` are those of the searcher that saw it, in all its programs until then; ``seconds`` went by in
-    all. Where one program was made smaller, it is the one that was shortest to begin with.
+    ``operations`` are those of the searcher that saw it, in all its programs until then; ``seconds`` went by
+    in all. Where one program was made smaller, it is the one that was shortest to begin with.
     """
 
     seed: int
@@ -723,8 +723,8 @@ def schema_of_document(record: type[Document], title: str) -> dict[str, Any]:
     for part in parts.values():
         if part.get("type") == "object" and "properties" in part:
             # A field has a default for older documents; whoever writes one now writes all of them.
-            left_out = {"capacities", "page_sizes"} if part["title"] == AskedRow.__name__ else set()
-            part["required"] = [name for name in part["properties"] if name not in left_out]
+            if part["title"] not in (AskedRow.__name__, Failure.__name__):
+                part["required"] = list(part["properties"])
             part["additionalProperties"] = False
             for described in part["properties"].values():
                 described.pop("default", None)

@@ -6,15 +6,46 @@ does is an ordinary history. Nodes are step numbers here, and the token of a hol
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from pymllm.errors import AdapterError, UsageError
-from pymllm.history.operations import Evict, Insert, Key, Lock, Match, Operation, Reset, Unlock
-from pymllm.history.outcomes import Done, Evicted, Failed, Inserted, Locked, Matched, Outcome
+from pymllm.history.files import Header
+from pymllm.history.operations import (
+    Alloc,
+    AllocTrack,
+    Evict,
+    Free,
+    FreeSWA,
+    FreeTrack,
+    Insert,
+    Key,
+    Lock,
+    Match,
+    Operation,
+    ReadStates,
+    Reset,
+    Span,
+    Unlock,
+    WriteState,
+)
+from pymllm.history.outcomes import (
+    Done,
+    Evicted,
+    Failed,
+    Inserted,
+    Locked,
+    Matched,
+    NoRoom,
+    Outcome,
+    Slots,
+    States,
+    Unsupported,
+)
 from pymllm.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     EvictResult,
@@ -22,36 +53,20 @@ from pymllm.mem_cache.base_prefix_cache import (
     MatchResult,
     RadixKey,
 )
+from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, path_of_key
-
-if TYPE_CHECKING:
-    from pymllm.conformance.driven_states import DrivenStates
-
-__all__ = ["Carrier", "DrivenCache"]
+from pymllm.oracle.slot_ledger import Owner
+from pymllm.oracle.slot_model import WindowModel
+from pymllm.oracle.track_ledger import TrackLedger
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_pools import CacheKind, EnginePools
 
 R = TypeVar("R")
 
 
 class Carrier:
-    """Carries operations out for those who call functions.
-
-    Parameters
-    ----------
-    do : callable
-        Carries one out, judges it, and returns its outcome.
-    judge : PrefixJudge
-        The judge that ``do`` asks.
-
-    Attributes
-    ----------
-    judge : PrefixJudge
-        As given; its ledger names slots.
-    steps : int
-        Number of the last operation, as the history counts them.
-    asked : Operation or None
-        The operation that somebody has asked for and got no answer to; ``None`` where all were answered.
-    """
+    """Carries operations out for those who call functions."""
 
     def __init__(self, do: Callable[[Operation], Outcome], judge: PrefixJudge) -> None:
         self.judge = judge
@@ -63,14 +78,8 @@ class Carrier:
     def do(self, operation: Operation, *kinds: type[R]) -> R:
         """Carry an operation out, and return its result, which is of one of some kinds.
 
-        Raises
-        ------
-        InvariantViolation
-            It broke a law.
-        UsageError
-            It was rightly refused: who called asked for what the specification forbids.
-        AdapterError
-            The adapter cannot carry it out.
+        `UsageError`: it was rightly refused, who called asked for what the specification forbids.
+        `AdapterError`: the adapter cannot carry it out.
         """
         self.asked = operation
         outcome = self._do(operation)
@@ -92,17 +101,8 @@ class Carrier:
 
 
 class DrivenCache(BasePrefixCache):
-    """The documented interface over a `Carrier`.
+    """The documented interface over a `Carrier` of kind ``prefix``, with states where the adapter keeps some.
 
-    Parameters
-    ----------
-    carrier : Carrier
-        Of an adapter of kind ``prefix``.
-    states : DrivenStates, optional
-        Over the same carrier, where the adapter keeps states.
-
-    Notes
-    -----
     Tokens are numbered in the order in which they first appear, so that programs are easy to read.
     """
 
@@ -191,3 +191,232 @@ class DrivenCache(BasePrefixCache):
     def total_size(self) -> int:
         """Count the cached tokens."""
         return self._carrier.size("total_size")
+
+
+class DrivenStates:
+    """States by row, as an engine has them; each call that is about a track slot is an operation.
+
+    Working states are in rows ``1 .. rows``. The adapter may number its track slots as it likes, so each has
+    another row here. What is copied into one is kept here and also written into the adapter's memory, as far
+    as two small numbers tell it; before it is copied back, the judge compares what the adapter's memory has
+    now.
+    """
+
+    def __init__(self, carrier: Carrier, rows: int, tracks: TrackLedger) -> None:
+        self._carrier = carrier
+        self._ledger = tracks
+        # Two layers, and heads and channels of more than one element, as the engine's own pools have.
+        self._pool = GDNPool(rows, 2, 1, 2, 2, 2, 2, "cpu", max_track_slots=tracks.size)
+        self._track_rows = range(rows + 1, rows + 1 + tracks.size)
+        self._row_of: dict[int, int] = {}
+
+    # -- rows and track slots ----------------------------------------------------------------------------
+
+    def row_of(self, slot: int) -> int:
+        """Return the row of one of the adapter's track slots that is not free."""
+        return self._row_of[slot]
+
+    def name(self, row: int) -> Span:
+        """Name the track slot behind a row by the step that gave it."""
+        return self._ledger.given.name((self._slot_of(row),))[0]
+
+    def _slot_of(self, row: int) -> int:
+        return next(slot for slot, place in self._row_of.items() if place == row)
+
+    def cached_rows(self) -> list[int]:
+        """Return the rows of all track slots that the cache has."""
+        return [self._row_of[slot] for slot in self._ledger.ends.slots.values()]
+
+    # -- what an engine asks of a pool of states -----------------------------------------------------------
+
+    @property
+    def max_track_slots(self) -> int:
+        """Track slots that there are."""
+        return self._ledger.size
+
+    @property
+    def recurrent_state(self) -> torch.Tensor:
+        """States of all layers and rows."""
+        return self._pool.recurrent_state
+
+    @property
+    def conv_state(self) -> torch.Tensor:
+        """The same of the convolutions."""
+        return self._pool.conv_state
+
+    def available_track_slots(self) -> int:
+        """Count the track slots that the adapter can still hand out."""
+        return self._carrier.size("available_track_slots")
+
+    def alloc_track_slot(self) -> int | None:
+        """Take a track slot and return its row, or ``None``."""
+        result = self._carrier.do(AllocTrack(), Slots, NoRoom)
+        if not isinstance(result, Slots):
+            return None
+        (slot,) = result.slots
+        # Rows of track slots that the cache has freed meanwhile are free as well.
+        owned = {other: row for other, row in self._row_of.items() if self._is_owned(other) and other != slot}
+        row = next(row for row in self._track_rows if row not in owned.values())
+        self._row_of = {**owned, slot: row}
+        return row
+
+    def _is_owned(self, slot: int) -> bool:
+        return self._ledger.owner(slot) is not Owner.POOL
+
+    def free_track_slot(self, slot: int) -> None:
+        """Give the track slot behind a row back."""
+        self._carrier.do(FreeTrack(self.name(slot)), Done)
+
+    def copy_states(self, src_index: int, dst_index: int) -> None:
+        """Copy a row to another; to or from a track slot by way of the adapter's memory."""
+        if src_index in self._track_rows:
+            self._carrier.do(ReadStates(0), States, Unsupported)
+        self._pool.copy_states(src_index, dst_index)
+        if dst_index in self._track_rows:
+            numbers = self._numbers_of(dst_index)
+            self._carrier.do(WriteState(0, self.name(dst_index), *numbers), Done, Unsupported)
+
+    def _numbers_of(self, row: int) -> tuple[int, int]:
+        """Return two numbers in -128 .. 127; those of two different states are most likely different."""
+        states = (self._pool.recurrent_state, self._pool.conv_state)
+        recurrent, conv = (int(state[:, row].long().sum()) % 256 - 128 for state in states)
+        return recurrent, conv
+
+    def reset_states(self, req_pool_indices: int) -> None:
+        """Zero a working state."""
+        self._pool.reset_states(req_pool_indices)
+
+
+class DrivenAllocator:
+    """The slots of an adapter's pool, ``size`` tokens, each call an operation.
+
+    What no operation asks, namely who has a slot and which SWA slot is behind it, is told by the judge's
+    ledger, which has followed all that was handed out, moved and given back. ``refuses`` is asked before each
+    allocation of anything whether it is to find nothing, whatever is free.
+    """
+
+    def __init__(self, carrier: Carrier, size: int) -> None:
+        self.size = size
+        self.refuses: Callable[[], bool] | None = None
+        self._carrier = carrier
+        self._ledger = carrier.judge.ledger
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Hand out slots, int32 on the CPU, or ``None``."""
+        if need_size and self.refuses is not None and self.refuses():
+            return None
+        result = self._carrier.do(Alloc(need_size), Slots, NoRoom)
+        return _tensor_of(result.slots, np.int32) if isinstance(result, Slots) else None
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Take slots back."""
+        self._carrier.do(Free(self._name(indices)), Done)
+
+    def free_swa(self, indices: torch.Tensor) -> None:
+        """Take the SWA halves of slots back."""
+        self._carrier.do(FreeSWA(self._name(indices)), Done)
+
+    def _name(self, indices: torch.Tensor) -> tuple[Span, ...]:
+        return self._ledger.name(indices.flatten().tolist())
+
+    def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
+        """Tell for each slot whether it is not free."""
+        held, page_size = self._ledger.full.held, self._ledger.page_size
+        return _tensor_of([slot // page_size in held for slot in indices.tolist()], np.bool_)
+
+    def translate_to_swa(self, indices: torch.Tensor) -> torch.Tensor:
+        """Name the SWA slot behind each slot, 0 where it is gone."""
+        pool, page_size = self._ledger.pool, self._ledger.page_size
+        half = pool.half if isinstance(pool, WindowModel) else {}
+        found = [
+            half[slot // page_size] * page_size + slot % page_size if slot // page_size in half else 0
+            for slot in indices.tolist()
+        ]
+        return _tensor_of(found, np.int32)
+
+    def available_size(self) -> int:
+        """Count the tokens that `alloc` can still serve."""
+        return self._carrier.size("available_size")
+
+    def full_available_size(self) -> int:
+        """Count the free tokens of the full half."""
+        return self._carrier.size("full_available_size")
+
+    def swa_available_size(self) -> int:
+        """Count the free tokens of the SWA half."""
+        return self._carrier.size("swa_available_size")
+
+
+def driven_config(header: Header, **changes: Any) -> EngineConfig:
+    """Return the sizes of an engine that suits an adapter, with every check on; ``changes`` are the rest.
+
+    It has a window only where there are SWA halves to give back: over a plain pool, or over halves that no
+    window ever frees alone, an engine has nothing to do with it.
+    """
+    capacity = _integer(header, "slots")
+    sizes: dict[str, Any] = {}
+    if "mamba" in header.capabilities:
+        sizes = {"cache": "mamba", "track_slots": _integer(header, "track_slots")}
+    if header.config["pool"] == "swa":
+        swa_slots = _integer(header, "swa_slots")
+        if header.config["window"] is None:
+            capacity = min(capacity, swa_slots)
+        else:
+            sizes = {"sliding_window_size": _integer(header, "window"), "swa_capacity": swa_slots}
+    fields: dict[str, Any] = {
+        "page_size": _integer(header, "page_size"),
+        "capacity": capacity,
+        **sizes,
+        **changes,
+    }
+    return EngineConfig(content_check=True, check_every=1, **fields).rounded()
+
+
+def _integer(header: Header, key: str) -> int:
+    value = header.config[key]
+    assert isinstance(value, int)  # or the adapter could not have been built
+    return value
+
+
+def make_driven_cache(carrier: Carrier, config: EngineConfig) -> DrivenCache:
+    """Make the cache of an engine over an adapter, with states where the adapter keeps any."""
+    tracks = carrier.judge.books.tracks
+    return DrivenCache(carrier, None if tracks is None else DrivenStates(carrier, config.max_running, tracks))
+
+
+def make_driven_pools(
+    carrier: Carrier, cache: DrivenCache, config: EngineConfig, header: Header
+) -> EnginePools:
+    """Make the pools of an engine over an adapter; nothing to walk: who carries out also audits."""
+    allocator, model = DrivenAllocator(carrier, _integer(header, "slots")), carrier.judge.model
+
+    def cached_slots() -> list[torch.Tensor]:
+        return [_tensor_of([slot for page in model.pages.values() for slot in page.slots], np.int64)]
+
+    def path_slots(node: int) -> list[torch.Tensor]:
+        return [_tensor_of(model.slots(cache.path_of(node)), np.int64)]
+
+    kind = CacheKind(cache, _walk_nothing, cached_slots, path_slots)
+    if cache.states is not None:
+        kind = replace(
+            kind,
+            state_pool=cache.states,
+            cached_states=cache.states.cached_rows,
+            state_of=cache.state_of,
+        )
+    return EnginePools(
+        kind,
+        allocator,
+        allocator if config.sliding_window_size is not None else None,
+        ReqToTokenPool(config.max_running, config.max_context, config.device),
+        _walk_nothing,
+    )
+
+
+def _tensor_of(numbers: Sequence[int], dtype: type[np.generic]) -> torch.Tensor:
+    """Make a tensor on the host, by NumPy, which takes a third of torch's time for a few numbers."""
+    return torch.from_numpy(np.array(numbers, dtype=dtype))
+
+
+def _walk_nothing() -> None:
+    """Leave the walk to the examiner."""

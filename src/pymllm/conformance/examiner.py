@@ -4,47 +4,65 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
-from pymllm.conformance.answers import find_wrong_answer
+from pymllm.conformance.smoke import LEGAL_RESULTS
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import History, Step
 from pymllm.history.operations import Operation
-from pymllm.history.outcomes import Outcome
+from pymllm.history.outcomes import RESULTS, SIZE_NAMES, Effect, Failed, NoRoom, Outcome, Unsupported
+from pymllm.history.records import fits, name_of
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_audit_fault
+from pymllm.text_file import cut
 
-__all__ = ["Examiner"]
+_ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
+_LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
+_FITS = {kind: fits(kind) if fields(kind) else None for kind in RESULTS}
+"""What to look at in a result of each kind; nothing where it has no field."""
+_fits_effects = fits(tuple[Effect, ...])
+
+
+def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
+    """Say what is wrong with the form of an outcome, not its content; ``None`` where it can be judged."""
+    if type(outcome) is not Outcome:
+        return f"answered {outcome!r}, which is no Outcome"
+    result = outcome.result
+    kind = type(result)
+    if kind not in _FITS:
+        return f"answered {result!r}, which is no result"
+    fit = _FITS[kind]
+    if fit is not None and not fit(result):
+        return f"answered {result!r}; {name_of(kind)} has a field of another type than documented"
+    if kind not in _LEGAL.get(type(operation), _FITS):
+        legal = LEGAL_RESULTS[type(operation)]
+        return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
+    effects, sizes = outcome.effects, outcome.sizes
+    if (type(effects) is not tuple or effects) and not _fits_effects(effects):
+        return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
+    if type(sizes) is not dict or not _are_counts(sizes):
+        return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
+    if not SIZE_NAMES.issuperset(sizes):
+        unknown = next(name for name in sizes if name not in SIZE_NAMES)
+        return (
+            f"sizes have {cut(repr(unknown))}, which nobody knows; a size is {', '.join(sorted(SIZE_NAMES))}"
+        )
+    return None
+
+
+def _are_counts(sizes: dict[Any, Any]) -> bool:
+    # A loop: for the few sizes that there are it takes half the time of sets of their types.
+    for name, count in sizes.items():  # noqa: SIM110
+        if type(name) is not str or type(count) is not int:
+            return False
+    return True
 
 
 class Examiner:
-    """Carry operations out, write them down, and have each judged at once.
-
-    Parameters
-    ----------
-    adapter : Adapter
-        New: nothing was done with it.
-    seed : int or None
-        For the history's header.
-    versions : mapping of str to str, optional
-        For the history's header.
-    audit : bool
-        Walk the implementation from inside after every step, where the adapter can.
-
-    Attributes
-    ----------
-    judge : Judge
-        Knows what is held by whom; who chooses the next operation may ask it.
-    history : History
-        Every step so far, a violating one included.
-    audited : Counter of str
-        How often each law was checked from inside.
-    audits_steps : bool
-        As ``audit``; who would rather choose the time clears it and calls `look_inside`.
-    is_found_inside : bool
-        Whether a walk from inside found a broken law.
-    """
+    """Carry operations out on a new adapter, write them down, and have each judged at once."""
 
     def __init__(
         self,
@@ -73,14 +91,9 @@ class Examiner:
         return self.history.steps[-1].number + 1 if self.history.steps else 1
 
     def do(self, operation: Operation, step: int | None = None) -> Outcome:
-        """Carry out one operation and judge it.
+        """Carry out one operation and judge it; a history ends with a violation.
 
-        Raises
-        ------
-        InvariantViolation
-            It broke a law; the history ends with it.
-        AdapterError
-            What came back is no answer (`pymllm.conformance.answers`), or nothing did: the step has none.
+        `AdapterError`: what came back is no answer, or nothing did; the step has none.
         """
         steps = self.history.steps
         number = step if step is not None else steps[-1].number + 1 if steps else 1
@@ -119,13 +132,7 @@ class Examiner:
             raise AdapterError(self.adapter.name, f"its audit {fault}") from None
 
     def check_replay(self, make: Callable[[], Adapter]) -> None:
-        """Run the program again on a new adapter: the outcomes must be the same (X3).
-
-        Raises
-        ------
-        InvariantViolation
-            X3: a step did something else the second time.
-        """
+        """Run the program again on a new adapter: the outcomes must be the same, or X3 is broken."""
         twin = make()
         with closing(twin, self.history):
             for step in self.history.steps:

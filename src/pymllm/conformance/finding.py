@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.acting import FoundViolation, with_scenario
 from pymllm.conformance.rerun import rerun_history
-from pymllm.conformance.scenario import with_scenario
 from pymllm.errors import InvariantViolation, PymllmError
 from pymllm.history.files import History
 from pymllm.oracle.judge import judge_steps

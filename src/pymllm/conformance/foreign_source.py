@@ -15,8 +15,6 @@ from pathlib import Path
 from pymllm.adapters.process.command_name import PREFIX, split_command
 from pymllm.adapters.registry import find_adapter
 
-__all__ = ["digest_adapter", "digest_modules"]
-
 _OURS = ("pymllm", "__main__", *sys.stdlib_module_names)
 _INSTALLED = tuple(
     Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -26,16 +24,7 @@ _INSTALLED = tuple(
 def digest_adapter(name: str) -> str:
     """Return a digest of the source that an adapter is made of, empty for one of this package.
 
-    Parameters
-    ----------
-    name : str
-        A registry name, ``module:Class`` or ``command:PROGRAM ARGS``; of a program the files are taken that
-        its command names.
-
-    Raises
-    ------
-    UsageError
-        The registry has no such name.
+    Of a program (``command:PROGRAM ARGS``) the files are taken that its command names.
     """
     place = find_adapter(name).place
     if not place.startswith(PREFIX):
@@ -50,11 +39,6 @@ def digest_modules(names: list[str]) -> str:
 
     Nothing is imported for it. Installed packages are left out, but for those that a name is in: they have
     versions, and too many files.
-
-    Parameters
-    ----------
-    names : list of str
-        Of modules, with dots.
     """
     files: dict[str, Path] = {}
     named = {name.partition(".")[0] for name in names}

@@ -7,23 +7,230 @@ itself checks, content and ownership (laws E1 to E5), is counted beside what the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from pymllm.conformance.acting import ActingMachine, act
-from pymllm.conformance.drawn_source import DrawnSource
-from pymllm.conformance.driven_cache import Carrier
-from pymllm.conformance.driven_pools import driven_config, make_driven_cache, make_driven_pools
-from pymllm.conformance.lifecycle_situations import LifecycleNotes
+from pymllm.conformance.driven_cache import (
+    Carrier,
+    DrivenCache,
+    driven_config,
+    make_driven_cache,
+    make_driven_pools,
+)
 from pymllm.errors import AdapterError, InvariantViolation, UsageError
-from pymllm.history.operations import Alloc, Free, FreeSWA, FreeTrack, Operation, Reset, Unlock
-from pymllm.history.outcomes import Outcome
+from pymllm.history.operations import (
+    Alloc,
+    AllocTrack,
+    Evict,
+    Free,
+    FreeSWA,
+    FreeTrack,
+    Insert,
+    Operation,
+    Reset,
+    Unlock,
+)
+from pymllm.history.outcomes import Evicted, NoRoom, Outcome, Slots
+from pymllm.mem_cache.memory_pool import ReqToTokenPool
 from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.prefix_pages import Path, path_of_key
 from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage
 
-__all__ = ["LifecycleMachine"]
+
+class DrawnSource:
+    """Answers as it was told beforehand, and sensibly where it was told nothing."""
+
+    may_abort = True
+
+    def __init__(self) -> None:
+        self.chunk = 0
+        self.victim = 0
+        self.aborting: Stage | None = None
+        self._requests: deque[Request] = deque()
+        self._doomed: set[tuple[int, Stage]] = set()
+
+    @property
+    def pending(self) -> int:
+        """Requests that were pushed and not taken yet."""
+        return len(self._requests)
+
+    @property
+    def pending_ids(self) -> list[int]:
+        """Their ids, in the order of arrival."""
+        return [request.request_id for request in self._requests]
+
+    def push(self, request: Request) -> None:
+        """Let a request arrive next."""
+        self._requests.append(request)
+
+    def doom(self, request_id: int, stage: Stage) -> None:
+        """Abort a request when it is next asked about at a stage."""
+        self._doomed.add((request_id, stage))
+
+    def calm(self) -> None:
+        """Let everything that was asked for finish from now on."""
+        self.chunk = self.victim = 0
+        self._doomed.clear()
+
+    def next_request(self) -> Request | None:
+        """Give the next request that was pushed."""
+        return self._requests.popleft() if self._requests else None
+
+    def abort(self, request_id: int, stage: Stage) -> bool:
+        """Abort who is doomed here."""
+        if (request_id, stage) not in self._doomed:
+            return False
+        self._doomed.remove((request_id, stage))
+        self.aborting = stage
+        return True
+
+    def chunk_limit(self, request_id: int, limit: int) -> int:
+        """Allow `chunk` tokens."""
+        return min(self.chunk or limit, limit)
+
+    def retract_victim(self, candidates: Sequence[int]) -> int:
+        """Choose `victim`; the youngest by default."""
+        return candidates[-1 - self.victim % len(candidates)]
+
+
+_ABORTS = {
+    Stage.QUEUED: "a waiting request is aborted",
+    Stage.HELD: "a request is aborted while its prefix is held",
+    Stage.PREFILL: "a request is aborted between two chunks",
+    Stage.DECODE: "a request is aborted in decode",
+    None: "the engine is drained with requests in it",
+}
+_ABORTS_WITH_STATES = {
+    Stage.PREFILL: "a request is aborted between two chunks while it holds a state",
+    Stage.DECODE: "a request is aborted in decode while it holds a state",
+}
+_PLAIN = {
+    Event.REJECTED: "a request can never fit",
+    Event.REFUSED: "an admission fails",
+    Event.DUPLICATED: "duplicates are given back",
+    Event.UNCACHED: "the cache takes nothing of what was computed",
+    Event.SNAPSHOT_SKIPPED: "a snapshot is left out for want of a track slot",
+    Event.STATE_DUPLICATED: "the track slot of a state that is cached meanwhile is given back",
+}
+
+
+class LifecycleNotes:
+    """An onlooker that counts situations in the judge's evidence."""
+
+    def __init__(
+        self,
+        judge: PrefixJudge,
+        cache: DrivenCache,
+        source: DrawnSource,
+        rows: ReqToTokenPool,
+        config: EngineConfig,
+    ) -> None:
+        self._meet = judge.evidence.meet
+        self._model = judge.model
+        self._cache = cache
+        self._source = source
+        self._rows = rows
+        self._config = config
+        self._admitted: set[int] = set()
+        self._retracted: set[int] = set()
+        self._partings: set[Path] = set()
+        self._has_just_evicted = False
+
+    def begin_iteration(self) -> None:
+        """Forget who was admitted in the iteration before."""
+        self._admitted.clear()
+
+    def __call__(self, event: Event, live: LiveRequest) -> None:
+        """Count what an event of the engine means."""
+        if event in _PLAIN:
+            self._meet(_PLAIN[event])
+        if event is Event.REFUSED:
+            self._meet("an admission fails for want of a row", not self._rows.available_size())
+        elif event is Event.ADMITTED:
+            self._note_admission(live)
+        elif event is Event.RETRACTED:
+            self._note_retraction(live)
+        elif event is Event.ABORTED:
+            self._note_abort(live)
+        elif event is Event.FINISHED:
+            self._note_finish(live)
+
+    def _note_abort(self, live: LiveRequest) -> None:
+        stage = self._source.aborting
+        self._meet(_ABORTS[stage])
+        self._meet("a request is aborted while another holds part of its prefix", self._is_shared(live))
+        if stage in _ABORTS_WITH_STATES:
+            self._meet(_ABORTS_WITH_STATES[stage], self._holds_state(live))
+        self._source.aborting = None
+
+    def _is_shared(self, live: LiveRequest) -> bool:
+        if not (live.row and live.held_length):
+            return False
+        return self._model.locks(self._held(live).upto(self._model.page_size)) > 1
+
+    def _holds_state(self, live: LiveRequest) -> bool:
+        states = self._model.states
+        return states is not None and live.row > 0 and self._held(live) in states
+
+    def _held(self, live: LiveRequest) -> Path:
+        return self._cache.path_of_key(live.key(live.held_length))
+
+    def _note_retraction(self, live: LiveRequest) -> None:
+        self._meet("a request is retracted twice", live.request_id in self._retracted)
+        self._retracted.add(live.request_id)
+        where = "between two chunks" if live.length < live.prompt_length else "in decode"
+        self._meet(f"a request is retracted {where}")
+        self._meet("a request is retracted while it holds a state", self._holds_state(live))
+        self._meet("a request is retracted with a track slot in its hands", live.track_slot)
+
+    def _note_admission(self, live: LiveRequest) -> None:
+        self._admitted.add(live.request_id)
+        self._meet("a retracted request is admitted again", live.request_id in self._retracted)
+        prompt = self._cache.path_of_key(live.key(live.prompt_length))
+        stored = len(self._model.stored(prompt)) * self._model.page_size
+        self._meet("a full hit leaves a token to compute", stored == live.prompt_length)
+        lost = min(stored, live.queried_length) > live.held_length
+        kept_from = "behind a dead window" if self._model.states is None else "beyond the last state"
+        self._meet(f"cached tokens lie {kept_from}", lost)
+        held = prompt.upto(live.held_length)
+        again = held.tokens and live.request_id in self._retracted
+        self._meet("a retracted request finds cached what it had", again)
+        self._meet("two requests hold one prefix", held.tokens and self._model.locks(held) > 1)
+        self._meet("a request resumes from a state", self._holds_state(live))
+        self._partings.add(prompt.upto(live.branching_length))
+
+    def _note_finish(self, live: LiveRequest) -> None:
+        self._meet("a request finishes inside its first chunk", live.request_id in self._admitted)
+        self._meet("a request finishes in decode", live.prompt_length < live.final_length)
+        just = live.final_length > self._config.capacity - self._config.page_size
+        self._meet("a request that just fits finishes", just)
+
+    def note_operation(self, operation: Operation, outcome: Outcome) -> None:
+        """Count what an operation of the engine met."""
+        result = outcome.result
+        if isinstance(operation, Evict) and isinstance(result, Evicted) and result.full + result.swa:
+            self._meet("an eviction makes room")
+            self._meet("an eviction makes room for a prompt just admitted", self._admitted)
+            self._meet("an eviction for slots takes a state along", operation.tokens and result.states)
+        self._meet("halves behind a window are returned", isinstance(operation, FreeSWA))
+        if self._has_just_evicted:
+            self._meet("evicting is not enough", isinstance(operation, Alloc) and isinstance(result, NoRoom))
+            self._meet(
+                "an eviction makes room for a snapshot",
+                isinstance(operation, AllocTrack) and isinstance(result, Slots),
+            )
+        if isinstance(operation, Insert) and operation.state is not None:
+            path = path_of_key(operation.key)
+            self._meet("a snapshot is taken where prompts part", path in self._partings)
+        self._has_just_evicted = isinstance(operation, Evict)
+
 
 T = TypeVar("T")
 
@@ -44,13 +251,6 @@ class LifecycleMachine(ActingMachine):
 
     Prompts are made of few blocks: a trunk that all share, which each prompt leaves at some block for one of
     a few branches. A prompt that fills the pool is as common as one that cannot fit.
-
-    Attributes
-    ----------
-    engine : Engine
-        The running engine; a new one after every `start_again`.
-    source : DrawnSource
-        Its choices.
     """
 
     # -- setting up ------------------------------------------------------------------------------------

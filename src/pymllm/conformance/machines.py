@@ -13,31 +13,19 @@ from pymllm.torch_extra import why_no_torch
 if TYPE_CHECKING:
     from pymllm.conformance.acting import ActingMachine
 
-__all__ = ["MACHINES", "MachineEntry", "load_machine", "machines_for", "missing_machines", "why_untested"]
 
 _DRIVEN = frozenset({"engine"})
 
 
 @dataclass(frozen=True, slots=True)
 class MachineEntry:
-    """One machine.
+    """One machine."""
 
-    Parameters
-    ----------
-    place : str
-        ``"module:Class"``, the module one of `pymllm.conformance`.
-    weight : float
-        Share of the time for one configuration, beside the other machines.
-    needs : frozenset of str
-        Capabilities without which it cannot run.
-    pace, driven_pace : float
-        Programs of Hypothesis, and driven ones, in a second of a quiet core, on our own classes: so many are
-        promised for a second of a profile.
-    """
-
-    place: str
-    weight: float
-    needs: frozenset[str] = frozenset()
+    place: str  # ``"module:Class"``, the module one of `pymllm.conformance`
+    weight: float  # share of the time for one configuration, beside the other machines
+    needs: frozenset[str] = frozenset()  # capabilities without which it cannot run
+    # pace, driven_pace: programs of Hypothesis, and driven ones, in a second of a quiet core, on our own
+    # classes: so many are promised for a second of a profile
     pace: float = 23.0
     driven_pace: float = 7.0
 
@@ -70,11 +58,9 @@ class MachineEntry:
 MACHINES: dict[str, tuple[MachineEntry, ...]] = {
     "slots": (MachineEntry("pymllm.conformance.slot_machine:SlotMachine", 0.25, pace=70, driven_pace=40),),
     "rows": (MachineEntry("pymllm.conformance.row_machine:RowMachine", 1.0, pace=65, driven_pace=33),),
-    "buffers": (
-        MachineEntry("pymllm.conformance.buffer_machine:BufferMachine", 0.5, pace=35, driven_pace=21),
-    ),
-    "states": (MachineEntry("pymllm.conformance.state_machine:StateMachine", 0.6, pace=55, driven_pace=18),),
-    "hashes": (MachineEntry("pymllm.conformance.hash_machine:HashMachine", 1.0, pace=120, driven_pace=120),),
+    "buffers": (MachineEntry("pymllm.conformance.pool_machine:BufferMachine", 0.5, pace=35, driven_pace=21),),
+    "states": (MachineEntry("pymllm.conformance.row_machine:StateMachine", 0.6, pace=55, driven_pace=18),),
+    "hashes": (MachineEntry("pymllm.conformance.pool_machine:HashMachine", 1.0, pace=120, driven_pace=120),),
     "prefix": (
         MachineEntry("pymllm.conformance.prefix_machine:PrefixMachine", 0.75, pace=23, driven_pace=7),
         MachineEntry(
@@ -92,16 +78,9 @@ MACHINES: dict[str, tuple[MachineEntry, ...]] = {
 def machines_for(
     kind: str, capabilities: Collection[str], laws: Collection[Law] = ()
 ) -> tuple[MachineEntry, ...]:
-    """Return the machines that can run on an adapter, and here.
+    """Return the machines that can run on an adapter that claims so much, and here.
 
-    Parameters
-    ----------
-    kind : str
-        One of `pymllm.history.operations.KINDS`.
-    capabilities : collection of str
-        What the adapter claims.
-    laws : collection of Law, optional
-        Only machines that can test one of them; by default any.
+    With laws, only machines that can test one of them.
     """
     able = _able(kind, capabilities, laws)
     return tuple(entry for entry in able if entry.why_missing is None)
@@ -113,15 +92,7 @@ def missing_machines(kind: str, capabilities: Collection[str]) -> tuple[MachineE
 
 
 def why_untested(kind: str, capabilities: Collection[str], laws: Collection[Law]) -> tuple[str, ...]:
-    """Return why no machine here can test some of the laws, a reason for each machine that is not there.
-
-    Parameters
-    ----------
-    kind, capabilities
-        As of `machines_for`.
-    laws : collection of Law
-        What is to be tested, all of it about such an adapter.
-    """
+    """Return why no machine here can test some of the laws, a reason for each machine that is not there."""
     able = machines_for(kind, capabilities)
     lost = [law for law in laws if not any(entry.exercises(law) for entry in able)]
     reasons = [entry.why_missing for entry in _able(kind, capabilities, lost)] if lost else []
@@ -138,3 +109,30 @@ def load_machine(entry: MachineEntry) -> type[ActingMachine]:
     module, _, name = entry.place.partition(":")
     machine: type[ActingMachine] = getattr(importlib.import_module(module), name)
     return machine
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How thoroughly to search."""
+
+    name: str  # what people type
+    summary: str  # what it is for
+    steps: int  # most acts of one program
+    examples: int  # programs per machine and configuration: in tests
+    # processor time for which `pymllm verify` promises programs, as our own classes take it on a quiet
+    # machine: it is shared out by the weights of machines (`pymllm.conformance.machines`) over their
+    # configurations, and each plays as many programs as its machine's pace makes of that. No clock is looked
+    # at, so that equal options play the same programs however busy a machine is
+    seconds: float
+    # most of it for a weight of 1: a single small adapter is not searched for as long as all
+    seconds_max: float
+    shrinks: int  # most programs to play while a found one is made smaller
+    seed: int | None  # seed where none is given; ``None`` draws one, so that every night looks elsewhere
+
+
+DEV = Profile("dev", "a few seconds", 30, 30, 10.0, 0.5, 100, 0)
+CI = Profile("ci", "half a minute on two cores, from a fixed seed", 40, 60, 46.0, 4.0, 300, 0)
+DEEP = Profile("deep", "hours, another seed each time", 100, 1000, 14_400.0, 1800.0, 10_000, None)
+
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEV, CI, DEEP)}
+"""Each by its name."""

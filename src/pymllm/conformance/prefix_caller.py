@@ -6,11 +6,11 @@ What a caller may know, it asks the judge's model and ledger; what to do when is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pymllm.conformance.acting import ActingMachine
-from pymllm.conformance.prefix_keys import make_key, spaces_of
+from pymllm.conformance.acting import ActingMachine, act
 from pymllm.history.operations import (
     Alloc,
     AllocTrack,
@@ -26,14 +26,69 @@ from pymllm.history.operations import (
     Match,
     Operation,
     Span,
+    Token,
     Unlock,
 )
 from pymllm.history.outcomes import Inserted, Locked, Matched, NoRoom, Result, Slots
 from pymllm.oracle.prefix_judge import PrefixJudge
 from pymllm.oracle.prefix_model import Path, PrefixModel, path_of_key
+from pymllm.oracle.prefix_pages import Space
 from pymllm.oracle.slot_ledger import Owner, SlotLedger
 
-__all__ = ["Handle", "PrefixCaller"]
+SPACES = (
+    *[Space()] * 12,
+    Space("1"),
+    Space(1),
+    Space("lora"),
+    Space(None, 2),
+)
+"""Where keys live; the plain one is drawn most. The string and the int 1 must not be mixed up (H3)."""
+
+FORMS = ("list", "tuple", "array", "int32", "int64", "tensor32", "tensor64")
+"""Containers of keys (K1)."""
+
+TRUNK, TURN, TAIL = 7, 7 + 2**24, 5
+"""Tokens on the trunk and off it, equal to whoever drops their upper bits, and after the last whole page."""
+
+STYLES = len(SPACES) * len(FORMS) * 4
+"""So many styles tell every space, container and tail length of a page of four tokens apart."""
+
+
+def spaces_of(capabilities: Collection[str]) -> tuple[Space, ...]:
+    """Return the spaces in which an adapter with these capabilities can be asked."""
+    return tuple(
+        space
+        for space in SPACES
+        if ("extra_key" in capabilities or space.extra_key is None)
+        and ("bigrams" in capabilities or space.width == 1)
+    )
+
+
+def make_key(
+    page_size: int, pages: int, turns: Sequence[int], style: int, spaces: Sequence[Space] = SPACES
+) -> Key:
+    """Derive a key of ``pages`` whole pages and a tail.
+
+    Odd turns are none, so that half of all keys stay on the trunk. A page off the trunk differs in its first
+    token or, at the other turn, in its last token only: siblings must be told apart by whole pages (R9).
+    """
+    rest, form = divmod(style, len(FORMS))
+    tail, space = divmod(rest, len(spaces))
+    tokens: list[int] = []
+    for page in range(pages):
+        fill = [TRUNK] * page_size
+        if page in turns and page % 2 == 0:
+            fill[-1 if turns.index(page) else 0] = TURN
+        tokens += fill
+    tokens += [TAIL] * (tail % page_size)
+    return Key(_widened(tokens, spaces[space].width), spaces[space].extra_key, FORMS[form])
+
+
+def _widened(tokens: Sequence[int], width: int) -> tuple[Token, ...]:
+    if width == 1:
+        return tuple(tokens)
+    return tuple((token, *[1] * (width - 1)) for token in tokens)
+
 
 KEPT = 12
 """So many handles and released holds are kept to be used again."""
@@ -53,17 +108,7 @@ class Handle(NamedTuple):
 
 
 class PrefixCaller(ActingMachine):
-    """What a caller of a prefix cache keeps and can do.
-
-    Attributes
-    ----------
-    INSPECT_EVERY : int
-        After so many acts the nodes are looked at, where the adapter shows them.
-    handles : list of Handle
-        The last nodes that matches and inserts returned, stale ones included.
-    released : list of int
-        The last holds that were released, by the step of their `Lock`.
-    """
+    """What a caller of a prefix cache keeps and can do."""
 
     INSPECT_EVERY: ClassVar[int] = 1
 
@@ -341,3 +386,42 @@ class PrefixCaller(ActingMachine):
         if self.can_evict:
             self.do(Evict(self.model.sizes()["total_size"], 0))
         self.look()
+
+
+T = TypeVar("T")
+
+PAGES = (0, 12)  # pages of a key where a page is one token; paged machines take half
+STYLE = (0, STYLES - 1)
+PICK = (0, 30)
+TOKENS = (-1, 12)  # to evict; the largest means everything
+RARE = (0, 3)  # only 0 acts
+NTH = (1, 2)
+
+EVERYTHING = 1000
+
+
+def looked_at(
+    needs: str | None = None, weight: int = 1, **ranges: tuple[int, int]
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a method an act after which the nodes are looked at; arguments as of `act`."""
+    mark = act(needs, weight, **ranges)
+
+    def wrap(method: Callable[..., None]) -> Any:
+        @functools.wraps(method)
+        def with_a_look(machine: PrefixCaller, **drawn: int) -> None:
+            method(machine, **drawn)
+            machine.look()
+
+        return mark(with_a_look)
+
+    return wrap
+
+
+def amount(drawn: int) -> int:
+    """Return how much to evict; the largest draw means everything."""
+    return drawn if drawn < TOKENS[1] else EVERYTHING
+
+
+def picked(choices: list[T], pick: int) -> T:
+    """Return one of some choices."""
+    return choices[pick % len(choices)]

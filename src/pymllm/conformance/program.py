@@ -2,16 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from pymllm.adapters.base import Adapter
-from pymllm.conformance.adapter_calls import build_adapter, closing
+from pymllm.conformance.adapter_calls import apply_step, build_adapter, closing
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.twins import check_twins
-from pymllm.history.files import Config, History
-from pymllm.history.operations import Operation
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import Config, History, Step
+from pymllm.history.operations import Clear, Fault, Operation, Reset
+from pymllm.history.outcomes import INJECTED, Failed, NoRoom, Outcome
 
-__all__ = ["end_program", "play_steps", "run_program"]
+_TWINNED = ("slots", "rows", "buffers", "states", "hashes", "blocks", "requests")
+"""Kinds of which every step that was refused or found no room must have changed nothing."""
+
+
+def check_twins(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Make both checks of this module, where the kind has them; what they take and raise."""
+    if examiner.adapter.kind in _TWINNED:
+        check_refusals(examiner, make)
+        # What stands in rows that are nobody's shows, and is anybody's guess where it is not zeroed.
+        if examiner.adapter.kind != "rows" or "zeroed_rows" in examiner.adapter.capabilities:
+            check_clears(examiner, make)
+
+
+def check_refusals(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Run the program without the steps that were refused or found no room: the rest must do the same.
+
+    The broken law is that of the last step left out before the difference: X4 if that found no room (it
+    changed, for instance, the order of what is handed out next), X1 if it was refused; X3 if there is none. A
+    fault that was to happen in a step which is left out is left out with it.
+    """
+    laws = _laws_of_nothing(examiner)
+    if not laws:
+        return
+    different = _first_difference([step for step in examiner.history.steps if step.number not in laws], make)
+    if different is not None:
+        # Where nothing was left out before it, the same program did something else.
+        law = next((laws[number] for number in reversed(laws) if number < different[0].number), "X3")
+        _refuse(law, different, "without the refused steps before it")
+    examiner.judge.evidence.count(*set(laws.values()))
+
+
+def check_clears(examiner: Examiner, make: Callable[[], Adapter]) -> None:
+    """Run what followed the last clear on a new adapter: it must do the same (X7).
+
+    Refused steps are left out: they may name what the clear took back.
+    """
+    steps = examiner.history.steps
+    cleared = max(
+        (at for at, step in enumerate(steps) if isinstance(step.operation, Clear | Reset)), default=None
+    )
+    if cleared is None:
+        return
+    laws = _laws_of_nothing(examiner)
+    later = [step for step in steps[cleared + 1 :] if step.number not in laws]
+    try:
+        different = _first_difference(later, make)
+    except ProgramError:  # a step names what was given before the clear, which a new one never gave
+        return
+    if different is not None:
+        _refuse("X7", different, "on a new one, without the steps before the clear")
+    examiner.judge.evidence.count("X7")
+
+
+def _laws_of_nothing(examiner: Examiner) -> dict[int, str]:
+    """Return the law by which each step must have changed nothing, of those that must have."""
+    steps = examiner.history.steps
+    laws = {step.number: law for step in steps if (law := _law_of_nothing(step, examiner))}
+    for before, step in pairwise(steps):
+        if isinstance(before.operation, Fault) and step.number in laws:
+            laws[before.number] = laws[step.number]
+    return dict(sorted(laws.items()))
+
+
+def _law_of_nothing(step: Step, examiner: Examiner) -> str:
+    """Return the claimed law by which a step must have changed nothing, or nothing."""
+    result = step.outcome.result if step.outcome is not None else None
+    capabilities = examiner.adapter.capabilities
+    if isinstance(result, Failed) and result.error != INJECTED and "refusals" in capabilities:
+        return "X1"
+    return "X4" if isinstance(result, NoRoom) and "pool" in capabilities else ""
+
+
+def _first_difference(steps: Sequence[Step], make: Callable[[], Adapter]) -> tuple[Step, Outcome] | None:
+    twin = make()
+    with closing(twin):
+        for step in steps:
+            again = apply_step(twin, step.number, step.operation)
+            if again != step.outcome:
+                return step, again
+    return None
+
+
+def _refuse(law: str, different: tuple[Step, Outcome], how: str) -> None:
+    step, again = different
+    what = f"step {step.number}, run again {how}"
+    raise InvariantViolation(law, what, expected=repr(step.outcome), observed=repr(again))
 
 
 def run_program(
@@ -50,26 +137,14 @@ def run_program(
 
 
 def play_steps(examiner: Examiner, steps: Iterable[tuple[int, Operation]]) -> None:
-    """Carry out steps, judge the end, and run the program on new adapters again, in part and as a whole (X3).
-
-    Raises
-    ------
-    InvariantViolation
-        A law is broken.
-    """
+    """Carry out steps, then `end_program`."""
     for number, operation in steps:
         examiner.do(operation, number)
     end_program(examiner)
 
 
 def end_program(examiner: Examiner) -> None:
-    """Judge the end of a program, and run it on new adapters again, in part and as a whole (X3).
-
-    Raises
-    ------
-    InvariantViolation
-        A law is broken.
-    """
+    """Judge the end of a program, and run it on new adapters again, in part and as a whole (X3)."""
     header = examiner.history.header
 
     def make() -> Adapter:

@@ -7,24 +7,11 @@ from collections.abc import Iterator
 
 from pymllm.history.files import History, Step
 
-__all__ = ["write_program", "write_record"]
-
 _COMMENT_MAX = 160
 
 
 def write_program(history: History) -> str:
-    """Write a history as a Python program with each step's outcome as a comment.
-
-    Parameters
-    ----------
-    history : History
-        Run or not.
-
-    Returns
-    -------
-    str
-        Lines; needs nothing but this package and the adapter.
-    """
+    """Write a history as a Python program that needs this package and the adapter, outcomes as comments."""
     names = sorted({name for step in history.steps for name in _names_in(step.operation)})
     numbers = [step.number for step in history.steps]
     is_numbered = numbers == list(range(1, len(numbers) + 1))

@@ -6,7 +6,7 @@ import math
 from typing import ClassVar
 
 from pymllm.conformance.acting import ActingMachine, act
-from pymllm.conformance.twins import check_twins
+from pymllm.conformance.program import check_twins
 from pymllm.history.operations import (
     AddRequest,
     Fault,
@@ -25,8 +25,6 @@ from pymllm.oracle.cold_runs import Prefix
 from pymllm.oracle.request_judge import RequestJudge
 from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
 
-__all__ = ["RequestMachine"]
-
 _PIECES = (0, 6)
 _TAIL = (0, 6)
 _BRANCH = (0, 2)
@@ -41,11 +39,6 @@ class RequestMachine(ActingMachine):
 
     Prompts are made of pieces, the shortest text after which a chunk can leave a state: a trunk that all
     prompts share, which each leaves at some piece for one of a few branches, and a tail that ends anywhere.
-
-    Attributes
-    ----------
-    MALFORMED : tuple of Malformed
-        Calls that no caller may make; an adapter passes over those that it cannot make.
     """
 
     MALFORMED: ClassVar[tuple[Malformed, ...]] = tuple(

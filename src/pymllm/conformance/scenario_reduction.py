@@ -7,15 +7,18 @@ import sys
 from collections.abc import Collection
 from dataclasses import replace
 
-from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
+from pymllm.conformance.acting import (
+    ActingMachine,
+    FoundViolation,
+    Scenario,
+    acts_of,
+    make_machine,
+)
 from pymllm.conformance.adapter_calls import close_adapter
-from pymllm.conformance.scenario import PlayedAct, Scenario
-from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
+from pymllm.conformance.shrink_trials import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation
-from pymllm.history.files import Config, Header
-
-__all__ = ["ScenarioReduction", "play_scenario"]
+from pymllm.history.files import Config, Header, PlayedAct
 
 Acts = tuple[PlayedAct, ...]
 
@@ -25,22 +28,7 @@ _ACTS_OF_OTHERS = 3
 
 
 class ScenarioReduction:
-    """Plays scenarios and keeps the smallest that breaks a law.
-
-    Parameters
-    ----------
-    found : FoundViolation
-        With its scenario.
-    laws : collection of str
-        Ids; a scenario that breaks one of them will do.
-    budget : ShrinkBudget
-        Spent with each scenario.
-
-    Attributes
-    ----------
-    found : FoundViolation
-        The smallest so far.
-    """
+    """Plays scenarios and keeps the smallest that breaks one of some laws."""
 
     def __init__(self, found: FoundViolation, laws: Collection[str], budget: ShrinkBudget) -> None:
         assert found.scenario is not None  # or there is nothing to play
@@ -176,24 +164,9 @@ class ScenarioReduction:
 
 
 def play_scenario(scenario: Scenario, header: Header) -> FoundViolation | None:
-    """Play acts on the adapter and configuration of a header, and judge the end as closely as possible.
+    """Play acts on the adapter and configuration of a header; ``None`` where no law is broken.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Who plays, and what.
-    header : Header
-        Of a history.
-
-    Returns
-    -------
-    FoundViolation or None
-        ``None`` where no law is broken.
-
-    Raises
-    ------
-    AdapterError
-        The adapter cannot be built or asked.
+    The end is judged as closely as possible. `AdapterError`: the adapter cannot be built or asked.
     """
     made = make_machine(
         scenario.machine, header.adapter, dict(header.config), seed=header.seed, audit=scenario.audit

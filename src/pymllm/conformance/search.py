@@ -17,16 +17,18 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.stateful import get_state_machine_test
 
 from pymllm.conformance.acting import ActingMachine, FoundViolation, drive
-from pymllm.conformance.adapter_calls import close_adapter, describe_error
-from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
+from pymllm.conformance.adapter_calls import (
+    EndedConversation,
+    close_adapter,
+    describe_error,
+    ended_conversation,
+)
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
-
-__all__ = ["Crash", "SearchPlan", "SearchResult", "burst", "search"]
 
 _SLICE = 25  # Programs per run of Hypothesis: what it remembers of them grows with their number.
 _SHARE = 0.5  # of the longest time is for Hypothesis, where there are driven programs, too
@@ -35,38 +37,21 @@ _LONGER = 4  # times as many acts has a program that it does not play
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """How much to search. What is played follows from numbers alone, however busy the machine is.
+    """How much to search. What is played follows from numbers alone, however busy the machine is."""
 
-    Parameters
-    ----------
-    seed : int
-        Where the choices come from.
-    steps : int
-        Most acts of one program.
-    examples : int
-        Programs of Hypothesis, or of a burst.
-    seconds : float
-        Most seconds to look, by the clock, so that nothing goes on for ever; one program is played in any
-        case. 0 for no limit.
-    shrinks : int
-        Most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
-        steps. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is.
-    first_slice : int
-        Which run of Hypothesis is the first, and
-    slices : int or None
-        how many there are at most: what a search found in one can be found again without those before it.
-    driven : int
-        Long programs to drive behind those of Hypothesis, and as many more as that left out.
-    """
-
-    seed: int
-    steps: int
-    examples: int
+    seed: int  # where the choices come from
+    steps: int  # most acts of one program
+    examples: int  # programs of Hypothesis, or of a burst
+    # most seconds to look, by the clock, so that nothing goes on for ever; one program is played in any case.
+    # 0 for no limit
     seconds: float = 0.0
+    # most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
+    # steps. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is
     shrinks: int = 300
-    first_slice: int = 0
+    first_slice: int = 0  # which run of Hypothesis is the first, and
+    # how many there are at most: what a search found in one can be found again without those before it
     slices: int | None = None
-    driven: int = 0
+    driven: int = 0  # long programs to drive behind those of Hypothesis, and as many more as that left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,36 +68,19 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search came to.
+    """What a search came to."""
 
-    Parameters
-    ----------
-    programs, steps : int
-        Played, those included that shrinking took.
-    seconds : float
-        They took.
-    exercised, audited, reached : Counter of str
-        As of `Evidence` and `Examiner`, over all programs.
-    found : tuple of Finding
-        The smallest program seen for each broken law, the smallest of all first.
-    crash : Crash or None
-        What ended the search early; ``None`` where a violation did.
-    again : SearchPlan or None
-        Finds the same with nothing before it; ``None`` where no run of Hypothesis has found anything.
-    missing : int
-        Programs of the plan that were not played because time was up.
-    """
-
-    programs: int
+    programs: int  # programs, steps: played, those included that shrinking took
     steps: int
     seconds: float
-    exercised: Counter[str]
+    exercised: Counter[str]  # exercised, audited, reached: as of `Evidence` and `Examiner`, over all programs
     audited: Counter[str]
     reached: Counter[str]
-    found: tuple[Finding, ...]
-    crash: Crash | None
+    found: tuple[Finding, ...]  # the smallest program seen for each broken law, the smallest of all first
+    crash: Crash | None  # what ended the search early; ``None`` where a violation did
+    # finds the same with nothing before it; ``None`` where no run of Hypothesis has found anything
     again: SearchPlan | None = None
-    missing: int = 0
+    missing: int = 0  # programs of the plan that were not played because time was up
 
 
 @contextmanager
@@ -136,15 +104,7 @@ class _TimeIsUp(BaseException):
 
 
 class _Watch:
-    """Counts what a machine class does, and keeps the smallest failing programs.
-
-    Attributes
-    ----------
-    share : float
-        Of the plan's seconds: how much may be spent so far, and
-    most : int
-        how many programs may have been played.
-    """
+    """Counts what a machine class does, and keeps the smallest failing programs."""
 
     def __init__(self, machine: type[ActingMachine], plan: SearchPlan) -> None:
         self._machine = machine
@@ -261,20 +221,10 @@ class _Watch:
 def search(machine: type[ActingMachine], plan: SearchPlan) -> SearchResult:
     """Let Hypothesis play a machine, and shrink the first program that breaks a law; then drive long ones.
 
-    Hypothesis knows how to vary and to shrink; in the same time `drive` plays several times as many acts, by
-    the weights that the machine gives.
-
-    Parameters
-    ----------
-    machine : type of ActingMachine
-        A class of `make_machine`, not used before: what it counts is kept in its attributes.
-    plan : SearchPlan
-        How much.
-
-    Notes
-    -----
-    Shrinking may slip from one law to another that a smaller program breaks: all that were seen are in
-    the result. Equal plans give equal results, times aside, as long as their time does not run out.
+    The class is a new one of `make_machine`. Hypothesis knows how to vary and to shrink; in the same time
+    `drive` plays several times as many acts, by the weights that the machine gives. Shrinking may slip from
+    one law to another that a smaller program breaks: all that were seen are in the result. Equal plans give
+    equal results, times aside, as long as their time does not run out.
     """
     watch = _Watch(machine, plan)
     watch.share = _SHARE if plan.driven else 1.0
@@ -305,16 +255,8 @@ def burst(
 ) -> SearchResult:
     """Drive a machine from one seed after another until some laws were tested and some situations reached.
 
-    Of a program that breaks a law, steps are dropped; nothing else is made smaller.
-
-    Parameters
-    ----------
-    machine, plan
-        As of `search`; every program has ``plan.steps`` acts.
-    laws : collection of str
-        Their ids.
-    situations : collection of str, optional
-        Their names.
+    Every program has ``plan.steps`` acts. Of one that breaks a law, steps are dropped; nothing else is made
+    smaller.
     """
     watch = _Watch(machine, plan)
     is_done = functools.partial(_is_everything_met, watch, laws, situations)

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.machines import MachineEntry, machines_for
-from pymllm.conformance.profiles import Profile
+from pymllm.conformance.machines import MachineEntry, Profile, machines_for
 from pymllm.conformance.results import AdapterResult, SearchedConfiguration, judge_adapter
 from pymllm.conformance.search import SearchPlan
 from pymllm.conformance.smoke import SmokeReport
 from pymllm.history.files import Config
 from pymllm.oracle.laws import Law
 from pymllm.oracle.verdicts import Verdict
-
-__all__ = ["SearchTask", "VerifyPlan", "plan_bursts", "plan_searches"]
 
 _FULL_PRICE = 12  # configurations of one adapter; more than that share the time of so many
 _HALF = 0.5  # of the time is for Hypothesis, half for driven programs
@@ -34,36 +31,17 @@ _BURST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class VerifyPlan:
-    """What to verify, and how thoroughly.
+    """What to verify, and how thoroughly."""
 
-    Parameters
-    ----------
-    adapters : tuple of AdapterEntry
-        In the order of the report.
-    laws : tuple of Law
-        Only what can test one of them, and only their rows; empty for all.
-    profile : Profile
-        Length of programs, time, and how much to shrink.
-    seed : int
-        Of all choices.
-    examples : int or None
-        Programs of Hypothesis per machine and configuration instead of what the profile promises.
-    jobs : int
-        Processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`.
-    timeout : float
-        Most seconds for one call of an adapter; 0 for no limit.
-    is_strict : bool
-        Whether every situation has to be reached.
-    """
-
-    adapters: tuple[AdapterEntry, ...]
-    laws: tuple[Law, ...]
-    profile: Profile
-    seed: int
+    adapters: tuple[AdapterEntry, ...]  # in the order of the report
+    laws: tuple[Law, ...]  # only what can test one of them, and only their rows; empty for all
+    profile: Profile  # length of programs, time, and how much to shrink
+    seed: int  # of all choices
+    # programs of Hypothesis per machine and configuration instead of what the profile promises
     examples: int | None
-    jobs: int
-    timeout: float = 0.0
-    is_strict: bool = False
+    jobs: int  # processes; with 0 everything is done in this one, as of `pymllm.conformance.workers.Workers`
+    timeout: float = 0.0  # most seconds for one call of an adapter; 0 for no limit
+    is_strict: bool = False  # whether every situation has to be reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +60,8 @@ class SearchTask:
 def plan_searches(smokes: Sequence[SmokeReport], plan: VerifyPlan) -> list[SearchTask]:
     """Plan a search for every machine and configuration that can test a law asked for.
 
-    Parameters
-    ----------
-    smokes : sequence of SmokeReport
-        Adapters that can be examined.
-    plan : VerifyPlan
-        What to do.
-
-    Returns
-    -------
-    list of SearchTask
-        In the order of the adapters and their configurations, each with its part of what the profile
-        promises. It follows from what is to be searched alone: not from the number of jobs, nor from time.
+    Each gets its part of what the profile promises. It follows from what is to be searched alone: not from
+    the number of jobs, nor from time.
     """
     tasks = [task for smoke in smokes for task in _plan_adapter(smoke, plan)]
     weights = _weigh(tasks)
@@ -131,7 +99,7 @@ def _weigh(tasks: Sequence[SearchTask]) -> list[float]:
 
 
 def _search_plan(plan: VerifyPlan) -> SearchPlan:
-    """Plan to find, and to leave it at that: `pymllm.conformance.refining` makes small what was found."""
+    """Plan to find, and to leave it at that: `pymllm.conformance.runner` makes small what was found."""
     return SearchPlan(plan.seed, plan.profile.steps, plan.examples or 1, shrinks=0)
 
 
@@ -145,19 +113,10 @@ def plan_bursts(
     """Plan another search for laws that nothing has tested, on two configurations of one machine.
 
     Where the plan is strict, situations that were never reached are looked for in the first turn, too. There
-    is none where a number of programs was asked for: that many are played, and no more.
-
-    Parameters
-    ----------
-    smokes, plan
-        As of `plan_searches`.
-    searches : sequence of SearchedConfiguration
-        What these came to. An adapter that broke a law or met a problem is left alone.
-    earlier : sequence of SearchedConfiguration, optional
-        What the bursts of earlier turns came to.
-    turn : int
-        Which of the machines that may test a law looks for it, from 0. Not every machine that may does it,
-        and one that cannot plays all of its programs: a second one is asked only for what the first left.
+    is none where a number of programs was asked for: that many are played, and no more. An adapter that broke
+    a law or met a problem is left alone. ``turn`` says which of the machines that may test a law looks for
+    it, from 0, after what ``earlier`` turns came to. Not every machine that may does it, and one that cannot
+    plays all of its programs: a second one is asked only for what the first left.
     """
     bursts: list[SearchTask] = []
     for smoke in smokes if plan.examples is None else ():

@@ -20,8 +20,6 @@ from pymllm.conformance.sweep import CORPUS_ACTS, sweep_runs
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
 
-__all__ = ["Caught", "MachineSearcher", "Searcher", "SweepSearcher", "make_searchers"]
-
 _ACTS = (40, 80, 160, 320)
 """Lengths of programs, in turn: what shows at once is found in a short one, other things need a long life."""
 
@@ -36,37 +34,17 @@ def _seed_of(seed: int, number: int, place: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """A program that breaks a law, and where.
+    """A program that breaks a law, and where."""
 
-    Parameters
-    ----------
-    found : FoundViolation
-        The program as it was played, and the violation.
-    adapter, config
-        On whom.
-    machine : type of ActingMachine
-        That played it.
-    is_inside : bool
-        Whether a walk from inside saw it, and not the outcome of an operation.
-    """
-
-    found: FoundViolation
-    adapter: str
+    found: FoundViolation  # the program as it was played, and the violation
+    adapter: str  # adapter, config: on whom
     config: Config
-    machine: type[ActingMachine]
-    is_inside: bool
+    machine: type[ActingMachine]  # that played it
+    is_inside: bool  # whether a walk from inside saw it, and not the outcome of an operation
 
 
 class Searcher(Protocol):
-    """One way to look for a fault.
-
-    Attributes
-    ----------
-    name : str
-        One of `pymllm.adapters.cabinet.fault.SEARCHERS`.
-    crash : str or None
-        The first error that was no violation.
-    """
+    """One way to look for a fault."""
 
     name: str
     crash: str | None
@@ -80,17 +58,7 @@ class Searcher(Protocol):
 
 
 class MachineSearcher:
-    """Drives machines in turn, each program from a seed of its own.
-
-    Parameters
-    ----------
-    name : str
-        As of `Searcher`.
-    machines : sequence of type of ActingMachine
-        Classes of `make_machine`, not used before.
-    seed : int
-        Of every choice.
-    """
+    """Drives machines of `make_machine` in turn, each program from a seed of its own."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
         self.name = name
@@ -115,8 +83,6 @@ class MachineSearcher:
     def go_on(self, operations: int) -> Caught | None:
         """Play on until so many operations were carried out in all, or something is caught.
 
-        Notes
-        -----
         A program that ends with any other error than a violation says nothing; the next one is played, and
         one operation is counted at least, so that there is an end to it.
         """
@@ -142,15 +108,7 @@ class MachineSearcher:
 
 
 class SweepSearcher:
-    """Sweeps over one machine after the other, each program from a seed of its own.
-
-    Parameters
-    ----------
-    machines : sequence of type of ActingMachine
-        As of `MachineSearcher`.
-    seed : int
-        Of every choice.
-    """
+    """Sweeps over one machine after the other, each program from a seed of its own."""
 
     name = "sweep"
 
@@ -192,20 +150,7 @@ class SweepSearcher:
 
 
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
-    """Make those that are to look for a fault and that can: without an engine to drive, no life cycles.
-
-    Parameters
-    ----------
-    fault : Fault
-        In place already.
-    seed : int
-        Of every choice.
-
-    Raises
-    ------
-    UsageError, AdapterError
-        An adapter of the fault is none, or cannot be built.
-    """
+    """Make those that are to look for a fault, and that can: without an engine to drive, no life cycles."""
     places = [
         (name, dict(config), entry)
         for name in fault.adapters

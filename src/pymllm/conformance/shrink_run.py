@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from pymllm.conformance.acting import FoundViolation
+from pymllm.conformance.acting import FoundViolation, Scenario, find_scenario
 from pymllm.conformance.finding import make_finding
 from pymllm.conformance.rerun import RerunResult, rerun_history
-from pymllm.conformance.scenario import Scenario, find_scenario
 from pymllm.conformance.scenario_reduction import play_scenario
 from pymllm.conformance.shrinker import Shrinker
 from pymllm.conformance.worker_process import tell
@@ -61,7 +60,7 @@ class ShrinkRun:
     seconds : float
         That they took.
     misfits : dict of str to int
-        As of `pymllm.conformance.shrink_budget.ShrinkBudget`.
+        As of `pymllm.conformance.shrink_trials.ShrinkBudget`.
     is_rerun : bool
         Whether the operations of the smallest, run again, break its law; known at the end only.
     """

@@ -2,40 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
 from pymllm.conformance.acting import FoundViolation
-from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing
-from pymllm.conformance.caller_duty import makes_sense
+from pymllm.conformance.adapter_calls import build_adapter, close_adapter, closing, describe_error
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.program import end_program
-from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
-from pymllm.conformance.step_references import references, without
+from pymllm.conformance.reduction import Program, references, without
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import InvariantViolation, ProgramError, PymllmError
-from pymllm.history.files import Config, Header
-from pymllm.history.operations import Operation
+from pymllm.history.files import Header
+from pymllm.history.operations import Free, FreeSWA, Insert, MoveSWA, Operation, Span
+from pymllm.oracle.judge import Judge
+from pymllm.oracle.prefix_judge import PrefixJudge
+from pymllm.oracle.prefix_model import path_of_key
+from pymllm.oracle.slot_ledger import Owner
 
-__all__ = ["Look", "Program", "Trials"]
+_HANGS = 3
+"""An adapter that hangs so often is left alone: each time costs as long as one waits for an answer."""
+
+_OWN_ROOMS = ("pymllm.conformance.", "pymllm.oracle.")
+
+
+class OutOfBudgetError(Exception):
+    """No more programs may be played."""
+
+
+class ShrinkBudget:
+    """Counts what was spent; no more than ``plays`` programs and ``seconds`` may be."""
+
+    def __init__(
+        self,
+        plays: int | None = None,
+        seconds: float | None = None,
+        on_play: Callable[[], None] | None = None,
+    ) -> None:
+        self.plays = 0
+        self.hangs = 0
+        self.misfits: Counter[str] = Counter()
+        self.mistakes: Counter[str] = Counter()
+        self._plays_max = plays
+        self._since = time.monotonic()
+        self._seconds = seconds
+        self._on_play = on_play
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._since
+
+    @contextmanager
+    def part(self, share: float) -> Iterator[None]:
+        """Leave the block once so much of what is left was spent; what comes after it has the rest."""
+        before = self._plays_max, self._seconds
+        if self._plays_max is not None:
+            self._plays_max = self.plays + int((self._plays_max - self.plays) * share)
+        if self._seconds is not None:
+            self._seconds = self.seconds + (self._seconds - self.seconds) * share
+        try:
+            yield
+        except OutOfBudgetError:
+            pass
+        finally:
+            self._plays_max, self._seconds = before
+
+    def spend(self) -> None:
+        """Count a program that is about to be played; raises `OutOfBudgetError` where none may be."""
+        self.check_time()
+        if self.hangs >= _HANGS or (self._plays_max is not None and self.plays >= self._plays_max):
+            raise OutOfBudgetError
+        if self._on_play is not None:
+            self._on_play()
+        self.plays += 1
+
+    def check_time(self) -> None:
+        """Raise `OutOfBudgetError` once it is late."""
+        if self._seconds is not None and self.seconds >= self._seconds:
+            raise OutOfBudgetError
+
+    def note_failure(self, error: Exception) -> None:
+        """Count a candidate that could not be run, among the misfits or the mistakes."""
+        if _is_mistake(error):
+            self.mistakes[describe_error(error)] += 1
+        else:
+            self.misfits[type(error).__name__] += 1
+
+    def tell_mistakes(self) -> tuple[str, ...]:
+        """Return a line for each mistake, the most frequent first."""
+        return tuple(
+            f"{count} candidate{'s' * (count > 1)} could not be run: {mistake}"
+            for mistake, count in self.mistakes.most_common()
+        )
+
+
+def _is_mistake(error: Exception) -> bool:
+    """Tell whether the one who raised an error is a driver or a judge, and did not mean to."""
+    if isinstance(error, PymllmError):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).startswith(_OWN_ROOMS)
+
+
+def makes_sense(judge: Judge, operation: Operation) -> bool:
+    """Tell whether the slots that an operation names are the caller's to name.
+
+    Of judges and operations that are not about slots everything is let pass: the judge itself says afterwards
+    what made no sense.
+    """
+    if not isinstance(judge, PrefixJudge) or judge.ledger.pool is None:
+        return True
+    try:
+        if isinstance(operation, Free | FreeSWA):
+            is_kept = isinstance(operation, Free)
+            return _are_callers(judge, operation.slots, None if is_kept else True)
+        if isinstance(operation, MoveSWA):
+            return _are_callers(judge, operation.source, True) and _are_callers(
+                judge, operation.target, False
+            )
+        return not isinstance(operation, Insert) or _may_stand(judge, operation)
+    except ProgramError:
+        return False
+
+
+def _are_callers(judge: PrefixJudge, spans: Iterable[Span], has_half: bool | None) -> bool:
+    ledger = judge.ledger
+    slots = ledger.resolve(spans)
+    return len(set(slots)) == len(slots) and all(
+        ledger.owner(slot) is Owner.CALLER and has_half in (None, ledger.has_half(slot)) for slot in slots
+    )
+
+
+def _may_stand(judge: PrefixJudge, operation: Insert) -> bool:
+    """Tell whether each page of an insert is the caller's, or the cache's own at this place."""
+    if operation.slots is None:
+        return True
+    model, ledger = judge.model, judge.ledger
+    whole = model.whole(path_of_key(operation.key))
+    slots = ledger.resolve(operation.slots)
+    firsts = slots[: len(whole.tokens) : model.page_size]
+    return len(set(firsts)) == len(firsts) and all(
+        ledger.owner(slot) is Owner.CALLER or ledger.place(slot) == end
+        for end, slot in zip(model.page_ends(whole), firsts, strict=False)
+    )
+
 
 _REPAIRS = 4
 """Operations that are carried out for one candidate, at most, as a multiple of its length."""
 _LEAST_REPAIRS = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What is made smaller: a configuration, and operations that are numbered from 1."""
-
-    config: Config
-    operations: tuple[Operation, ...]
-
-    @property
-    def key(self) -> int:
-        """A number that two programs share if they are equal, and hardly otherwise."""
-        return hash((tuple(self.config.items()), self.operations))
 
 
 class Look(Enum):
@@ -47,22 +166,7 @@ class Look(Enum):
 
 
 class Trials:
-    """Plays programs, remembers which were tried, and keeps count of what they cost.
-
-    Parameters
-    ----------
-    header : Header
-        Of the history that is made smaller: adapter and seed.
-    laws : collection of str
-        Ids; a program that breaks one of them will do.
-    budget : ShrinkBudget
-        Spent with each program.
-
-    Attributes
-    ----------
-    look : Look
-        How closely.
-    """
+    """Plays programs that are to break one of ``laws``, remembers them, and counts what they cost."""
 
     def __init__(self, header: Header, laws: Collection[str], budget: ShrinkBudget) -> None:
         self.look = Look.OUTCOMES
@@ -84,18 +188,10 @@ class Trials:
         self._tried.clear()
 
     def play(self, program: Program) -> tuple[Program, FoundViolation] | None:
-        """Run a program without those of its operations that make no sense.
+        """Run a program without those of its operations that make no sense; ``None`` where no law breaks.
 
-        Returns
-        -------
-        tuple of (Program, FoundViolation) or None
-            What was left of it and broke one of the laws, up to the step that did; ``None`` where none is
-            broken.
-
-        Raises
-        ------
-        OutOfBudgetError
-            It must not be played any more, or was not at its end in time.
+        What was left of it comes back, up to the step that broke one. Raises `OutOfBudgetError` where it must
+        not be played any more, or was not at its end in time.
         """
         left = max(_LEAST_REPAIRS, _REPAIRS * len(program.operations))
         while left > 0:

@@ -6,21 +6,29 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pymllm.conformance.acting import FoundViolation
-from pymllm.conformance.key_reduction import merge_tokens, shorten_keys
-from pymllm.conformance.pool_reduction import shrink_pages, shrink_pools
-from pymllm.conformance.reduction import Reduction
+from pymllm.conformance.record_reduction import (
+    lower_numbers,
+    make_usual,
+    merge_tokens,
+    shorten_keys,
+    shrink_allocations,
+    shrink_pages,
+    shrink_pools,
+    untangle_inserts,
+)
+from pymllm.conformance.reduction import (
+    Reduction,
+    drop_families,
+    drop_kinds,
+    drop_pairs,
+    drop_runs,
+    keep_end,
+    renumbered,
+)
 from pymllm.conformance.scenario_reduction import ScenarioReduction
-from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
-from pymllm.conformance.shrink_trials import Look, Program, Trials
-from pymllm.conformance.span_reduction import shrink_allocations, untangle_inserts
-from pymllm.conformance.step_reduction import drop_families, drop_kinds, drop_pairs, drop_runs, keep_end
-from pymllm.conformance.step_references import renumbered
-from pymllm.conformance.value_reduction import lower_numbers, make_usual
+from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, Program, ShrinkBudget, Trials
 from pymllm.history.files import History
 from pymllm.history.operations import Operation
-
-__all__ = ["ShrinkProgress", "Shrinker", "shrink"]
-
 
 _PASSES = (
     drop_kinds,
@@ -45,21 +53,11 @@ _SHARE_OF_ACTS = 0.4
 
 @dataclass(frozen=True, slots=True)
 class ShrinkProgress:
-    """How far a shrinker is.
+    """How far a shrinker is."""
 
-    Parameters
-    ----------
-    plays : int
-        Programs played so far.
-    operations : int
-        Of the smallest program so far.
-    seconds : float
-        Since it began.
-    """
-
-    plays: int
-    operations: int
-    seconds: float
+    plays: int  # programs played so far
+    operations: int  # of the smallest program so far
+    seconds: float  # since it began
 
 
 def shrink(
@@ -98,20 +96,7 @@ def shrink(
 
 
 class Shrinker:
-    """Makes one program smaller; the best so far can be had at any time, also after an interrupt.
-
-    Parameters
-    ----------
-    found, seconds, plays, laws, on_progress
-        As of `shrink`.
-
-    Attributes
-    ----------
-    best : FoundViolation
-        The smallest so far.
-    is_reproduced : bool
-        Whether running the program again broke the law.
-    """
+    """Makes one program smaller, as `shrink`; the best so far can be had also after an interrupt."""
 
     def __init__(
         self,

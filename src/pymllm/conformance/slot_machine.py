@@ -24,8 +24,6 @@ from pymllm.history.operations import (
 )
 from pymllm.oracle.slot_judge import SlotJudge
 
-__all__ = ["SlotMachine"]
-
 PICK = (0, 20)
 FORMS = (
     "int32",
@@ -41,13 +39,7 @@ FORMS = (
 
 
 class SlotMachine(PoolMachine):
-    """Drives any slot allocator; what it knows of pages and slots it asks the judge.
-
-    Attributes
-    ----------
-    judge : SlotJudge
-        Follows the pool.
-    """
+    """Drives any slot allocator; what it knows of pages and slots it asks the judge."""
 
     MALFORMED: ClassVar[Sequence[Malformed]] = (
         *(Malformed("alloc", wrong) for wrong in ("negative size", "float size", "bool size")),

@@ -9,71 +9,324 @@ JSON keeps; and the simplest legal calls on something new do not fail.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pymllm.adapters.base import CAPABILITIES, Adapter, header_of
 from pymllm.adapters.registry import AdapterEntry
-from pymllm.conformance.adapter_calls import apply_step, build_adapter, closing, load_class
-from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
-from pymllm.conformance.smoke_program import LEGAL_RESULTS, SampleStep, make_sample
+from pymllm.conformance.adapter_calls import (
+    EndedConversation,
+    apply_step,
+    build_adapter,
+    closing,
+    ended_conversation,
+    load_class,
+)
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
 from pymllm.history.files import Config
+from pymllm.history.operations import (
+    AddRequest,
+    Alloc,
+    AllocBlocks,
+    AllocRows,
+    AllocSlots,
+    AllocTrack,
+    BeginGroup,
+    Clear,
+    DropStates,
+    EndGroup,
+    Evict,
+    EvictSlots,
+    Fault,
+    FindSlots,
+    Free,
+    FreeRow,
+    FreeSWA,
+    FreeTrack,
+    Hash,
+    HashBytes,
+    HashInt64,
+    HashPage,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Match,
+    Merge,
+    NameStates,
+    Operation,
+    Pause,
+    PickToken,
+    ReadHalves,
+    ReadKV,
+    ReadLive,
+    ReadRows,
+    ReadStates,
+    RegisterBlocks,
+    Release,
+    ReleaseBlocks,
+    Reset,
+    RestoreLive,
+    Resume,
+    RetainBlocks,
+    RunStep,
+    SaveLive,
+    ScheduleChunk,
+    SetClock,
+    SliceKey,
+    Span,
+    StampBlocks,
+    StoreState,
+    Unlock,
+    WriteLive,
+)
 from pymllm.history.outcomes import (
+    BlockBooks,
+    Buffers,
+    ContextView,
+    Done,
     Effect,
+    Evicted,
     Failed,
+    FoundSlots,
+    Hashes,
+    Inserted,
+    Inspected,
+    Locked,
+    Matched,
+    Number,
     Outcome,
+    Ran,
+    RequestView,
     Result,
+    Slots,
+    States,
+    Table,
+    Tokens,
     Unsupported,
     outcome_from_plain,
     outcome_to_plain,
 )
 from pymllm.oracle.judge import make_judge
 
-__all__ = ["SmokeFailure", "SmokeReport", "find_fault", "smoke_test", "try_adapter"]
+LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
+    AddRequest: (RequestView,),
+    Alloc: (Slots,),
+    AllocBlocks: (Slots,),
+    AllocRows: (Slots,),
+    AllocSlots: (Slots,),
+    AllocTrack: (Slots,),
+    BeginGroup: (Done,),
+    Clear: (Done,),
+    DropStates: (Done,),
+    EndGroup: (Done,),
+    Evict: (Evicted,),
+    EvictSlots: (Slots,),
+    Fault: (Done,),
+    FindSlots: (FoundSlots,),
+    Free: (Done,),
+    FreeRow: (Done,),
+    FreeSWA: (Done,),
+    FreeTrack: (Done,),
+    Hash: (Hashes,),
+    HashBytes: (Number,),
+    HashInt64: (Number,),
+    HashPage: (Hashes,),
+    Insert: (Inserted,),
+    Inspect: (Inspected, BlockBooks, ContextView),
+    Lock: (Locked,),
+    Match: (Matched,),
+    Merge: (Done,),
+    NameStates: (Done,),
+    Pause: (Done,),
+    PickToken: (Tokens,),
+    ReadHalves: (Slots,),
+    ReadKV: (Buffers,),
+    ReadLive: (States,),
+    ReadRows: (Table,),
+    ReadStates: (States,),
+    RegisterBlocks: (Done,),
+    Release: (Done,),
+    ReleaseBlocks: (Done,),
+    Reset: (Done,),
+    RestoreLive: (Number,),
+    Resume: (Done,),
+    RetainBlocks: (Done,),
+    RunStep: (Ran,),
+    SaveLive: (Done,),
+    ScheduleChunk: (RequestView,),
+    SetClock: (Done,),
+    SliceKey: (Tokens,),
+    StampBlocks: (Done,),
+    StoreState: (Done,),
+    Unlock: (Done,),
+    WriteLive: (Done,),
+}
+"""What a legal call may answer, where there is room for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep:
+    """One step of a sample."""
+
+    operation: Operation  # to carry out
+    needs: str | None  # the capability that it takes
+    is_claimed: bool  # whether the adapter claims that
+
+
+def make_sample(kind: str, config: Config, capabilities: Collection[str]) -> dict[int, SampleStep]:
+    """Make the sample for one configuration of an adapter; steps by number, what is not claimed included."""
+    steps = _SAMPLES[kind](config, capabilities)
+    return {
+        number: SampleStep(operation, needs, needs is None or needs in capabilities)
+        for number, (needs, operation) in enumerate(steps, 1)
+    }
+
+
+_Steps = list[tuple[str | None, Operation]]
+
+
+def _number(config: Config, key: str, default: int) -> int:
+    value = config.get(key)
+    return value if type(value) is int and value > 0 else default
+
+
+def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
+    page = _number(config, "page_size", 1)
+    return [
+        (None, Alloc(page)),
+        ("swa", ReadHalves((Span(1, 0, page),))),
+        ("swa", FreeSWA((Span(1, 0, page),))),
+        (None, Free((Span(1, 0, page),))),
+        ("merges", Merge()),
+        ("groups", BeginGroup()),
+        ("groups", EndGroup()),
+        (None, Clear()),
+    ]
+
+
+def _rows(config: Config, capabilities: Collection[str]) -> _Steps:
+    return [(None, AllocRows(1)), (None, ReadRows()), (None, FreeRow(Span(1, 0, 1))), (None, Clear())]
+
+
+def _buffers(config: Config, capabilities: Collection[str]) -> _Steps:
+    return [(None, ReadKV(0))]
+
+
+def _states(config: Config, capabilities: Collection[str]) -> _Steps:
+    steps: _Steps = [(None, ReadStates(0))]
+    if _number(config, "track_slots", 0):
+        steps += [(None, AllocTrack()), (None, FreeTrack(Span(2, 0, 1)))]
+    return steps
+
+
+def _hashes(config: Config, capabilities: Collection[str]) -> _Steps:
+    key = Key((1, 2))
+    return [
+        (None, SliceKey(key, 0, 1)),
+        (None, PickToken(key, 1)),
+        (None, HashPage(key)),
+        (None, HashInt64("00" * 32)),
+        (None, HashBytes("00")),
+    ]
+
+
+def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
+    page = _number(config, "page_size", 1)
+    key = Key(tuple(range(1, page + 1)))
+    slots = (Span(2, 0, page),) if "pool" in capabilities else None
+    needs_state = "mamba" in capabilities and "bare_inserts" not in capabilities
+    steps: _Steps = [
+        (None, Match(key)),
+        ("pool", Alloc(page)),
+        ("mamba", AllocTrack()),
+        (None, Insert(key, slots, state=Span(3, 0, 1) if needs_state else None)),
+        (None, Match(key)),
+        ("hashes", Hash(5)),
+        ("inspect", Inspect()),
+        ("faults", Fault("free")),
+        (None, Evict(0)),
+    ]
+    steps += [] if needs_state else [("mamba", FreeTrack(Span(3, 0, 1)))]
+    # A hold comes last: what it does to later calls is the implementation's affair.
+    steps += [(None, Lock(5)), (None, Unlock(len(steps) + 1)), (None, Reset())]
+    again = len(steps) + 1
+    return steps + ([("mamba", AllocTrack()), ("mamba", FreeTrack(Span(again, 0, 1)))] if needs_state else [])
+
+
+def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
+    both, first = (Span(1, 0, 2),), Span(1, 0, 1)
+    return [
+        (None, AllocBlocks(2)),
+        (None, RegisterBlocks(both, (11, 22))),
+        (None, SetClock(1)),
+        (None, StampBlocks(both)),
+        (None, RetainBlocks(both)),
+        ("mamba", AllocSlots((first,))),
+        ("mamba", FindSlots(both)),
+        ("mamba", StoreState(first, 0, 1, 2)),
+        ("mamba", WriteLive(0, 0, 3, 4)),
+        ("mamba", SaveLive((Span(6, 0, 1),), (0,))),
+        ("mamba", RestoreLive(0, first)),
+        ("mamba", ReadStates(0)),
+        ("mamba", ReadLive(0)),
+        ("mamba", NameStates((), ())),
+        ("mamba", DropStates((first,))),
+        ("mamba", EvictSlots(0)),
+        ("inspect", Inspect()),
+        ("faults", Fault("callback")),
+        (None, RetainBlocks(both)),
+        (None, ReleaseBlocks(both)),
+        (None, Reset()),
+    ]
+
+
+def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
+    prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
+    return [
+        (None, AddRequest(prompt, 1)),
+        (None, RunStep()),
+        (None, ScheduleChunk(1)),
+        (None, RunStep((1,))),
+        ("inspect", Inspect()),
+        ("faults", Fault("forward", 99)),
+        (None, Release(1)),
+        (None, Reset()),
+    ]
+
+
+_SAMPLES = {
+    "slots": _slots,
+    "rows": _rows,
+    "buffers": _buffers,
+    "states": _states,
+    "hashes": _hashes,
+    "prefix": _prefix,
+    "blocks": _blocks,
+    "requests": _requests,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeReport:
-    """What an adapter is, once it has shown that it works.
+    """What an adapter is, once it has shown that it works."""
 
-    Parameters
-    ----------
-    name : str
-        As it was asked for.
-    kind : str
-        One of `pymllm.history.operations.KINDS`.
-    configurations : tuple of (dict, frozenset of str)
-        Each of the class's configurations with what it claims.
-    """
-
-    name: str
-    kind: str
+    name: str  # as it was asked for
+    kind: str  # one of `pymllm.history.operations.KINDS`
+    # each of the class's configurations with what it claims
     configurations: tuple[tuple[Config, frozenset[str]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeFailure:
-    """Why an adapter cannot examine anything.
+    """Why an adapter cannot examine anything."""
 
-    Parameters
-    ----------
-    name, kind
-        As of `SmokeReport`; ``None`` where not even the kind is known.
-    message : str
-        Why.
-    is_missing : bool
-        Whether there is no such adapter to load.
-    conversation : EndedConversation or None
-        The one that came to an end by it.
-    """
-
-    name: str
+    name: str  # name, kind: as of `SmokeReport`; ``None`` where not even the kind is known
     kind: str | None
     message: str
-    is_missing: bool = False
-    conversation: EndedConversation | None = None
+    is_missing: bool = False  # whether there is no such adapter to load
+    conversation: EndedConversation | None = None  # the one that came to an end by it
 
 
 def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
@@ -90,13 +343,7 @@ def try_adapter(entry: AdapterEntry) -> SmokeReport | SmokeFailure:
 
 
 def smoke_test(entry: AdapterEntry) -> SmokeReport:
-    """Try an adapter in each of its configurations.
-
-    Raises
-    ------
-    AdapterError
-        It cannot be loaded, or is not fit to examine anything: says what was asked and what came back.
-    """
+    """Try an adapter in each of its configurations; `AdapterError` says what was asked and what came back."""
     adapter_class = load_class(entry)
     configurations = getattr(adapter_class, "CONFIGURATIONS", None)
     if not isinstance(configurations, Sequence) or not configurations:

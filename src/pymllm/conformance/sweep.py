@@ -32,17 +32,6 @@ from pymllm.history.operations import (
 )
 from pymllm.history.outcomes import Failed, Outcome, Slots
 
-__all__ = [
-    "CORPUS_ACTS",
-    "CORPUS_SEEDS",
-    "Failure",
-    "SweepReport",
-    "failures_of",
-    "inner_calls_of",
-    "sweep",
-    "sweep_runs",
-]
-
 CORPUS_SEEDS = (0, 1)
 CORPUS_ACTS = 30
 """The corpus: so many acts from each of these seeds, on every configuration."""
@@ -56,39 +45,23 @@ _ACTS_OF_AN_ENGINE = 5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One call that is to fail.
+    """One call that is to fail."""
 
-    Parameters
-    ----------
-    step : int
-        Operation that makes it.
-    call : str
-        As of `pymllm.history.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free.
-    nth : int
-        Which of these calls, from 1.
-    """
-
-    step: int
+    step: int  # operation that makes it
+    # as of `pymllm.history.operations.Fault`; ``"alloc"`` for an allocation that finds nothing free
     call: str
-    nth: int
+    nth: int  # which of these calls, from 1
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep did.
+    """What a sweep did."""
 
-    Parameters
-    ----------
-    programs, failures, operations : int
-        Of the corpus; calls that were let fail; operations in all.
-    exercised, audited : Counter of str
-        Tests by law, from outside and from inside.
-    """
-
+    # programs, failures, operations: of the corpus; calls that were let fail; operations in all
     programs: int
     failures: int
     operations: int
-    exercised: Counter[str]
+    exercised: Counter[str]  # exercised, audited: tests by law, from outside and from inside
     audited: Counter[str]
 
 
@@ -137,13 +110,7 @@ class _ShortOfMemory:
 
 
 def failures_of(history: History) -> Iterator[Failure]:
-    """Yield every call of a program that can be let fail, in order.
-
-    Parameters
-    ----------
-    history : History
-        Of a program in which none failed.
-    """
+    """Yield every call of a program, in which none failed, that can be let fail, in order."""
     claimed = history.header.capabilities
     for step in history.steps:
         outcome = step.outcome
@@ -208,13 +175,7 @@ _BEYOND = 10**6
 
 
 def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
-    """Yield every operation of a program on a context, by its number, with the calls that it may make inside.
-
-    Parameters
-    ----------
-    history : History
-        As of `failures_of`.
-    """
+    """Yield each operation on a context, by its number, with the calls that it may make inside."""
     claimed = history.header.capabilities
     for step in history.steps if "faults" in claimed else ():
         calls = [
@@ -230,25 +191,9 @@ def inner_calls_of(history: History) -> Iterator[tuple[int, list[str]]]:
 
 
 def sweep(machine: type[ActingMachine], seeds: Sequence[int], acts: int) -> SweepReport:
-    """Let every call of a corpus of programs fail, and have all that comes of it judged.
+    """Let every call of a corpus fail, one program from each seed, and have all that comes of it judged.
 
-    Parameters
-    ----------
-    machine : type of ActingMachine
-        A class of `pymllm.conformance.acting.make_machine`.
-    seeds : sequence of int
-        One program from each.
-    acts : int
-        Length of a program.
-
-    Raises
-    ------
-    InvariantViolation
-        A law is broken; ``machine.found`` has the program.
-
-    Notes
-    -----
-    Cost: the square of the length of a program.
+    Where a law is broken, ``machine.found`` has the program. Cost: the square of the length of a program.
     """
     exercised, audited = Counter[str](), Counter[str]()
     failures = 0

@@ -15,8 +15,6 @@ from pymllm.adapters.process.answer_limit import answer_limit
 from pymllm.errors import AdapterError
 from pymllm.history.files import History
 
-__all__ = ["AdapterCall", "HungError", "call_in_progress", "time_limit"]
-
 _RINGS = 10
 """Rings in the time that a call has; it is left at the one after. Of all those that come while a process is
 stopped it hears one."""
@@ -34,27 +32,14 @@ class _Alarm(BaseException):
 
 @dataclass(slots=True)
 class AdapterCall(Generic[Answer]):
-    """One call, with what is to be said where no answer comes.
+    """One call, with what is to be said where no answer comes."""
 
-    Parameters
-    ----------
-    adapter : str
-        Name of the adapter.
-    make : callable
-        Makes the call.
-    what : callable
-        Says what is asked.
-    program : callable
-        Gives the program so far, what is asked now included; ``None`` outside of a program.
-    seconds_least : float
-        Time that it has in any case.
-    """
-
-    adapter: str
-    make: Callable[[], Answer]
-    what: Callable[[], str]
+    adapter: str  # name of the adapter
+    make: Callable[[], Answer]  # makes the call
+    what: Callable[[], str]  # says what is asked
+    # gives the program so far, what is asked now included; ``None`` outside of a program
     program: Callable[[], History | None] = lambda: None
-    seconds_least: float = 0.0
+    seconds_least: float = 0.0  # time that it has in any case
     _since: float = field(default=0.0, init=False)
 
     @property
@@ -72,13 +57,7 @@ class AdapterCall(Generic[Answer]):
         return f"hung in {self.what()}: no answer within {self.seconds:g} s (--timeout waits longer)"
 
     def within_limit(self) -> Answer:
-        """Make the call, and return what it answers.
-
-        Raises
-        ------
-        HungError
-            No answer came in time.
-        """
+        """Make the call, and return what it answers; `HungError` where no answer came in time."""
         if not _CLOCK.seconds:
             return self.make()
         self._since = time.monotonic()
@@ -127,15 +106,8 @@ _CLOCK = _Clock()
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Let no call take longer than this.
+    """Let no call take longer than this; 0 for no limit, nor is there one outside of the main thread.
 
-    Parameters
-    ----------
-    seconds : float
-        Of each call; 0 for no limit. Not looked at outside of the main thread, which alone gets signals.
-
-    Notes
-    -----
     What the interpreter cannot interrupt, such as native code in a loop, hears no alarm; a process that
     carries out tasks for another one is ended then (`pymllm.conformance.worker_process`).
     """
@@ -160,3 +132,46 @@ def _alarm(seconds: float) -> Iterator[None]:
 def call_in_progress() -> AdapterCall[Any] | None:
     """Return the call that is being made under a limit, for another thread to look at."""
     return _CLOCK.call
+
+
+_WAITS = 10
+
+
+class TookTooLong(BaseException):
+    """Leaves whatever runs; an `Exception` would be taken for an answer of the implementation."""
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Leave the block with `TookTooLong` once it has taken so many seconds of processor time.
+
+    So a busy machine is not taken for an endless loop; ten times as many may pass on the clock, for what
+    waits for ever. Whoever clears up on the way out may meet errors, or end well: the block is late all the
+    same. It takes the process's alarm, which only the main thread can set: in any other there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    late = TookTooLong(f"still running after {seconds:g} s")
+    is_late = False
+    spent, clock = time.process_time(), time.monotonic()
+
+    def give_up(signum: int, frame: FrameType | None) -> None:
+        nonlocal is_late
+        left = seconds - (time.process_time() - spent)
+        if left > 0 and time.monotonic() - clock < _WAITS * seconds:
+            signal.setitimer(signal.ITIMER_REAL, max(left, seconds / _WAITS))
+            return
+        is_late = True
+        raise late
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if is_late:  # whatever left the block may have come of being torn out of the middle of something
+            raise late

@@ -27,8 +27,6 @@ from typing import Any
 from pymllm.conformance.time_limit import call_in_progress, time_limit
 from pymllm.history.files import History
 
-__all__ = ["Lost", "Raised", "Task", "Told", "WorkerProcess", "is_worker", "serve", "tell"]
-
 _TICK = 0.5  # Seconds between two looks of the guard.
 _GRACE = 3.0  # Seconds that a call may go on after its alarm rang.
 _STUCK = 60.0  # Seconds until even that ends which lets nobody look.
@@ -130,13 +128,7 @@ class WorkerProcess:
         return self._process.returncode
 
     def end(self, *, at_once: bool = False) -> None:
-        """Let it go, or end it and whatever it has started.
-
-        Parameters
-        ----------
-        at_once : bool
-            Do not wait until it has ended by itself.
-        """
+        """Let it go once it has ended by itself, or at once, with whatever it has started."""
         self.link.close()
         try:
             self._process.wait(0 if at_once else _PATIENCE)
@@ -204,13 +196,7 @@ def tell(word: Any) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Carry out what comes in, one after the other; never returns.
-
-    Parameters
-    ----------
-    descriptor : int
-        Of the connection to the starter.
-    """
+    """Carry out what comes in from the starter's connection, one after the other; never returns."""
     global _STARTER
     os.set_inheritable(descriptor, False)
     # A Ctrl-C is not sent here, so that one is of what is examined. A function, since processes that are

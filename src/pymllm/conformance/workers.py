@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 
 from pymllm.conformance.worker_process import Lost, Raised, Task, Told, WorkerProcess
 
-__all__ = ["Lost", "Workers", "ask"]
-
 _LOOK = 1.0  # Seconds after which to look for processes that died and left their connection to others.
 
 Item = TypeVar("Item")
@@ -26,26 +24,12 @@ Answer = TypeVar("Answer")
 
 
 class Workers:
-    """A number of processes that stay between two calls of `map`.
+    """A number of processes that stay between two calls of `map`; with 0 jobs all is done in this process.
 
-    Parameters
-    ----------
-    jobs : int
-        At least 1; with 0 everything is done in this process.
-    seconds : float
-        Most for one call of an adapter, as of `pymllm.conformance.time_limit`; 0 for no limit.
-
-    Attributes
-    ----------
-    interruption : KeyboardInterrupt or None
-        What ended the work early.
-    hear : callable
-        Takes what a function tells before its answer (`pymllm.conformance.worker_process.tell`).
-
-    Notes
-    -----
-    Processes of our own and not an executor's: one that dies or hangs must not take the others along, and
-    is replaced. All that callers know is `map`; what spreads work over machines can stand behind it.
+    Processes of our own and not an executor's: one that dies or hangs must not take the others along, and is
+    replaced. All that callers know is `map`; what spreads work over machines can stand behind it. A call of
+    an adapter takes ``seconds`` at most. ``interruption`` ended the work early; ``hear`` takes what a
+    function tells before its answer (`pymllm.conformance.worker_process.tell`).
     """
 
     def __init__(self, jobs: int, seconds: float = 0.0) -> None:
@@ -70,22 +54,11 @@ class Workers:
         items: Sequence[Item],
         done: Callable[[int], None] | None = None,
     ) -> list[Answer | Lost]:
-        """Call a function with each item.
+        """Call a function with each item, begun in this order; ``done`` takes the number done so far.
 
-        Parameters
-        ----------
-        function : callable
-            Of a module, so that another process finds it.
-        items : sequence
-            Begun in this order.
-        done : callable, optional
-            Takes the number of items done so far, after each.
-
-        Returns
-        -------
-        list
-            In the order of the items; `Lost` where the process that had the item died, or where an
-            interrupt, which is kept in `interruption`, came first.
+        The function is of a module, so that another process finds it. Answers are in the order of the items;
+        `Lost` where the process that had the item died, or where an interrupt, which is kept in
+        `interruption`, came first.
         """
         answers: list[Any] = [Lost("interrupted before its end")] * len(items)
         if self.interruption is not None:
@@ -107,18 +80,8 @@ class Workers:
     ) -> Iterator[tuple[Item, Answer | Lost]]:
         """Call a function with items that may never end, each taken only when somebody is free for it.
 
-        Parameters
-        ----------
-        function, items
-            As of `map`.
-        tick : callable, optional
-            Called every second or so while others work.
-
-        Yields
-        ------
-        tuple
-            An item and its answer, in the order in which they end. After an interrupt, which is kept in
-            `interruption`, there is nothing more.
+        Yields an item and its answer, in the order in which they end. ``tick`` is called every second or so
+        while others work. After an interrupt, which is kept in `interruption`, there is nothing more.
         """
         taken: dict[int, Item] = {}
 
@@ -196,22 +159,7 @@ def ask(
     seconds: float = 0.0,
     hear: Callable[[Any], None] | None = None,
 ) -> Answer | Lost:
-    """Call a function with one item in a process of its own.
-
-    Parameters
-    ----------
-    function, item
-        As of `Workers.map`.
-    seconds : float
-        As of `Workers`.
-    hear : callable, optional
-        As of `Workers`.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        It came before the answer.
-    """
+    """Call a function with one item in a process of its own; raises an interrupt that came first."""
     with Workers(1, seconds) as workers:
         workers.hear = hear or workers.hear
         (answer,) = workers.map(function, [item])

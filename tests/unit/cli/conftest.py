@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance.ended_conversation import EndedConversation
+from pymllm.conformance.adapter_calls import EndedConversation
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.results import AdapterResult, LawResult, MachineResult, VerifyReport
 from pymllm.conformance.search import Crash

@@ -15,10 +15,9 @@ from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import own_cabinet
 from pymllm.cli import main
 from pymllm.conformance import workers
-from pymllm.conformance.acting import drive, make_machine
+from pymllm.conformance.acting import drive, make_machine, with_scenario
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.program import run_program
-from pymllm.conformance.scenario import with_scenario
 from pymllm.conformance.shrink_run import shows_again
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from pymllm.cli import main
 from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.profiles import DEV, PROFILES
+from pymllm.conformance.machines import DEV, PROFILES
 from pymllm.conformance.worker_process import Task
 from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps

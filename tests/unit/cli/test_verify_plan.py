@@ -13,7 +13,7 @@ import pytest
 
 from pymllm.adapters.registry import OWN, AdapterEntry
 from pymllm.cli.verify_plan import PROFILE_NAMES, VerifyOptions, find_adapter_or_refuse, load_or_refuse
-from pymllm.conformance.profiles import PROFILES
+from pymllm.conformance.machines import PROFILES
 from pymllm.errors import AdapterError, ConversationError
 from pymllm.oracle.laws import find_law
 

@@ -7,7 +7,7 @@ import pytest
 
 from pymllm.cli.verify_plan import VerifyOptions
 from pymllm.cli.verify_run import run_options, settle
-from pymllm.conformance.profiles import CI, DEEP
+from pymllm.conformance.machines import CI, DEEP
 from pymllm.oracle.laws import find_law
 from pymllm.oracle.verdicts import Verdict
 

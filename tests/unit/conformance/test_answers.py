@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.conformance.answers import find_wrong_answer
+from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.history.operations import Alloc, Key, Malformed, Match
 from pymllm.history.outcomes import Done, Effect, Failed, Matched, NoRoom, Outcome, Slots, Unsupported
 

@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.adapters.own_buffers import KVBuffers
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.buffer_machine import BufferMachine
+from pymllm.conformance.pool_machine import BufferMachine
 from pymllm.errors import InvariantViolation
 from pymllm.history.outcomes import Done
 from pymllm.oracle.situations import expected_situations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.caller_duty import makes_sense
 from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.shrink_trials import makes_sense
 from pymllm.history.operations import (
     Alloc,
     Free,

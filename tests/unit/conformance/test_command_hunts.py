@@ -11,7 +11,7 @@ from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.command_hunts import hunt_by_soak, hunt_by_verify
 from pymllm.conformance.detection import HuntPlan, HuntTask
 from pymllm.conformance.faults_run import look_for_faults
-from pymllm.conformance.profiles import DEV
+from pymllm.conformance.machines import DEV
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan
 

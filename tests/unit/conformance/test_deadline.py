@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pymllm.conformance.deadline import TookTooLong, deadline
+from pymllm.conformance.time_limit import TookTooLong, deadline
 
 
 def test_an_endless_loop_is_left() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.conformance.drawn_source import DrawnSource
+from pymllm.conformance.lifecycle_machine import DrawnSource
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage
 

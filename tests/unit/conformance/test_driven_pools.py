@@ -7,9 +7,10 @@ import torch
 
 from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.driven_cache import Carrier, DrivenCache
-from pymllm.conformance.driven_pools import (
+from pymllm.conformance.driven_cache import (
+    Carrier,
     DrivenAllocator,
+    DrivenCache,
     driven_config,
     make_driven_cache,
     make_driven_pools,

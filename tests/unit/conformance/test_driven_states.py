@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.driven_cache import Carrier, DrivenCache
-from pymllm.conformance.driven_states import DrivenStates
+from pymllm.conformance.driven_cache import Carrier, DrivenCache, DrivenStates
 from pymllm.conformance.examiner import Examiner
 from pymllm.history.files import Config
 from pymllm.history.operations import (

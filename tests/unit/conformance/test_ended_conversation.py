@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.conformance.ended_conversation import EndedConversation, ended_conversation
+from pymllm.conformance.adapter_calls import EndedConversation, ended_conversation
 from pymllm.errors import AdapterError, ConversationError
 
 

@@ -9,7 +9,7 @@ import pytest
 from pymllm.adapters.base import UnsupportedError
 from pymllm.adapters.own_hashes import KeysAndHashes
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.hash_machine import HashMachine
+from pymllm.conformance.pool_machine import HashMachine
 from pymllm.errors import InvariantViolation
 from pymllm.history.operations import HashPage
 from pymllm.history.outcomes import Failed, Hashes, Number, Tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pymllm.conformance.key_reduction import merge_tokens, shorten_keys
+from pymllm.conformance.record_reduction import merge_tokens, shorten_keys
 from pymllm.history.operations import Alloc, Evict, Insert, Key, Match, Operation, Span
 from tests.unit.tiny_player import reduction_of
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.lifecycle_situations import LifecycleNotes
+from pymllm.conformance.lifecycle_machine import LifecycleMachine, LifecycleNotes
 from pymllm.history.files import Config
 from pymllm.history.operations import Alloc, AllocTrack, Evict, FreeSWA
 from pymllm.history.outcomes import Done, Evicted, NoRoom, Outcome, Slots

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pymllm.conformance.pool_reduction import shrink_pages, shrink_pools
-from pymllm.conformance.shrink_trials import Program
+from pymllm.conformance.record_reduction import shrink_pages, shrink_pools
+from pymllm.conformance.reduction import Program
 from pymllm.history.files import Config
 from pymllm.history.operations import Alloc, AllocTrack, Evict, Free, Insert, Key, Span, WriteKV
 from tests.unit.tiny_player import reduction_in, reduction_of

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.prefix_acts import TOKENS, amount, looked_at, picked
-from pymllm.conformance.prefix_caller import PrefixCaller
+from pymllm.conformance.prefix_caller import TOKENS, PrefixCaller, amount, looked_at, picked
 from pymllm.history.operations import Inspect, Reset
 
 CONFIG = {"page_size": 1, "window": None, "pool": "none", "slots": 8, "swa_slots": 8}

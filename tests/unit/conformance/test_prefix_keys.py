@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.key_forms import CONTAINERS
-from pymllm.conformance.prefix_keys import FORMS, SPACES, STYLES, TAIL, TRUNK, TURN, make_key, spaces_of
+from pymllm.conformance.prefix_caller import FORMS, SPACES, STYLES, TAIL, TRUNK, TURN, make_key, spaces_of
 from pymllm.oracle.prefix_pages import Space, path_of_key
 
 PLAIN = (Space(),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pymllm.conformance.profiles import CI, DEEP, DEV, PROFILES
+from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 
 
 def test_each_profile_is_found_by_its_name() -> None:
@@ -26,7 +26,7 @@ def test_each_profile_looks_further_than_the_one_before() -> None:
 def test_the_numbers_can_be_read_before_anything_else() -> None:
     """A test session reads them first; nothing heavy comes along."""
     code = (
-        "import sys, pymllm.conformance.profiles; print('hypothesis' in sys.modules, 'torch' in sys.modules)"
+        "import sys, pymllm.conformance.machines; print('hypothesis' in sys.modules, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

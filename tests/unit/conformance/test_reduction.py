@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance.reduction import Reduction, count_tokens, weigh
-from pymllm.conformance.shrink_trials import Program
+from pymllm.conformance.reduction import Program, Reduction, count_tokens, weigh
 from pymllm.history.operations import AddRequest, Alloc, Evict, Free, Key, Match, Operation, Span
 from tests.unit.tiny_player import TinyPlayer, found_in, reduction_in, reduction_of
 

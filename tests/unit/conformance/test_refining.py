@@ -9,11 +9,10 @@ from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.conformance.acting import make_machine
 from pymllm.conformance.finding import Finding
-from pymllm.conformance.machines import MACHINES, load_machine
-from pymllm.conformance.profiles import CI
-from pymllm.conformance.refining import RefineTask, plan_refining, refine
+from pymllm.conformance.machines import CI, MACHINES, load_machine
 from pymllm.conformance.results import SearchedConfiguration
 from pymllm.conformance.row_machine import RowMachine
+from pymllm.conformance.runner import RefineTask, plan_refining, refine
 from pymllm.conformance.search import SearchPlan, SearchResult, search
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.errors import InvariantViolation

@@ -10,8 +10,7 @@ import pytest
 
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance import machines
-from pymllm.conformance.machines import MachineEntry
-from pymllm.conformance.profiles import DEV
+from pymllm.conformance.machines import DEV, MachineEntry
 from pymllm.conformance.results import VerifyReport
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan

@@ -7,9 +7,16 @@ import pickle
 
 import pytest
 
-from pymllm.conformance.acting import FoundViolation, drive, make_machine
+from pymllm.conformance.acting import (
+    FoundViolation,
+    PlayedAct,
+    Scenario,
+    drive,
+    find_scenario,
+    make_machine,
+    with_scenario,
+)
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.scenario import PlayedAct, Scenario, find_scenario, with_scenario
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import PlayedActs, dump_history, read_history
 

@@ -12,7 +12,7 @@ from pymllm.conformance.acting import FoundViolation, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.scenario_reduction import ScenarioReduction, play_scenario
-from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
+from pymllm.conformance.shrink_trials import OutOfBudgetError, ShrinkBudget
 from pymllm.conformance.time_limit import time_limit
 from pymllm.errors import InvariantViolation
 

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from pymllm.conformance.finding import Finding
-from pymllm.conformance.machines import MACHINES
-from pymllm.conformance.profiles import CI, Profile
+from pymllm.conformance.machines import CI, MACHINES, Profile
 from pymllm.conformance.results import SearchedConfiguration
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
+from pymllm.conformance.shrink_trials import OutOfBudgetError, ShrinkBudget
 from pymllm.errors import AdapterError, UsageError
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from pymllm.adapters.base import header_of
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.shrink_budget import OutOfBudgetError, ShrinkBudget
-from pymllm.conformance.shrink_trials import Look, Program, Trials
+from pymllm.conformance.reduction import Program
+from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials
 from pymllm.conformance.time_limit import time_limit
 from pymllm.history.operations import (
     Alloc,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.conformance.smoke_program import LEGAL_RESULTS, make_sample
+from pymllm.conformance.smoke import LEGAL_RESULTS, make_sample
 from pymllm.history.operations import KINDS, OPERATIONS_OF, AllocTrack, FreeTrack, Insert
 from pymllm.history.outcomes import RESULTS
 

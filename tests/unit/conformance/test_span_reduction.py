@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance.span_reduction import cut_spans, shrink_allocations, untangle_inserts
+from pymllm.conformance.record_reduction import cut_spans, shrink_allocations, untangle_inserts
 from pymllm.history.operations import (
     Alloc,
     AllocBlocks,

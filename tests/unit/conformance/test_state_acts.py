@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pymllm.conformance.acting import acts_of, make_machine
-from pymllm.conformance.prefix_machine import PrefixMachine
-from pymllm.conformance.state_acts import StateActs
+from pymllm.conformance.prefix_machine import PrefixMachine, StateActs
 from pymllm.history.operations import AllocTrack, Evict, Fault, FreeTrack, Insert, Lock, Match, Reset
 from pymllm.history.outcomes import Failed, Inserted
 

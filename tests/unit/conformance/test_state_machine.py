@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.adapters.own_states import GDNStates
 from pymllm.conformance.acting import drive, make_machine
-from pymllm.conformance.state_machine import StateMachine
+from pymllm.conformance.row_machine import StateMachine
 from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.history.outcomes import Done, NoRoom, Slots
 from pymllm.oracle.situations import expected_situations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.conformance.step_reduction import drop_families, drop_kinds, drop_pairs, drop_runs, keep_end
+from pymllm.conformance.reduction import drop_families, drop_kinds, drop_pairs, drop_runs, keep_end
 from pymllm.history.operations import (
     Alloc,
     Evict,

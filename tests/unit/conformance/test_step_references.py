@@ -7,7 +7,8 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from pymllm.conformance.step_references import REFERENCES, needed_by, only, references, renumbered, without
+from pymllm.conformance.reduction import REFERENCES, needed_by, only, references, renumbered, without
+from pymllm.history import operations as all_operations
 from pymllm.history.operations import (
     OPERATIONS,
     Alloc,
@@ -25,7 +26,6 @@ from pymllm.history.operations import (
     Unlock,
     WriteLive,
 )
-from pymllm.oracle import operations as all_operations
 
 NUMBERS: dict[str, tuple[str, ...]] = {
     "AddRequest": ("tokens", "limit"),

@@ -15,8 +15,7 @@ from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.conformance.request_machine import RequestMachine
-from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.state_machine import StateMachine
+from pymllm.conformance.row_machine import RowMachine, StateMachine
 from pymllm.conformance.sweep import Failure, failures_of, inner_calls_of, sweep, sweep_runs
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config, Header, History, Step

@@ -7,7 +7,7 @@ import pytest
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_rows import Rows
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.twins import check_clears, check_refusals, check_twins
+from pymllm.conformance.program import check_clears, check_refusals, check_twins
 from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.history.files import Config
 from pymllm.history.operations import (

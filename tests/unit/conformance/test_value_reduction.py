@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymllm.conformance.value_reduction import lower_numbers, make_usual
+from pymllm.conformance.record_reduction import lower_numbers, make_usual
 from pymllm.history.operations import (
     AddRequest,
     AllocBlocks,

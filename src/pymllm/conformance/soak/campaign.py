@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from pymllm.adapters.registry import AdapterEntry
+from pymllm.conformance.documents import CampaignRow, SoakDocument
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
@@ -31,8 +34,6 @@ from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
 from pymllm.oracle.verdicts import Verdict
 
-__all__ = ["PROGRAMS", "SoakPlan", "SoakReport", "load_campaign", "soak"]
-
 PROGRAMS = "programs"
 """Folder beside a ledger with the programs that failed."""
 
@@ -42,91 +43,40 @@ Onlooker = Callable[[Totals], None]
 
 @dataclass(frozen=True, slots=True)
 class SoakPlan:
-    """What to play, and for how long.
-
-    Parameters
-    ----------
-    adapters : tuple of AdapterEntry
-        In turn.
-    configs : tuple of dict
-        Only these configurations; empty for the adapters' own and those grown from them.
-    seed : int
-        Of all choices.
-    operations : int or None
-        Operations to play; the same runs on every machine.
-    seconds : float or None
-        After which no run begins.
-    longest : int
-        Most operations of one run.
-    audit : int
-        Operations between two walks from inside; 0 for none.
-    jobs : int
-        Processes.
-    timeout : float
-        Most seconds for one call of an adapter; 0 for no limit.
-    stops_on_failure : bool
-        Whether no run begins after one that broke a law.
-    machine : str or None
-        Only this machine, by its name.
-    run : int or None
-        Play the run with this seed, and nothing else, at the one place there is.
-    """
+    """What to play, and for how long."""
 
     adapters: tuple[AdapterEntry, ...]
+    # only these configurations; empty for the adapters' own and those grown from them
     configs: tuple[Config, ...] = ()
-    seed: int = 0
-    operations: int | None = None
-    seconds: float | None = None
-    longest: int = 50_000
-    audit: int = 64
+    seed: int = 0  # of all choices
+    operations: int | None = None  # operations to play; the same runs on every machine
+    seconds: float | None = None  # after which no run begins
+    longest: int = 50_000  # most operations of one run
+    audit: int = 64  # operations between two walks from inside; 0 for none
     jobs: int = 1
-    timeout: float = 0.0
-    stops_on_failure: bool = False
-    machine: str | None = None
-    run: int | None = None
+    timeout: float = 0.0  # most seconds for one call of an adapter; 0 for no limit
+    stops_on_failure: bool = False  # whether no run begins after one that broke a law
+    machine: str | None = None  # only this machine, by its name
+    run: int | None = None  # play the run with this seed, and nothing else, at the one place there is
 
 
 @dataclass(frozen=True, slots=True)
 class SoakReport:
-    """What a campaign came to.
+    """What a campaign came to."""
 
-    Parameters
-    ----------
-    headers : tuple of CampaignHeader
-        One, or those of the campaigns that were put together.
-    totals : Totals
-        Over all runs.
-    drifts : tuple of Drift
-        Of the memory.
-    seconds : float
-        This took, wall-clock; 0 where ledgers were only read.
-    jobs : int
-        Processes.
-    folder : Path or None
-        Where ledger and programs are; of campaigns that were put together, the programs are in their `parts`.
-    findings : dict
-        By adapter and law: the program made small by this campaign.
-    refused : tuple of SmokeFailure
-        Adapters that could not be played at all.
-    conflicts : tuple of Conflict
-        Runs that did not do the same twice.
-    interruption : KeyboardInterrupt or None
-        What ended it early.
-    parts : tuple of Path
-        The folders of campaigns that were put together.
-    """
-
-    headers: tuple[CampaignHeader, ...]
+    headers: tuple[CampaignHeader, ...]  # one, or those of the campaigns that were put together
     totals: Totals
     drifts: tuple[Drift, ...]
-    seconds: float = 0.0
+    seconds: float = 0.0  # this took, wall-clock; 0 where ledgers were only read
     jobs: int = 1
+    # where ledger and programs are; of campaigns that were put together, the programs are in their `parts`
     folder: Path | None = None
+    # by adapter and law: the program made small by this campaign
     findings: dict[tuple[str, str], Finding] | None = None
-    refused: tuple[SmokeFailure, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    interruption: KeyboardInterrupt | None = None
-    parts: tuple[Path, ...] = ()
+    refused: tuple[SmokeFailure, ...] = ()  # adapters that could not be played at all
+    conflicts: tuple[Conflict, ...] = ()  # runs that did not do the same twice
+    interruption: KeyboardInterrupt | None = None  # what ended it early
+    parts: tuple[Path, ...] = ()  # the folders of campaigns that were put together
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -148,17 +98,40 @@ class SoakReport:
         is_unknown = self.totals.has_problems or self.refused or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
 
+    def document(self, *, strict: bool = False) -> SoakDocument:
+        """Return the record of it; ``strict`` as of `verdict`."""
+        totals, verdict = self.totals, self.verdict(strict=strict)
+        return SoakDocument(
+            campaigns=tuple(
+                CampaignRow(
+                    it.version, it.versions, it.seed, it.operations, it.longest, it.audit, len(it.places)
+                )
+                for it in self.headers
+            ),
+            strict=strict,
+            verdict=verdict,
+            exit_status=verdict.exit_status,
+            interrupted=self.interruption is not None,
+            seconds=round(self.seconds, 3),
+            jobs=self.jobs,
+            folder=None if self.folder is None else str(self.folder),
+            runs=totals.runs,
+            operations=totals.operations,
+            cpu_seconds=round(totals.cpu, 3),
+            peak_bytes=totals.memory.peak,
+            adapters=tuple(it.row() for it in totals.adapters.values()),
+            drifts=tuple(it.row() for it in self.drifts),
+            refused={it.name: it.message for it in self.refused},
+            conflicts=tuple(map(str, self.conflicts)),
+        )
+
 
 def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
-    """Read a campaign that is to go on.
+    """Read a campaign that is to go on; `UsageError` where it cannot.
 
-    Raises
-    ------
-    UsageError
-        It was written by another version: what it would go on with are other programs. Or several campaigns
-        are in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
-    TraceError, OSError
-        As of `read_ledger`.
+    It was written by another version: what it would go on with are other programs. Or several campaigns are
+    in it, lines of one run that disagree, a place that no campaign has, or a link for its ledger.
+    `TraceError` and `OSError` as of `read_ledger`.
     """
     if not _stays_inside(folder / FILE, folder):
         raise UsageError(f"{folder}: {FILE} is a link that leads out of it, and would be written to")
@@ -208,28 +181,11 @@ def soak(
     resumed: tuple[CampaignHeader, Sequence[RunRecord]] | None = None,
     show: Onlooker | None = None,
 ) -> SoakReport:
-    """Play a campaign.
+    """Play a campaign; of a plan that goes on, only time, processes and what ends it are looked at.
 
-    Parameters
-    ----------
-    plan : SoakPlan
-        What to do. Of one that goes on, only time, processes and what ends it are looked at.
-    folder : Path
-        For the ledger and the programs that fail.
-    resumed : tuple, optional
-        As of `load_campaign`.
-    show : callable, optional
-        As `Onlooker`.
-
-    Raises
-    ------
-    UsageError
-        There is no such class as ``module:Class`` names, nothing to play, the source of an adapter from
-        outside this package changed since the campaign began, or another campaign is in the folder.
-    OSError
-        The ledger cannot be written.
-    KeyboardInterrupt
-        It came before anything was played.
+    `UsageError`: there is no such class as ``module:Class`` names, nothing to play, the source of an adapter
+    from outside this package changed since the campaign began, or another campaign is in the folder.
+    `OSError`: the ledger cannot be written. `KeyboardInterrupt`: it came before anything was played.
     """
     start = time.monotonic()
     if resumed is not None:
@@ -371,7 +327,7 @@ class _Campaign:
         if finding is not None:
             self.findings[record.adapter, finding.law] = finding
             short = self._write(f"{name}-short.jsonl", finding.history, str(finding.violation))
-        return replace(record, file=file, short=short)
+        return structs.replace(record, file=file, short=short)
 
     def _write(self, name: str, history: History, note: str) -> str | None:
         path = self._folder / PROGRAMS / name
@@ -415,3 +371,37 @@ def _lost(task: RunTask, answer: Lost) -> RunRecord:
 def _safe(name: str) -> str:
     """Make a name that may be ``module:Class`` one of a file."""
     return re.sub(r"[^\w.-]+", "-", name)
+
+
+def find_ledgers(folders: Iterable[Path]) -> list[Path]:
+    """Return the ledger of each campaign; one that is named itself stays what it is."""
+    return [folder / FILE if folder.is_dir() else folder for folder in folders]
+
+
+def merge_campaigns(folders: Sequence[Path], output: Path | None = None) -> SoakReport:
+    """Put campaigns, folders or ledgers, together; with ``output``, every run in one ledger there.
+
+    Programs stay where they are. `FileExistsError`: there is a ledger in ``output``. `TraceError`, `OSError`:
+    a ledger cannot be read, or none can be written.
+    """
+    ledgers = find_ledgers(folders)
+    headers, runs, conflicts = merge_ledgers(ledgers)
+    if output is not None:
+        if (output / FILE).exists():
+            raise FileExistsError(output / FILE)
+        with Ledger(output / FILE) as ledger:
+            for header in headers:
+                ledger.add(header)
+            for run in runs:
+                ledger.add(run)
+    totals = Totals(headers)
+    for run in sorted(runs, key=lambda run: (run.memory.process, run.memory.operations)):
+        totals.add(run)
+    return SoakReport(
+        tuple(headers),
+        totals,
+        totals.memory.estimate(),
+        folder=output,
+        conflicts=tuple(conflicts),
+        parts=tuple(ledger.parent for ledger in ledgers),
+    )

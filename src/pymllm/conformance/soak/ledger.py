@@ -18,28 +18,15 @@ from pymllm.conformance.soak.records import CampaignHeader, RunRecord, read_line
 from pymllm.errors import TraceError, UsageError
 from pymllm.text_file import read_lines
 
-__all__ = ["FILE", "Conflict", "Ledger", "merge_ledgers", "read_ledger"]
-
 FILE = "ledger.jsonl"
 """Name of a ledger in the folder of its campaign."""
 
 
 class Ledger:
-    """The ledger that a campaign writes, and nobody else meanwhile.
+    """The ledger that a campaign writes, and nobody else meanwhile; a last line that was not finished goes.
 
-    Parameters
-    ----------
-    path : Path
-        Of the file. What is there stays, but for a last line that was not finished.
-    is_new : bool
-        Whether the campaign is to begin with it.
-
-    Raises
-    ------
-    UsageError
-        Another campaign writes it, or there is one in it already that a new one would be mixed up with.
-    OSError
-        The file cannot be written.
+    `UsageError`: another campaign writes it, or, where it ``is_new``, there is one in it that would be mixed
+    up with it. `OSError`: it cannot be written.
     """
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
@@ -76,10 +63,7 @@ class Ledger:
     def add(self, record: CampaignHeader | RunRecord) -> None:
         """Append a line, and hand it to the system, which may take it in pieces.
 
-        Raises
-        ------
-        OSError
-            It cannot be written to its end; what was counts as a line that was not finished.
+        After an `OSError`, what was written counts as a line that was not finished.
         """
         rest = (write_line(record) + "\n").encode()
         try:
@@ -106,12 +90,7 @@ def _whole(path: Path) -> int:
 def read_ledger(path: Path) -> Iterator[CampaignHeader | RunRecord]:
     """Read a ledger line by line; a last line that was not finished is left out.
 
-    Raises
-    ------
-    TraceError
-        A line is none of a ledger, or there is none at all: which, and why.
-    OSError
-        The file cannot be read.
+    `TraceError` says which line is none of a ledger, and why, or that there is none at all.
     """
     is_empty = True
     for number, line in read_lines(path, errors="replace"):
@@ -144,26 +123,9 @@ class Conflict:
 
 
 def merge_ledgers(paths: Iterable[Path]) -> tuple[list[CampaignHeader], list[RunRecord], list[Conflict]]:
-    """Put ledgers together.
+    """Put ledgers together: headers and runs each once, and runs that did not do the same twice.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        Of the files.
-
-    Returns
-    -------
-    headers : list of CampaignHeader
-        Each once, in the order found.
-    runs : list of RunRecord
-        Each once, by what it is (`RunRecord.key`); of two equal ones, that which was looked at more often.
-    conflicts : list of Conflict
-        Runs that were played twice and did not do the same.
-
-    Raises
-    ------
-    TraceError, OSError
-        As of `read_ledger`.
+    Of two equal runs (`RunRecord.key`) that stays which was looked at more often. Raises as `read_ledger`.
     """
     headers: dict[str, CampaignHeader] = {}
     runs: dict[str, RunRecord] = {}

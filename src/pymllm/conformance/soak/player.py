@@ -7,22 +7,23 @@ import hashlib
 import json
 import math
 import random
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine
+from msgspec import structs
+
+from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine, with_scenario
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.finding import Finding
+from pymllm.conformance.finding import Finding, make_finding
 from pymllm.conformance.machines import MACHINES, load_machine
-from pymllm.conformance.scenario import with_scenario
-from pymllm.conformance.soak.clocks import Clocks
-from pymllm.conformance.soak.failures import make_short
-from pymllm.conformance.soak.memory import look_at_memory
-from pymllm.conformance.soak.records import Failure, Place, RunRecord
+from pymllm.conformance.shrinker import shrink
+from pymllm.conformance.soak.drift import look_at_memory
+from pymllm.conformance.soak.records import Failure, Place, RunRecord, Shares
 from pymllm.conformance.soak.sizes import reach_of
 from pymllm.conformance.soak.swarm import Swarm
 from pymllm.errors import AdapterError, InvariantViolation
@@ -31,7 +32,98 @@ from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.evidence import Evidence
 
-__all__ = ["PlayedRun", "RunTask", "play_run"]
+EVERY = 61
+"""One operation in so many is timed: a clock of processor time is a system call, and at every 16th operation
+two around two calls cost a hundredth. A prime, so as not to come always right behind a walk from inside."""
+
+
+class _Timed:
+    """Stands in for an adapter or a judge while one operation is carried out."""
+
+    def __init__(self, inner: Any, call: str) -> None:
+        self._inner = inner
+        self.seconds = 0.0
+        setattr(self, call, self._make(getattr(inner, call)))
+
+    def _make(self, function: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
+            start = time.process_time()
+            try:
+                return function(*arguments)
+            finally:
+                self.seconds += time.process_time() - start
+
+        return timed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Clocks:
+    """Counts processor seconds of one run; ``walks`` and ``again`` as of `Shares`, measured whole."""
+
+    def __init__(self) -> None:
+        self._start, self._wall = time.process_time(), time.perf_counter()
+        self._until_sample = 0
+        self._operations = self._samples = 0
+        self._adapter = self._judge = 0.0
+        self.walks = self.again = 0.0
+
+    @contextmanager
+    def operation(self, examiner: Examiner) -> Iterator[None]:
+        """Time what adapter and judge do in the block."""
+        adapter, judge = _Timed(examiner.adapter, "apply"), _Timed(examiner.judge, "judge")
+        examiner.adapter, examiner.judge = adapter, judge
+        try:
+            yield
+        finally:
+            examiner.adapter, examiner.judge = adapter._inner, judge._inner
+            self._samples += 1
+            self._adapter += adapter.seconds
+            self._judge += judge.seconds
+
+    def is_sample(self) -> bool:
+        """Count an operation; whether it is to be timed."""
+        self._operations += 1
+        self._until_sample -= 1
+        if self._until_sample > 0:
+            return False
+        self._until_sample = EVERY
+        return True
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a block as ``walks`` or ``again``."""
+        start, known = time.process_time(), self._adapter + self._judge
+        try:
+            yield
+        finally:
+            # The operations of an end are timed like all others; they must not be counted twice.
+            spent = time.process_time() - start - (self._adapter + self._judge - known) * EVERY
+            setattr(self, name, getattr(self, name) + max(0.0, spent))
+
+    def stop(self) -> tuple[float, float, Shares]:
+        """Return wall-clock and processor seconds since the start, and what took the latter."""
+        cpu, wall = time.process_time() - self._start, time.perf_counter() - self._wall
+        factor = self._operations / max(self._samples, 1)
+        adapter, judge = self._adapter * factor, self._judge * factor
+        known = adapter + judge + self.walks + self.again
+        if adapter + judge and known > cpu:  # a sample is only a sample
+            adapter, judge = (
+                it * max(cpu - self.walks - self.again, 0) / (adapter + judge) for it in (adapter, judge)
+            )
+        driver = max(0.0, cpu - adapter - judge - self.walks - self.again)
+        return wall, cpu, Shares(*(round(it, 6) for it in (adapter, judge, self.walks, self.again, driver)))
+
+
+_SECONDS = 60.0
+"""What a failure may cost a campaign; `pymllm shrink` goes on from the best so far."""
+
+
+def make_short(found: FoundViolation) -> Finding:
+    """Make the program of a violation small, and try in which ways it can be seen again."""
+    return make_finding(shrink(found, seconds=_SECONDS))
+
 
 _IDLE_MOST = 8  # acts for each operation: a machine whose acts do nothing must come to an end
 _SAMPLE = 64  # one step in so many is part of the digest
@@ -41,51 +133,24 @@ _REPLAYS = 8  # one run in so many is played a second time (X3, X1, X4, X7)
 
 @dataclass(frozen=True, slots=True)
 class RunTask:
-    """A run to play.
+    """A run to play."""
 
-    Parameters
-    ----------
-    number : int
-        Of the run in its campaign.
-    version : str
-        As of `pymllm.conformance.soak.records.build_version`.
-    place : Place
-        Where.
-    seed : int
-        Of everything that is drawn. The same seed with a higher limit begins with the same program.
-    limit : int
-        Operations after which no act begins.
-    audit : int
-        Operations between two walks from inside; 0 for none.
-    known : frozenset of str
-        Laws of which there is a small program already.
-    """
-
-    number: int
-    version: str
+    number: int  # of the run in its campaign
+    version: str  # as of `pymllm.conformance.soak.records.build_version`
     place: Place
-    seed: int
-    limit: int
-    audit: int
-    known: frozenset[str] = frozenset()
+    seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
+    limit: int  # operations after which no act begins
+    audit: int  # operations between two walks from inside; 0 for none
+    known: frozenset[str] = frozenset()  # laws of which there is a small program already
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
-    """What came of a run.
+    """What came of a run."""
 
-    Parameters
-    ----------
-    record : RunRecord
-        Its line for the ledger.
-    history : History or None
-        The program, where it failed.
-    finding : Finding or None
-        The program made small, where it broke a law that was not known to be broken.
-    """
-
-    record: RunRecord
-    history: History | None = None
+    record: RunRecord  # its line for the ledger
+    history: History | None = None  # the program, where it failed
+    # the program made small, where it broke a law that was not known to be broken
     finding: Finding | None = None
 
 
@@ -159,11 +224,9 @@ class _Run:
 def play_run(task: RunTask) -> PlayedRun:
     """Play a run, and say what came of it, whatever that is.
 
-    Notes
-    -----
-    Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what
-    a run writes down stays until its end, and looking through all of it again and again finds nothing. It is
-    on again when the run is gone, not before: it looked through all of it once, 2 % of a run's time.
+    Between two calls nothing of a run is kept. The collector of cyclic garbage only runs between runs: what a
+    run writes down stays until its end, and looking through all of it again and again finds nothing. It is on
+    again when the run is gone, not before: it looked through all of it once, 2 % of a run's time.
     """
     global _SPENT
     is_first = _key_of(task.place) not in _CLASSES
@@ -172,7 +235,8 @@ def play_run(task: RunTask) -> PlayedRun:
     _SPENT += played.record.operations
     if found is not None and found.violation.law not in task.known:
         played = replace(played, finding=make_short(found))
-    return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT, is_first=is_first)))
+    memory = look_at_memory(_SPENT, is_first=is_first)
+    return replace(played, record=structs.replace(played.record, memory=memory))
 
 
 def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:

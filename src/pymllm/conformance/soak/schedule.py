@@ -18,21 +18,15 @@ from pymllm.conformance.soak.sizes import SIZES, grow, is_fit_for
 from pymllm.errors import AdapterError, PymllmError
 from pymllm.history.files import Config
 
-__all__ = ["find_places", "find_places_of", "make_task", "plan_runs", "seed_of"]
-
 _SIZE_SHARES = {"tiny": 0.6, "medium": 0.3, "large": 0.1}
 _SHORTEST = 2_000
 _SHORTEST_EVER = 500
 
 
 def find_places(entry: AdapterEntry) -> tuple[Place, ...] | SmokeFailure:
-    """Return every machine on every configuration of an adapter, grown ones included.
+    """Return every machine on every configuration of an adapter, grown ones included, or why there are none.
 
-    Returns
-    -------
-    tuple of Place or SmokeFailure
-        Why there are none, where the adapter does not pass its smoke test. What cannot be built larger is
-        left as it is: the table of sizes is ours.
+    What cannot be built larger is left as it is: the table of sizes is ours.
     """
     smoke = try_adapter(entry)
     if isinstance(smoke, SmokeFailure):
@@ -82,11 +76,9 @@ def _claims_of(entry: AdapterEntry, config: Config) -> frozenset[str] | None:
 def plan_runs(header: CampaignHeader) -> Iterator[RunTask]:
     """Yield the runs of a campaign, without end where it has no number of operations.
 
-    Notes
-    -----
-    Adapters take turns, and so do the places of an adapter within a size, in an order drawn from the seed:
-    a short campaign sees every adapter, a long one every place. Lengths are drawn so that short and long
-    runs are equally common.
+    Adapters take turns, and so do the places of an adapter within a size, in an order drawn from the seed: a
+    short campaign sees every adapter, a long one every place. Lengths are drawn so that short and long runs
+    are equally common.
     """
     turns = _Turns(header)
     planned = number = 0

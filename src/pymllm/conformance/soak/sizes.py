@@ -28,8 +28,6 @@ from pymllm.errors import ProgramError
 from pymllm.history.config_limits import check_config
 from pymllm.history.files import Config
 
-__all__ = ["SIZES", "grow", "is_fit_for", "reach_of"]
-
 SIZES: dict[str, int] = {"tiny": 1, "medium": 3, "large": 20}
 """Each size, and by what the length of its runs is divided: their operations take longer."""
 
@@ -57,17 +55,7 @@ _CAPACITY: dict[str, tuple[str, str, int]] = {
 
 
 def grow(kind: str, config: Config, size: str) -> Config | None:
-    """Return a larger configuration, or ``None`` where this module's table has none.
-
-    Parameters
-    ----------
-    kind : str
-        One of `pymllm.history.operations.KINDS`.
-    config : dict
-        One of the adapter's own.
-    size : str
-        A key of `SIZES`; ``tiny`` is the configuration itself.
-    """
+    """Return an adapter's own configuration in a size of `SIZES`, ``None`` where the table has none."""
     if size == "tiny":
         return dict(config)
     # Without a pool nothing ever makes room: what a long key leaves behind stays.

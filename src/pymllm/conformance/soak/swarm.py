@@ -10,13 +10,82 @@ import bisect
 import itertools
 import random
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pymllm.conformance.acting import ActingMachine, acts_of
-from pymllm.conformance.soak.roles import Roles, roles_of
 
-__all__ = ["PHASES", "Swarm"]
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The acts of one machine by role."""
+
+    # they take memory. One at least stays on in every run, and they are switched off less often
+    fill: frozenset[str]
+    drain: frozenset[str] = frozenset()  # they give memory back
+    wipe: frozenset[str] = frozenset()  # they end everything at once: rare, because what they leave is young
+    # by act, the arguments that are lengths and places: in a larger pool they reach further
+    lengths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    vital: frozenset[str] = frozenset()  # without them nothing happens: they stay on
+
+
+def _roles(fill: str, drain: str = "", wipe: str = "", lengths: str = "", vital: str = "") -> Roles:
+    """Make roles of names with spaces between; lengths are ``act:argument,argument``."""
+    pairs = [entry.partition(":") for entry in lengths.split()]
+    return Roles(
+        frozenset(fill.split()),
+        frozenset(drain.split()),
+        frozenset(wipe.split()),
+        {act: tuple(names.split(",")) for act, _, names in pairs},
+        frozenset(vital.split()),
+    )
+
+
+ROLES: dict[str, Roles] = {
+    "SlotMachine": _roles(
+        "alloc alloc_all",
+        "free free_swa",
+        "clear",
+        "alloc:pages alloc_all:but free:start,count free_swa:start,count move_swa:start,count,other "
+        "read_halves:start,count free_wrong:start,place free_swa_wrong:start,place move_wrong:start,other",
+    ),
+    "RowMachine": _roles("admit", "finish", "clear"),
+    "BufferMachine": _roles("write", "move"),
+    "StateMachine": _roles("alloc_track_slot advance", "free_track_slot reset", "clear"),
+    "HashMachine": _roles("hash_page slice_key"),
+    "PrefixMachine": _roles(
+        "insert_fresh insert_windowed request serve insert_with_state insert_token_ids",
+        "evict evict_full evict_windows unlock_hold unlock_all give_hoard_back give_hoarded_tracks_back",
+        "reset reset_refused_by_pool reset_refused_by_state_pool",
+        "match_key:pages,turn,other insert_fresh:pages,turn,other insert_token_ids:pages,turn "
+        "insert_windowed:pages,turn,other,protected,evicted request:pages,turn,other,evicted "
+        "punch_hole:pages,turn,at serve:pages,turn,other insert_with_state:pages,turn,other "
+        "reinsert_stored:pages,turn,other,evicted "
+        "add_state_to_stored:pages,turn,other add_state_under_holds:pages,turn hoard_slots:pages "
+        "insert_refused_by_pool:pages,turn,other insert_badly:pages,turn insert_without_halves:pages,turn",
+    ),
+    "LifecycleMachine": _roles(
+        "ask crowd ask_for_everything",
+        "settle evict abort",
+        "flush start_again",
+        "ask:blocks,turn,output evict:tokens limit_chunks:tokens ask_for_everything:output,turn",
+        vital="step",
+    ),
+    "BlockMachine": _roles(
+        "alloc alloc_all publish serve outlive",
+        "release release_all drop_states evict_slots",
+        "reset",
+        vital="tick",
+    ),
+    "RequestMachine": _roles("add add_two add_longest add_rival", "release serve decode", "reset"),
+}
+"""The roles of every machine that there is."""
+
+
+def roles_of(machine: str, acts: frozenset[str]) -> Roles:
+    """Return the roles of a machine by its name; of one that is not listed, every act may fill."""
+    return ROLES.get(machine, Roles(acts))
+
 
 PHASES: dict[str, dict[str, float]] = {
     "fill": {"fill": 6.0, "drain": 0.2, "use": 1.0, "wipe": 0.0},
@@ -46,25 +115,11 @@ class _Act:
 
 
 class Swarm:
-    """Draws the acts of one run; the draws follow from the source alone.
+    """Draws the acts of one run on a new machine; the draws follow from the source alone.
 
-    Parameters
-    ----------
-    machine : ActingMachine
-        New: what it can do now, such as filling its pool without windows, it always can.
-    name : str
-        Of the class that its class was made of, for its `Roles`.
-    source : random.Random
-        Of every draw.
-    reach : int
-        How many times as far as in a tiny pool lengths may reach, at least 1.
-
-    Attributes
-    ----------
-    acts : tuple of str
-        Those that are on, in order of names.
-    phase : str
-        A key of `PHASES`.
+    What the machine can do now, such as filling its pool without windows, it always can. ``name`` is of the
+    class that its class was made of, ``reach`` how many times as far as in a tiny pool lengths may reach.
+    ``acts`` are those that are on, in order of names.
     """
 
     def __init__(self, machine: ActingMachine, name: str, source: random.Random, reach: int) -> None:
@@ -85,13 +140,7 @@ class Swarm:
         self._ranges: dict[str, list[tuple[str, int, int]]] = {}
 
     def play(self, operations: int) -> None:
-        """Play one act, if any makes sense now.
-
-        Parameters
-        ----------
-        operations : int
-            Carried out so far: phases are as long as so many operations.
-        """
+        """Play one act, if any makes sense now; phases are as long as so many operations."""
         if operations >= self._phase_ends:
             self._change_phase(operations)
         act = self._draw()

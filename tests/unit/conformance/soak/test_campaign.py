@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.rerun import rerun_history
@@ -34,7 +35,7 @@ def runs_of(folder: Path) -> list[RunRecord]:
     """Those halves of the lines that follow from the seed, by number."""
     records = [record for record in read_ledger(folder / FILE) if isinstance(record, RunRecord)]
     bare = {"seconds": 0.0, "cpu": 0.0, "shares": Shares(), "memory": Memory()}
-    return sorted((replace(it, **bare) for it in records), key=lambda it: it.number)  # type: ignore[arg-type]
+    return sorted((structs.replace(it, **bare) for it in records), key=lambda it: it.number)  # type: ignore[arg-type]
 
 
 def test_a_short_campaign_over_every_own_adapter_finds_nothing(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_campaign_whose_lines_disagree_does_not_go_on(tmp_path: Path) -> None:
     """X3: two lines of one run that say different things are told by a merge, not passed over."""
     soak(replace(PLAN, operations=100), tmp_path)
     with Ledger(tmp_path / FILE) as ledger:
-        ledger.add(replace(load_campaign(tmp_path)[1][0], digest="else"))
+        ledger.add(structs.replace(load_campaign(tmp_path)[1][0], digest="else"))
     with pytest.raises(UsageError, match=r"soak merge"):
         load_campaign(tmp_path)
 

@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.examiner import Examiner
-from pymllm.conformance.soak.clocks import EVERY, Clocks
+from pymllm.conformance.soak.player import EVERY, Clocks
 from pymllm.history.operations import AllocRows, ReadRows
 
 

@@ -7,7 +7,7 @@ import pytest
 from pymllm.adapters.registry import find_adapter, load_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.row_machine import RowMachine
-from pymllm.conformance.soak.failures import make_short
+from pymllm.conformance.soak.player import make_short
 from pymllm.errors import InvariantViolation
 
 

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from pymllm.conformance.soak import memory
-from pymllm.conformance.soak.memory import look_at_memory
+from pymllm.conformance.soak.drift import look_at_memory
 
 
 def test_what_is_held_shows_and_what_went_does_not() -> None:

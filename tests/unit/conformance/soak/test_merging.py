@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.soak.campaign import SoakPlan, soak
+from pymllm.conformance.soak.campaign import SoakPlan, merge_campaigns, soak
 from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
-from pymllm.conformance.soak.merging import merge_campaigns
 from pymllm.conformance.soak.records import RunRecord
 from pymllm.oracle.verdicts import Verdict
 
@@ -52,7 +52,7 @@ def test_a_run_that_did_something_else_elsewhere_breaks_x3(
     """Both are named."""
     with Ledger(tmp_path / FILE) as ledger:
         for record in read_ledger(folders[0] / FILE):
-            ledger.add(replace(record, digest="else") if isinstance(record, RunRecord) else record)
+            ledger.add(structs.replace(record, digest="else") if isinstance(record, RunRecord) else record)
     report = merge_campaigns([folders[0], tmp_path])
     assert len(report.conflicts) == report.totals.runs
     assert report.verdict() is Verdict.VIOLATED

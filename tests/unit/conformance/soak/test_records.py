@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import pymllm
 from pymllm.conformance.soak import records
@@ -49,7 +49,7 @@ def test_a_line_is_read_as_it_was_written(record: CampaignHeader | RunRecord) ->
     ("line", "why"),
     [
         ("[]", "a line of a ledger is an object"),
-        ('{"number": 1}', "field 'version' is missing"),
+        ('{"number": 1}', "missing required field `version`"),
         ('{"format": "pymllm-soak", "schema": 99}', "schema 99"),
         ('{"format": "pymllm-history", "schema": 1}', "format 'pymllm-history'"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from pymllm.conformance.acting import acts_of
 from pymllm.conformance.machines import MACHINES, MachineEntry, load_machine
-from pymllm.conformance.soak.roles import ROLES, Roles, roles_of
+from pymllm.conformance.soak.swarm import ROLES, Roles, roles_of
 
 ENTRIES = list(chain.from_iterable(MACHINES.values()))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pymllm.adapters.registry import find_adapter
 from pymllm.conformance.smoke import SmokeFailure

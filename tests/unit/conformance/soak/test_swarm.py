@@ -10,8 +10,7 @@ import pytest
 from pymllm.conformance.acting import ActingMachine, act, make_machine
 from pymllm.conformance.row_machine import RowMachine
 from pymllm.conformance.slot_machine import SlotMachine
-from pymllm.conformance.soak.roles import ROLES, Roles
-from pymllm.conformance.soak.swarm import PHASES, Swarm
+from pymllm.conformance.soak.swarm import PHASES, ROLES, Roles, Swarm
 
 CONFIG = {"max_reqs": 3, "max_context_len": 5}
 
