@@ -26,7 +26,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
         "pymllm.cli.protocol_document:protocol_check_schema",
     ),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
-    "run": ("a line of a run in a store", "pymllm.report.run_lines:run_schema"),
+    "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
     "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),
     "situations": ("what situations prints", "pymllm.cli.situations_document:situations_schema"),
     "soak": ("what soak prints", "pymllm.cli.soak_document:soak_schema"),

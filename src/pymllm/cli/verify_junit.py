@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.results import AdapterResult, LawResult, SituationResult, VerifyReport
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.junit_xml import add_suite, make_case, make_text
+from pymllm.report.feeds import add_suite, make_case, make_xml
 
 __all__ = ["make_junit"]
 
@@ -32,7 +32,7 @@ def make_junit(report: VerifyReport) -> str:
         add_suite(root, adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
     if report.is_strict and report.situations:
         add_suite(root, "situations", 0.0, [_situation(row) for row in report.situations])
-    return make_text(root)
+    return make_xml(root)
 
 
 def _case(adapter: AdapterResult, result: LawResult) -> ElementTree.Element:

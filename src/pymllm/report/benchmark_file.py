@@ -24,9 +24,9 @@ def is_benchmark_file(plain: Mapping[str, Any]) -> bool:
 def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figure | Histogram, ...]]:
     """Read a file of pytest-benchmark; `ValueError` where something is missing or of another type.
 
-    The machine is the one that the file names; ``extra_info["code"]`` of a benchmark is its code's hash. Of each
-    benchmark there are the median with its quartiles, every number of its ``extra_info`` but the median, and a
-    histogram where the file has samples.
+    The machine is the one that the file names; ``extra_info["code"]`` of a benchmark is its code's hash. Of
+    each benchmark there are the median with its quartiles, every number of its ``extra_info`` but the median,
+    and a histogram where the file has samples.
     """
     try:
         commit = plain.get("commit_info") or {}

@@ -1,7 +1,7 @@
 """What the report reads of documents: the records that commands return, and those that others write.
 
-Logs of GPU memory and results of GPU benchmarks are written on machines that have no msgspec, so their records
-are here: as few of the fields as are shown.
+Logs of GPU memory and results of GPU benchmarks are written on machines that have no msgspec, so their
+records are here: as few of the fields as are shown.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ VERSION = 1
 def read_document(plain: Mapping[str, Any]) -> AnyDocument:
     """Read what the report shows of a document, as JSON has it.
 
-    `ValueError` where it is none that a report shows, of a version that is not read here, or not whole: which.
+    `ValueError` where it is none that a report shows, of a version that is not read here, or not whole:
+    which.
     """
     named = plain.get("schema")
     kind = DOCUMENTS.get(named) if isinstance(named, str) else None

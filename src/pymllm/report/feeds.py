@@ -51,8 +51,8 @@ def make_action_feed(runs: Sequence[Run], better: str) -> str:
     """Write the newest figures as the array that ``customSmallerIsBetter`` or ``customBiggerIsBetter`` reads.
 
     The action takes one array for each. Medians of pytest-benchmark are left out, since its tool ``pytest``
-    reads those itself. Where several machines, or several versions of a benchmark's code, have a figure of one
-    name, each has them in its name, so that the action never compares them.
+    reads those itself. Where several machines, or several versions of a benchmark's code, have a figure of
+    one name, each has them in its name, so that the action never compares them.
     """
     trends = [it for it in find_trends(runs) if it.better == better and not _is_read_by_pytest(it)]
     names = Counter(trend.name for trend in trends)
@@ -104,8 +104,8 @@ def make_junit(runs: Sequence[Run]) -> str:
     """Write the verdicts as JUnit XML, for whatever shows the tests of a build.
 
     A suite for each implementation that was searched, as its newest run found it, one for faults, and one for
-    each implementation that was soaked, in each run. A violated law, a missed fault and a run that broke a law
-    are failures, what is unknown is an error, and what is not claimed is skipped.
+    each implementation that was soaked, in each run. A violated law, a missed fault and a run that broke a
+    law are failures, what is unknown is an error, and what is not claimed is skipped.
     """
     root = ElementTree.Element("testsuites", name="pymllm report")
     for it in newest_searches(runs):

@@ -104,10 +104,10 @@ def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, 
 def load_runs(paths: Iterable[Path]) -> LoadedRuns:
     """Read every run in some files and folders.
 
-    A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or what
-    pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for; no link that leads
-    out of it is followed. `TraceError` where a file that was named is no run, or a folder has none; `OSError`
-    where one that was named cannot be read.
+    A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or
+    what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for; no link that
+    leads out of it is followed. `TraceError` where a file that was named is no run, or a folder has none;
+    `OSError` where one that was named cannot be read.
     """
     runs: dict[str, Run] = {}
     skipped: list[Skipped] = []

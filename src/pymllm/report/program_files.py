@@ -47,7 +47,7 @@ def files_of(document: AnyDocument) -> list[str]:
 
 
 def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
-    """Read programs by the names that documents have for them, as far as they are in the folders of their run.
+    """Read programs by the names that documents have for them, as far as they lie in folders of their run.
 
     A name is looked for from these folders, in them, and from the working folder. What does not lie in one of
     them, or leads out of it by a link, is never opened.

@@ -76,7 +76,7 @@ def machine_name(machine: Machine | None) -> str:
 
 
 def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return by what to multiply all numbers of an axis, of a unit of `show`, and in which one they are then."""
+    """Return by what to multiply the numbers of an axis, and in which unit they are then."""
     largest = max(map(abs, values), default=0.0)
     if unit == "share":
         return 100.0, "%"

@@ -102,7 +102,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, or the reason why there is none, under the same name in every run that measures the same."""
+    """One number, or why there is none, under the same name in every run that measures the same."""
 
     name: str
     value: Number | None

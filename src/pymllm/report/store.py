@@ -22,8 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pymllm.conformance.soak.records import build_version
 from pymllm.errors import TraceError
+from pymllm.instrument.build_version import build_version
 from pymllm.report.machine import find_commit, look_at_this_machine
 from pymllm.report.records import BETTER, KIND, RECORDS, TIME, Record, RunHeader
 from pymllm.text_file import cut, read_json, read_text_file, write_text_file
@@ -195,9 +195,9 @@ def run_schema() -> dict[str, Any]:
 
     kinds = (RunHeader, *RECORDS.values())
     lines, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-    named = {RunHeader: {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}}
-    named |= {kind: {"record": {"const": word}} for word, kind in RECORDS.items()}
-    for kind, begin in named.items():
+    begins = [{"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}]
+    begins += [{"record": {"const": word}} for word in RECORDS]
+    for kind, begin in zip(kinds, begins, strict=True):
         part = parts[kind.__name__]
         part["properties"] = {**begin, **part["properties"]}
         part["required"] = [*begin, *part["required"]]

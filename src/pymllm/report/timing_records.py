@@ -16,8 +16,8 @@ _QUANTILES = (0.50, 0.99)
 def timing_records(timing: Timing, of: str, code: str | None = None) -> Iterator[Histogram | Figure]:
     """Yield what a timer, which may go on counting, has counted of something.
 
-    For each operation, refusals apart: the histogram in microseconds, and its p50 and p99 to follow. ``code`` is
-    the hash of what drove it, as of `pymllm.report.machine.hash_of_code`.
+    For each operation, refusals apart: the histogram in microseconds, and its p50 and p99 to follow. ``code``
+    is the hash of what drove it, as of `pymllm.report.machine.hash_of_code`.
     """
     for (operation, is_done), histogram in sorted(timing.histograms.items()):
         name = f"{of}: {operation}" + ("" if is_done else " (refused)")

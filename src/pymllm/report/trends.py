@@ -69,8 +69,8 @@ def change(before: Point, after: Point) -> float | None:
 def find_trends(runs: Sequence[Run]) -> list[Trend]:
     """Put the figures of all runs, which are in order of time, on lines.
 
-    They come by name, those of one name beside each other. A run without a machine makes a line of its own for
-    each figure: it is compared with nothing, not even with another that has none.
+    They come by name, those of one name beside each other. A run without a machine makes a line of its own
+    for each figure: it is compared with nothing, not even with another that has none.
     """
     points = (Point(run, figure) for run in runs for figure in _all_figures(run) if figure.value is not None)
     return sorted(map(_trend, grouped(points, _key).values()), key=lambda trend: (trend.name, trend.unit))
@@ -108,7 +108,10 @@ def figures_of(document: AnyDocument) -> Iterator[Figure]:
         case SoakDocument():
             for it in document.adapters:
                 if it.operations:  # A campaign that ended before its turn measured nothing, not zero.
-                    name, speed = f"soak {it.name}: operations judged per CPU second", it.operations_per_cpu_second
+                    name, speed = (
+                        f"soak {it.name}: operations judged per CPU second",
+                        it.operations_per_cpu_second,
+                    )
                     yield Figure(name, speed, "operations/s", "bigger", plot="soak: operations judged")
         case ReplayDocument():
             for replayed in document.runs:
@@ -153,13 +156,10 @@ def _replay_figures(document: ReplayDocument, run: ReplayRun) -> Iterator[Figure
 def _gpu_figures(document: GpuBenchmarksDocument) -> Iterator[Figure]:
     for it in document.results:
         case = ", ".join(f"{key} {value}" for key, value in it.case.items())
-        name = f"gpu {it.name} ({case}), {it.mode}"
+        plot, code = f"gpu {it.name} ({case}), {it.mode}", document.benchmarks
         for who, time in it.times.items():
-            spread = {"low": time.low_us, "high": time.high_us}
-            code = document.benchmarks
-            yield Figure(
-                f"{name}: {who}, median", time.median_us, "us", "smaller", **spread, code=code, plot=name
-            )
+            name, low, high = f"{plot}: {who}, median", time.low_us, time.high_us
+            yield Figure(name, time.median_us, "us", "smaller", low, high, code=code, plot=plot)
 
 
 def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
@@ -170,8 +170,9 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
             yield Figure(name, it.value, row.unit, "smaller", code=row.code, plot=plot)
         if row.ratio is not None:
             name, ratio = f"{plot}: ratio to the best peer", row.ratio
-            spread = {"low": ratio.low, "high": ratio.high}
-            yield Figure(name, ratio.value, "", "smaller", **spread, code=row.code, plot=plot)
+            yield Figure(
+                name, ratio.value, "", "smaller", ratio.low, ratio.high, code=row.code, plot=plot
+            )
 
 
 # -- as text -------------------------------------------------------------------------------------------------
@@ -203,5 +204,7 @@ def _lines(trend: Trend) -> Iterator[str]:
     for point, by in zip(trend.points, changes, strict=True):
         changed = "" if by is None else f"{by * 100:+.1f} %"
         commit = (point.run.commit or "")[:12]
-        line = f"  {show_time(point.run.time)}  {commit:12}  {show(point.value, trend.unit):>14}  {changed:>9}"
+        line = (
+            f"  {show_time(point.run.time)}  {commit:12}  {show(point.value, trend.unit):>14}  {changed:>9}"
+        )
         yield line.rstrip()

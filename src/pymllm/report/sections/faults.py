@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from pymllm.conformance.documents import Detection, FaultRow, FaultsDocument
 from pymllm.report.blocks import (
     BAD,
     GOOD,
@@ -22,7 +23,6 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_count
-from pymllm.conformance.documents import Detection, FaultRow, FaultsDocument
 
 _Found = list[tuple[FaultRow, Detection]]
 

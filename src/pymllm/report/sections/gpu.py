@@ -16,8 +16,8 @@ from pymllm.report.blocks import (
     make_table,
     number,
 )
-from pymllm.report.loading import Run, documents_of
 from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
+from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_count, show_time
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pymllm.conformance.documents import ReplayDocument, ReplayRun
 from pymllm.report.blocks import (
     BAD,
     PALETTE,
@@ -25,7 +26,6 @@ from pymllm.report.blocks import (
     number,
 )
 from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.conformance.documents import ReplayDocument, ReplayRun
 from pymllm.report.quantities import show, show_count, show_share
 
 

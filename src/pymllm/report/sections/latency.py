@@ -182,6 +182,4 @@ def _replay_table(replays: Sequence[Replayed]) -> Table:
 
 
 def _replay_column(operation: str, which: str) -> Column:
-    return number(
-        f"{operation}, {which}", lambda it: show(_microseconds(it, operation, f"{which}_us"), "us")
-    )
+    return number(f"{operation}, {which}", lambda it: show(_microseconds(it, operation, f"{which}_us"), "us"))

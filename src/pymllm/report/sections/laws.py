@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from pymllm.conformance.documents import AdapterRow, LawRow, ProblemRow, VerifyDocument, ViolationRow
 from pymllm.history.operations import KINDS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
@@ -29,7 +30,6 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show_time
-from pymllm.conformance.documents import AdapterRow, LawRow, ProblemRow, VerifyDocument, ViolationRow
 
 _TONES = {
     Verdict.HOLDS: GOOD,

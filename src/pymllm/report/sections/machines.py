@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from pymllm.conformance.documents import DoctorDocument
 from pymllm.report.blocks import QUIET, UNKNOWN, Block, Cell, Column, Section, Table, Text, make_table, number
 from pymllm.report.loading import LoadedRuns, Run, documents_of
-from pymllm.conformance.documents import DoctorDocument
 from pymllm.report.quantities import machine_name, show, show_count, show_time
 from pymllm.report.records import Machine
 
@@ -80,7 +80,9 @@ def _doctors(doctors: Sequence[DoctorDocument]) -> Table:
         Column("Python", lambda it: it.python),
         Column("torch", lambda it: f"{it.torch.version or 'none'}, CUDA {it.torch.cuda or 'none'}"),
         Column("NVML", _nvml),
-        Column("packages", lambda it: ", ".join(f"{name} {told}" for name, told in it.packages.items() if told)),
+        Column(
+            "packages", lambda it: ", ".join(f"{name} {told}" for name, told in it.packages.items() if told)
+        ),
     ]
     return make_table("What pymllm doctor saw", doctors, columns)
 
@@ -132,7 +134,9 @@ def _runs(runs: Sequence[Run]) -> Table:
             is_word=True,
         ),
         Column("commit", _commit),
-        Column("left out", lambda it: Cell("; ".join(it.unread) or "nothing", UNKNOWN if it.unread else None)),
+        Column(
+            "left out", lambda it: Cell("; ".join(it.unread) or "nothing", UNKNOWN if it.unread else None)
+        ),
     ]
     return make_table("Runs", runs, columns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pymllm.instrument.reading import Reading
 from pymllm.report.blocks import (
     BAD,
     GOOD,
@@ -20,9 +21,8 @@ from pymllm.report.blocks import (
     make_table,
     number,
 )
-from pymllm.report.loading import Run, documents_of, grouped
-from pymllm.instrument.reading import Reading
 from pymllm.report.documents import GpuMemoryDocument
+from pymllm.report.loading import Run, documents_of, grouped
 from pymllm.report.quantities import scale_of, show, show_count, show_time
 from pymllm.report.records import Curve
 

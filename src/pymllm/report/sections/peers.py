@@ -126,7 +126,9 @@ def _scenarios(document: PeerComparison, run: Run) -> Table:
 
 def _best_peer(row: ScenarioRow) -> Cell:
     best = next((it for it in row.standings if it.contender == row.best_peer), None)
-    return Cell("no peer", QUIET) if best is None else Cell(f"{show(best.value, row.unit)} ({best.contender})")
+    return (
+        Cell("no peer", QUIET) if best is None else Cell(f"{show(best.value, row.unit)} ({best.contender})")
+    )
 
 
 def _ratio(row: ScenarioRow) -> Cell:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pymllm.conformance.documents import SituationsDocument, SoakDocument, VerifyDocument
 from pymllm.history.operations import KINDS
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import SITUATIONS
@@ -23,7 +24,6 @@ from pymllm.report.blocks import (
     number,
 )
 from pymllm.report.loading import Run, documents_of
-from pymllm.conformance.documents import SituationsDocument, SoakDocument, VerifyDocument
 
 _Key = tuple[str, str]
 """Kind and name: situations of several kinds have the same name."""

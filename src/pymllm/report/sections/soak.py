@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
+from pymllm.conformance.documents import DriftRow, FailureRow, SoakDocument, SoakedAdapter
+from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import (
     BAD,
     GOOD,
@@ -27,8 +29,6 @@ from pymllm.report.blocks import (
 )
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_count, show_share, show_time
-from pymllm.oracle.verdicts import Verdict
-from pymllm.conformance.documents import DriftRow, SoakDocument, SoakedAdapter, FailureRow
 from pymllm.report.sections.laws import config_words, seen_facts
 
 _SHARES = {
@@ -161,12 +161,11 @@ def _adapters(document: SoakDocument) -> Table:
         Column("implementation", lambda it: it.name),
         number("runs", lambda it: show_count(it.runs)),
         number("operations", lambda it: show_count(it.operations)),
-        number(
-            "operations per CPU second", lambda it: _measured(it, f"{it.operations_per_cpu_second:,.0f}")
-        ),
+        number("operations per CPU second", lambda it: _measured(it, f"{it.operations_per_cpu_second:,.0f}")),
         *(_share_column(name, what) for name, what in _SHARES.items()),
         number(
-            "laws tested", lambda it: _reached(sum(count > 0 for count in it.tests.values()), it.untested_laws)
+            "laws tested",
+            lambda it: _reached(sum(count > 0 for count in it.tests.values()), it.untested_laws),
         ),
         number("situations", lambda it: _reached(len(it.situations), it.missing_situations, "; ")),
         number("runs that failed", _failed),
