@@ -36,7 +36,7 @@ SUFFIX = ".run.jsonl"
 """Of the names of a store's files."""
 
 _Made = TypeVar("_Made")
-_WORDS = {kind: word for word, kind in RECORDS.items()}
+_NAMES = {kind: name for name, kind in RECORDS.items()}
 
 
 # -- writing -------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def dump_header(header: RunHeader) -> str:
 
 def dump_record(record: Record) -> str:
     """Return the line of a record, without its end."""
-    return json.dumps({"record": _WORDS[type(record)], **_plain(record)}, allow_nan=False)
+    return json.dumps({"record": _NAMES[type(record)], **_plain(record)}, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -173,20 +173,32 @@ def read_as(kind: type[_Made], plain: Any, where: str) -> _Made:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$")
-        place = place.removesuffix("`")
-        value = _value_at(plain, place)
-        raise ValueError(f"{where}{place}{value}: {said[:1].lower()}{said[1:]}") from None
+        raise ValueError(_told(str(error), plain, where)) from None
 
 
-def _value_at(plain: Any, place: str) -> str:
-    """Say what stands at such a place as ``.adapters[0].name``; nothing where that is not told."""
-    for name, number in re.findall(r"\.(\w+)|\[(\d*)[^]]*\]", place):
-        try:
-            plain = plain[name or int(number)]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return ""
-    return "" if isinstance(plain, dict) else f" is {cut(repr(plain))}"
+_WORDS_FOR = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def _told(message: str, plain: Any, where: str) -> str:
+    """Say what msgspec found, with what stands there as far as the place says which."""
+    said, _, place = message.partition(" - at `$")
+    place = place.removesuffix("`")
+    if missing := re.match("Object missing required field `(.*)`", said):
+        return f"{where}{place}: field {missing[1]!r} is missing"
+    expected = re.match("Expected `(.*?)`", said)
+    if expected is None or "[...]" in place:
+        return f"{where}{place}: {said[:1].lower()}{said[1:]}"
+    for name, number in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+        plain = plain[name or int(number)]
+    kinds = " or ".join(_WORDS_FOR.get(kind, kind) for kind in expected[1].split(" | "))
+    return f"{where}{place} is {cut(repr(plain))}; it must be {kinds}"
 
 
 def run_schema() -> dict[str, Any]:

@@ -170,9 +170,7 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
             yield Figure(name, it.value, row.unit, "smaller", code=row.code, plot=plot)
         if row.ratio is not None:
             name, ratio = f"{plot}: ratio to the best peer", row.ratio
-            yield Figure(
-                name, ratio.value, "", "smaller", ratio.low, ratio.high, code=row.code, plot=plot
-            )
+            yield Figure(name, ratio.value, "", "smaller", ratio.low, ratio.high, code=row.code, plot=plot)
 
 
 # -- as text -------------------------------------------------------------------------------------------------

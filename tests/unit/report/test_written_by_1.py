@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.report.action_feed import make_action_feed
-from pymllm.report.badge import make_badge
-from pymllm.report.junit_feed import make_junit
+from pymllm.report.feeds import make_action_feed, make_badge, make_junit
 from pymllm.report.loading import LoadedRuns, Run, load_runs
 from pymllm.report.page import make_sections
-from pymllm.report.trend_text import make_text
+from pymllm.report.trends import make_text
 from tests.unit.report.looking import cards, tables
 
 WRITTEN = Path(__file__).parent / "written_by_1"

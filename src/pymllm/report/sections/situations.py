@@ -45,7 +45,8 @@ class _Counted:
     def asked(self) -> list[Situation]:
         """Return the situations that were asked for, as the registry has them, in its order."""
         asked = {*self.searched, *self.soaked, *self.unmet, *self.listed}
-        return [it for it in SITUATIONS if (it.kind, it.name) in asked]
+        # One of pools and one of engines may have the same name: then the two are counted as one.
+        return list({key: it for it in SITUATIONS if (key := (it.kind, it.name)) in asked}.values())
 
 
 def _count(runs: Sequence[Run]) -> _Counted:
