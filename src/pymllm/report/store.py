@@ -213,10 +213,14 @@ def run_schema() -> dict[str, Any]:
         part = parts[kind.__name__]
         part["properties"] = {**begin, **part["properties"]}
         part["required"] = [*begin, *part["required"]]
+    for part in parts.values():
+        part["additionalProperties"] = False
+        for described in part["properties"].values():
+            described.pop("default", None)  # what has it is left out
     header, document = parts["RunHeader"]["properties"], parts["Document"]["properties"]
     header["kind"] = {"type": "string", "pattern": f"^{KIND.pattern}$"}
     header["time"] = {"type": "string", "pattern": f"^{TIME.pattern}$"}
-    parts["Figure"]["properties"]["better"] = {"enum": [*BETTER, None], "default": None}
+    parts["Figure"]["properties"]["better"] = {"enum": [*BETTER, None]}
     document["document"] = {
         "type": "object",
         "properties": {"schema": {"type": "string"}, "version": {"type": "integer"}},

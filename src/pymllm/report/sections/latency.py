@@ -163,9 +163,10 @@ def _replay_choice(it: Replayed) -> Choice:
         }
         for which in ("median", "p99")
     ]
+    heights = [_microseconds(it, name, which) for name in _OPERATIONS for which in ("median_us", "p99_us")]
     layout = {
         "barmode": "group",
-        "yaxis": log_axis("time per request", [height for trace in traces for height in trace["y"]], "us"),
+        "yaxis": log_axis("time per request", heights, "us"),
         "height": 360,
         **legend(above=True),
     }
