@@ -1,130 +1,13 @@
-"""What a page is made of: plain data that the templates write down, whatever it is about."""
+"""What sections of a page are made of, beside tables and plots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pymllm.report.quantities import log_ticks
-
-PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
-"""Of lines and bars: told apart on light and on dark, and without red against green (after Okabe and Ito)."""
-
-GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
-"""Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
-
-
-# -- tables --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What stands in one place of a table: a text with its unit, and how it looks."""
-
-    text: str
-    tone: str | None = None
-    href: str | None = None  # where it leads
-    hint: str | None = None  # for whoever points at it; never what is needed to understand the cell
-    spark: tuple[float, ...] = ()  # a curve to draw beside the text
-
-    @property
-    def spark_points(self) -> str:
-        """Points of the curve for an SVG of 100 by 24."""
-        low, high = min(self.spark), max(self.spark)
-        span, steps = (high - low) or 1.0, max(len(self.spark) - 1, 1)
-        return " ".join(
-            f"{place / steps * 96 + 2:.1f},{22 - (value - low) / span * 20:.1f}"
-            for place, value in enumerate(self.spark)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its head, and what stands in it for each thing that the table lists.
-
-    Numbers stand on the right, and words such as a time are never broken.
-    """
-
-    name: str
-    of: Callable[[Any], Cell | str]
-    is_number: bool = False
-    hint: str | None = None
-    is_word: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of cells, of which the first one names the row; `make_table` makes them of things."""
-
-    kind: ClassVar[str] = "table"
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    folded: bool = False  # whether only the caption is seen until somebody opens it
-
-
-def number(name: str, of: Callable[[Any], Cell | str], hint: str | None = None) -> Column:
-    """Make a column of numbers."""
-    return Column(name, of, True, hint)
-
-
-def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
-    """List some things, a row each."""
-    rows = tuple(tuple(_cell(column.of(item)) for column in columns) for item in items)
-    return Table(caption, tuple(columns), rows, folded)
-
-
-def _cell(made: Cell | str) -> Cell:
-    return Cell(made) if isinstance(made, str) else made
-
-
-# -- pictures ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of the pictures that a plot can show: Plotly's traces and layout."""
-
-    name: str
-    traces: Sequence[dict[str, Any]]
-    layout: dict[str, Any]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A picture, or several of which one is chosen."""
-
-    kind: ClassVar[str] = "plot"
-    id: str  # of the page's element
-    title: str
-    label: str  # what it shows in a sentence, for whoever does not see it
-    choices: Sequence[Choice]  # at least one
-    chosen_by: str = "shown"  # what is chosen, for the label of the list
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """What the page's script draws."""
-        choices = [
-            {"name": it.name, "data": list(it.traces), "layout": it.layout, "note": it.note}
-            for it in self.choices
-        ]
-        return {"id": self.id, "choices": choices}
-
-
-def legend(*, above: bool = False) -> dict[str, Any]:
-    """Return the part of a layout that lists the lines above or below a picture."""
-    place = {"y": 1.02, "yanchor": "bottom"} if above else {"y": -0.25, "yanchor": "top"}
-    return {"showlegend": True, "legend": {"orientation": "h", **place}}
-
-
-def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, Any]:
-    """Return a logarithmic axis that shows all of some values, in their unit."""
-    return {"type": "log", "title": {"text": title}, **log_ticks(values, unit)}
-
-
-# -- texts ---------------------------------------------------------------------------------------------------
+from pymllm.report.plots import Plot
+from pymllm.report.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +54,6 @@ class Tile:
     value: str
     name: str
     tone: str | None = None
-    href: str | None = None
 
 
 Block = Table | Plot | Text | Card

@@ -9,8 +9,8 @@ from typing import Any
 
 from pymllm import __version__
 from pymllm.errors import UsageError
-from pymllm.report.blocks import PALETTE, Plot
 from pymllm.report.loading import LoadedRuns
+from pymllm.report.plots import PALETTE, Plot
 from pymllm.report.sections import make_sections
 
 INSTALL = "pip install 'pymllm[report]'"
@@ -34,7 +34,7 @@ def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = 
         version=__version__,
         made=made.strftime("%Y-%m-%d %H:%M UTC"),
         sections=sections,
-        tiles=[tile for section in sections for tile in section.tiles],
+        tiles=[(tile, section.id) for section in sections for tile in section.tiles],
         runs=loaded.runs,
         machines={run.machine.fingerprint for run in loaded.runs if run.machine is not None},
         plots=_script_safe(json.dumps(plots, allow_nan=False)),

@@ -6,23 +6,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from pymllm.conformance.documents import Detection, FaultRow, FaultsDocument
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    Block,
-    Cell,
-    Choice,
-    Column,
-    Plot,
-    Section,
-    Table,
-    Tile,
-    log_axis,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Section, Tile
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.plots import Choice, Plot, log_axis
 from pymllm.report.quantities import show, show_count
+from pymllm.report.tables import BAD, GOOD, Cell, Column, Table, make_table, number
 
 _Found = list[tuple[FaultRow, Detection]]
 
@@ -49,7 +37,7 @@ def make_faults_section(runs: Sequence[Run]) -> Section | None:
         "first violation, and program is the number of operations in the smallest program that shows the "
         "fault, where one was made.",
         [*blocks, _faults(faults)],
-        [Tile(caught, "planted faults caught", BAD if missed else GOOD, "#faults")],
+        [Tile(caught, "planted faults caught", BAD if missed else GOOD)],
     )
 
 

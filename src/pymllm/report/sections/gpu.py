@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pymllm.report.blocks import (
-    GOOD,
-    QUIET,
-    UNKNOWN,
-    Cell,
-    Column,
-    Section,
-    Table,
-    Tile,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Section, Tile
 from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show, show_count, show_time
+from pymllm.report.tables import GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
 
 
 def make_gpu_section(runs: Sequence[Run]) -> Section | None:
@@ -37,7 +27,7 @@ def make_gpu_section(runs: Sequence[Run]) -> Section | None:
         "The speed is that at which ours moves the bytes of the case. A goal is a ratio of two of these "
         "times.",
         [_table(document, run) for document, run in found],
-        [Tile(f"{met} of {len(goals)}", "goals met on the GPU", tone, "#gpu")] if goals else (),
+        [Tile(f"{met} of {len(goals)}", "goals met on the GPU", tone)] if goals else (),
     )
 
 

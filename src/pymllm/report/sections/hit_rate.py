@@ -7,26 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymllm.conformance.documents import ReplayDocument, ReplayRun
-from pymllm.report.blocks import (
-    BAD,
-    PALETTE,
-    QUIET,
-    Block,
-    Cell,
-    Choice,
-    Column,
-    Plot,
-    Section,
-    Table,
-    Text,
-    Tile,
-    legend,
-    log_axis,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Section, Text, Tile
 from pymllm.report.loading import Run, documents_of, grouped
+from pymllm.report.plots import PALETTE, Choice, Plot, legend, log_axis, scatter
 from pymllm.report.quantities import show, show_count, show_share
+from pymllm.report.tables import BAD, QUIET, Cell, Column, Table, make_table, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +79,7 @@ def make_hit_rate_section(runs: Sequence[Run]) -> Section | None:
         "more. The best choice evicts what is needed last, which takes a look into the future; where it was "
         "computed, it is the most that a cache of this capacity could hit.",
         blocks,
-        [Tile(show_count(len(replays)), "caches replayed", None, "#hit-rate")],
+        [Tile(show_count(len(replays)), "caches replayed")],
     )
 
 
@@ -137,15 +122,9 @@ def _choice(name: str, replays: Sequence[Replayed]) -> Choice:
 
 
 def _line(name: str, points: Sequence[tuple[int, float]], line: dict[str, str]) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": [capacity for capacity, _ in points],
-        "y": [rate * 100 for _, rate in points],
-        "line": line,
-        "hovertemplate": "%{x:,} slots: %{y:.1f} %<extra>%{fullData.name}</extra>",
-    }
+    hover = "%{x:,} slots: %{y:.1f} %<extra>%{fullData.name}</extra>"
+    capacities, rates = [capacity for capacity, _ in points], [rate * 100 for _, rate in points]
+    return scatter(name, capacities, rates, line=line, hovertemplate=hover)
 
 
 def _table(replays: Sequence[Replayed]) -> Table:

@@ -7,23 +7,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from pymllm.report.blocks import (
-    Block,
-    Cell,
-    Choice,
-    Column,
-    Plot,
-    Section,
-    Table,
-    legend,
-    log_axis,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Section
 from pymllm.report.loading import Run, grouped
+from pymllm.report.plots import Choice, Plot, legend, log_axis
 from pymllm.report.quantities import machine_name, show, show_count
 from pymllm.report.records import Histogram
 from pymllm.report.sections.hit_rate import Replayed, find_replays
+from pymllm.report.tables import Cell, Column, Table, make_table, number
 
 _OPERATIONS = ("match", "insert", "evict", "lock")
 _QUANTILES = (0.5, 0.95, 0.99, 1.0)

@@ -11,25 +11,10 @@ from typing import Any
 from pymllm.conformance.documents import AdapterRow, LawRow, ProblemRow, VerifyDocument, ViolationRow
 from pymllm.history.operations import KINDS
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    QUIET,
-    UNKNOWN,
-    Block,
-    Card,
-    Cell,
-    Column,
-    Fact,
-    Section,
-    Table,
-    Text,
-    Tile,
-    anchor_of,
-    make_table,
-)
+from pymllm.report.blocks import Block, Card, Fact, Section, Text, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
 from pymllm.report.quantities import show_time
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table
 
 _TONES = {
     Verdict.HOLDS: GOOD,
@@ -95,10 +80,10 @@ def make_laws_section(runs: Sequence[Run]) -> Section | None:
 
 def _tiles(searches: Sequence[Searched]) -> Iterator[Tile]:
     counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
-    yield Tile(f"{counts[Verdict.HOLDS]:,}", "laws hold", GOOD, "#laws")
+    yield Tile(f"{counts[Verdict.HOLDS]:,}", "laws hold", GOOD)
     for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN):
         if counts[verdict]:
-            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", _TONES[verdict], "#laws")
+            yield Tile(f"{counts[verdict]:,}", f"laws {verdict.value}", _TONES[verdict])
 
 
 def _table(kind: str, searches: Sequence[Searched]) -> Table:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from pymllm.conformance.documents import DoctorDocument
-from pymllm.report.blocks import QUIET, UNKNOWN, Block, Cell, Column, Section, Table, Text, make_table, number
+from pymllm.report.blocks import Block, Section, Text
 from pymllm.report.loading import LoadedRuns, Run, documents_of
 from pymllm.report.quantities import machine_name, show, show_count, show_time
 from pymllm.report.records import Machine
+from pymllm.report.tables import QUIET, UNKNOWN, Cell, Column, Table, make_table, number
 
 BRINGS = {
     "laws": (

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from pymllm.instrument.reading import Reading
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    UNKNOWN,
-    Block,
-    Cell,
-    Choice,
-    Column,
-    Plot,
-    Section,
-    Table,
-    legend,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Section
 from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import Run, documents_of, grouped
+from pymllm.report.plots import Choice, Plot, legend, scatter
 from pymllm.report.quantities import scale_of, show, show_count, show_time
 from pymllm.report.records import Curve
+from pymllm.report.tables import BAD, GOOD, UNKNOWN, Cell, Column, Table, make_table, number
 
 _OUTCOMES = {"kept": GOOD, "exceeded": BAD, "unknown": UNKNOWN}
 
@@ -87,28 +74,14 @@ def _plot(drawn: Sequence[_Drawn]) -> Plot:
 
 def _choice(name: str, curves: Sequence[Curve]) -> Choice:
     scale, shown = scale_of((value for it in curves for value in it.y if value is not None), curves[0].unit)
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers" if len(it.x) < 60 else "lines",
-            "name": it.name,
-            "x": list(it.x),
-            "y": [None if value is None else value * scale for value in it.y],
-        }
-        for it in curves
-    ]
-    traces += [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"{it.name}: limit",
-            "x": [it.x[0], it.x[-1]],
-            "y": [it.limit * scale] * 2,
-            "line": {"dash": "dash"},
-        }
-        for it in curves
-        if it.limit is not None and it.x
-    ]
+    traces = []
+    for it in curves:
+        y = [None if value is None else value * scale for value in it.y]
+        traces.append(scatter(it.name, it.x, y, mode="lines+markers" if len(it.x) < 60 else "lines"))
+    for it in curves:
+        if it.limit is not None and it.x:
+            ends, limit = (it.x[0], it.x[-1]), [it.limit * scale] * 2
+            traces.append(scatter(f"{it.name}: limit", ends, limit, mode="lines", line={"dash": "dash"}))
     layout = {
         "xaxis": {"title": {"text": curves[0].along}},
         "yaxis": {"title": {"text": shown}},

@@ -5,27 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pymllm.instrument.peer_comparison import OURS, Contender, PeerComparison, ScenarioRow
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    PALETTE,
-    QUIET,
-    UNKNOWN,
-    Block,
-    Cell,
-    Choice,
-    Column,
-    Plot,
-    Section,
-    Table,
-    Tile,
-    legend,
-    log_axis,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Section, Tile
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.plots import PALETTE, Choice, Plot, legend, log_axis, scatter
 from pymllm.report.quantities import show, show_count, show_time
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
 
 _GREY = ("limit", "target")  # nobody who took part
 _TONES = {"ahead": GOOD, "level": None, "behind": BAD, "alone": QUIET}
@@ -52,7 +36,7 @@ def make_peers_section(runs: Sequence[Run]) -> Section | None:
         "what this machine needs to touch the same bytes, measured in the same run; the target is a promise "
         "about one machine. Each table is one run.",
         blocks,
-        [Tile(ahead, "scenarios ahead of every peer", None, "#peers")] if compared else (),
+        [Tile(ahead, "scenarios ahead of every peer")] if compared else (),
     )
 
 
@@ -86,16 +70,15 @@ def _choice(document: PeerComparison, run: Run) -> Choice:
     colors = dict.fromkeys(marks, PALETTE[-1])
     colors |= {who: PALETTE[place % (len(PALETTE) - 1)] for place, who in enumerate(contenders)}
     traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": who,
-            "x": [ratio for _, ratio, _ in places],
-            "y": [name for name, _, _ in places],
-            "text": [text for _, _, text in places],
-            "marker": {"size": 11, "symbol": _SYMBOLS.get(who, "square"), "color": colors[who]},
-            "hovertemplate": "%{y}<br>%{text}, %{x:.3g} times ours<extra>%{fullData.name}</extra>",
-        }
+        scatter(
+            who,
+            [ratio for _, ratio, _ in places],
+            [name for name, _, _ in places],
+            mode="markers",
+            text=[text for _, _, text in places],
+            marker={"size": 11, "symbol": _SYMBOLS.get(who, "square"), "color": colors[who]},
+            hovertemplate="%{y}<br>%{text}, %{x:.3g} times ours<extra>%{fullData.name}</extra>",
+        )
         for who, places in marks.items()
     ]
     one = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}

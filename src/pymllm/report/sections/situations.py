@@ -10,20 +10,9 @@ from pymllm.conformance.documents import SituationsDocument, SoakDocument, Verif
 from pymllm.history.operations import KINDS
 from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import SITUATIONS
-from pymllm.report.blocks import (
-    GOOD,
-    QUIET,
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Section,
-    Table,
-    Tile,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Section, Tile
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.tables import GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
 
 _Key = tuple[str, str]
 """Kind and name: situations of several kinds have the same name."""
@@ -87,7 +76,7 @@ def make_situations_section(runs: Sequence[Run]) -> Section | None:
         "something is at stake; the numbers say how often all runs of this report met each. Until one was "
         "reached, silence about it means nothing.",
         blocks,
-        [Tile(reached, "situations reached", UNKNOWN if never else GOOD, "#situations")],
+        [Tile(reached, "situations reached", UNKNOWN if never else GOOD)],
     )
 
 

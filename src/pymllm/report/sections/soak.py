@@ -7,29 +7,12 @@ from shlex import quote
 
 from pymllm.conformance.documents import DriftRow, FailureRow, SoakDocument, SoakedAdapter
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    QUIET,
-    UNKNOWN,
-    Block,
-    Card,
-    Cell,
-    Choice,
-    Column,
-    Fact,
-    Plot,
-    Section,
-    Table,
-    Tile,
-    anchor_of,
-    legend,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Block, Card, Fact, Section, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.plots import Choice, Plot, legend
 from pymllm.report.quantities import show, show_count, show_share, show_time
 from pymllm.report.sections.laws import config_words, seen_facts
+from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
 
 _SHARES = {
     "adapter": "the implementation behind its adapter",
@@ -74,7 +57,7 @@ def make_soak_section(runs: Sequence[Run]) -> Section | None:
         "memory looked at between runs. A campaign is a line of the first table; below it, the newest one "
         "by implementation.",
         [*blocks, *cards],
-        [Tile(operations, f"operations soaked, {found}", BAD if cards else GOOD, "#soak")],
+        [Tile(operations, f"operations soaked, {found}", BAD if cards else GOOD)],
     )
 
 

@@ -6,23 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pymllm.report.blocks import (
-    BAD,
-    GOOD,
-    QUIET,
-    Cell,
-    Choice,
-    Column,
-    Plot,
-    Section,
-    Table,
-    Tile,
-    legend,
-    make_table,
-    number,
-)
+from pymllm.report.blocks import Section, Tile
 from pymllm.report.loading import Run, grouped
+from pymllm.report.plots import Choice, Plot, legend, scatter
 from pymllm.report.quantities import machine_name, scale_of, show, show_count, show_time
+from pymllm.report.tables import BAD, GOOD, QUIET, Cell, Column, Table, make_table, number
 from pymllm.report.trends import Point, Trend, find_trends
 
 _FOLDED = 40
@@ -44,7 +32,7 @@ def make_trends_section(runs: Sequence[Run]) -> Section | None:
         "The change is that from the point before to the newest one, and says nothing of noise. A whisker "
         "is the spread that the benchmark wrote down (of pytest-benchmark, its quartiles).",
         [_plot(trends), _table(trends)],
-        [Tile(figures, on, None, "#trends")],
+        [Tile(figures, on)],
     )
 
 
@@ -86,15 +74,13 @@ def _days_around(trends: Sequence[Trend]) -> list[str]:
 def _line(trend: Trend, scale: float) -> dict[str, Any]:
     points = trend.points
     code = "" if trend.code is None else f", code {trend.code}"
-    line: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": f"{machine_name(trend.machine)}{code}",
-        "x": [point.run.time for point in points],
-        "y": [point.value * scale for point in points],
-        "text": ["<br>".join(_facts_of(point)) for point in points],
-        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-    }
+    line = scatter(
+        f"{machine_name(trend.machine)}{code}",
+        [point.run.time for point in points],
+        [point.value * scale for point in points],
+        text=["<br>".join(_facts_of(point)) for point in points],
+        hovertemplate="%{text}<extra>%{fullData.name}</extra>",
+    )
     if any(point.figure.low is not None and point.figure.high is not None for point in points):
         line["error_y"] = {
             "type": "data",
