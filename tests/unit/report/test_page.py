@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.report.blocks import Card, Cell, Choice, Plot, Table, Text, anchor_of
+from pymllm.report.blocks import Card, Cell, Choice, Plot, Section, Table, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.page import make_page
@@ -206,6 +206,14 @@ def test_every_kind_of_document_is_on_the_page_somewhere() -> None:
     """The run above has each but the two that are shown with others."""
     kinds = {type(it) for it in everything()[0].documents}
     assert {*DOCUMENTS.values()} - kinds == {DOCUMENTS["pymllm.situations"], DOCUMENTS["pymllm.compare"]}
+
+
+@pytest.mark.parametrize("make", SECTIONS)
+def test_a_section_that_would_be_empty_is_not_there(make: Callable[[list[Run]], Section | None]) -> None:
+    """Nor one of documents that have nothing in them."""
+    assert make([]) is None
+    nothing = samples.gpu_benchmarks(results=[]), {**samples.peers(), "scenarios": []}
+    assert make([samples.run(*nothing, machine=None)]) is None
 
 
 def test_a_page_has_every_section(page: Page) -> None:

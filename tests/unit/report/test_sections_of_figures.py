@@ -85,12 +85,11 @@ def test_each_run_is_a_table_of_its_own_the_newest_first() -> None:
     assert len(figures(section)["plot-peers"]) == 2
 
 
-def test_without_peers_to_compare_with_there_is_no_tile_and_without_runs_no_section() -> None:
+def test_without_peers_to_compare_with_there_is_no_tile() -> None:
     """A 0 of 0 would say nothing."""
     section = make_peers_section([samples.run(samples.peers(samples.scenario(verdict="alone", ratio=None)))])
     assert section is not None
     assert section.tiles == ()
-    assert make_peers_section([samples.run(samples.verify())]) is None
 
 
 # -- gpu section -----------------------------------------------------------------------------------------
@@ -128,11 +127,6 @@ def test_a_case_without_goals_has_none_and_the_newest_run_comes_first() -> None:
     assert "driver unknown" in next(iter(tables(section)))
     assert section is not None
     assert section.tiles == ()
-
-
-def test_without_results_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_gpu_section([samples.run(samples.gpu_benchmarks(results=[]))]) is None
 
 
 # -- hit rate section ------------------------------------------------------------------------------------
@@ -228,11 +222,6 @@ def test_a_replay_that_only_broke_a_law_is_shown_too() -> None:
     assert tables(section) == {}
 
 
-def test_without_replays_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_hit_rate_section([samples.run(samples.verify())]) is None
-
-
 # -- latency section -------------------------------------------------------------------------------------
 
 
@@ -300,11 +289,6 @@ def test_a_replay_has_times_per_request() -> None:
     }
     (row,) = tables(section)["Time in the cache per request"]
     assert row[2:6] == ["33.6 µs", "129 µs", "95.4 µs", "382 µs"]
-
-
-def test_without_durations_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_latency_section([samples.run(samples.verify())]) is None
 
 
 # -- memory section --------------------------------------------------------------------------------------
@@ -375,8 +359,3 @@ def test_a_limit_without_a_known_start_is_no_line() -> None:
     runs = [samples.run(plain, samples.gpu_memory("b", limit=None))]
     pictures = figures(make_memory_section(runs))["plot-memory"]
     assert [len(figure.data) for figure in pictures.values()] == [1, 1]
-
-
-def test_without_memory_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_memory_section([samples.run(samples.verify())]) is None

@@ -118,11 +118,6 @@ def test_what_could_not_be_examined_is_told() -> None:
     ]
 
 
-def test_without_a_search_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_laws_section([samples.run(samples.faults())]) is None
-
-
 # -- faults section --------------------------------------------------------------------------------------
 
 
@@ -166,11 +161,6 @@ def test_where_nothing_was_caught_there_is_no_picture() -> None:
     """An empty one would say less than the table."""
     section = make_faults_section([samples.run(samples.faults(samples.fault("B01")))])
     assert figures(section) == {}
-
-
-def test_without_faults_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_faults_section([samples.run(samples.verify())]) is None
 
 
 # -- situations section ----------------------------------------------------------------------------------
@@ -218,11 +208,6 @@ def test_the_registry_alone_is_listed_as_reached_by_nobody() -> None:
     found = tables(make_situations_section([samples.run(plain)]))
     assert sum(len(rows) for rows in found.values()) == len({(it.kind, it.name) for it in SITUATIONS})
     assert all(" 0 of " in caption for caption in found)
-
-
-def test_without_counts_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_situations_section([samples.run(samples.faults())]) is None
 
 
 # -- soak section ----------------------------------------------------------------------------------------
@@ -337,11 +322,6 @@ def test_an_implementation_whose_turn_never_came_has_no_speed() -> None:
     assert figures(make_soak_section([samples.run(alone)])) == {}
 
 
-def test_without_campaigns_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_soak_section([samples.run(samples.verify())]) is None
-
-
 # -- machines section ------------------------------------------------------------------------------------
 
 
@@ -373,11 +353,6 @@ def test_what_doctor_saw_is_listed() -> None:
     first, second = tables(section)["What pymllm doctor saw"]
     assert first == ["Linux-6.18", "CPython 3.11.7", "2.13.0, CUDA none", "unknown: no NVML", "torch 2.13.0"]
     assert second[3] == "0 devices"
-
-
-def test_without_machines_there_is_no_section() -> None:
-    """It would be empty."""
-    assert make_machines_section([samples.run(samples.verify(), machine=None)]) is None
 
 
 def test_every_run_and_every_file_that_is_none_is_listed() -> None:
