@@ -24,7 +24,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     "protocol-check": ("what verify --check-protocol prints", "pymllm verify --check-protocol"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
     "replay": ("what replay prints", "pymllm replay"),
-    "run": ("a line of a run in a store", "pymllm.report.run_lines:run_schema"),
+    "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
     "shrink": ("what shrink prints", "pymllm shrink"),
     "situations": ("what situations prints", "pymllm situations"),
     "soak": ("what soak prints", "pymllm soak"),

@@ -487,7 +487,7 @@ def make_junit(document: VerifyDocument) -> str:
     A violated law is a failure, an unknown one an error, one that is not claimed is skipped. Where it is
     strict, a situation that was never reached is a failure in a suite of its own.
     """
-    from pymllm.report.junit_xml import add_suite, make_case, make_text
+    from pymllm.report.feeds import add_suite, make_case, make_xml
 
     root = ElementTree.Element("testsuites", name="pymllm verify", time=f"{document.seconds:.3f}")
     for adapter in document.adapters:
@@ -510,7 +510,7 @@ def make_junit(document: VerifyDocument) -> str:
     if document.strict and document.situations:
         rows = [make_case(row.machine, row.name, *_unmet(row)) for row in document.situations]
         add_suite(root, "situations", 0.0, rows)
-    return make_text(root)
+    return make_xml(root)
 
 
 def _unmet(row: SituationRow) -> tuple[str, ...]:

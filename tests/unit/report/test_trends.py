@@ -1,4 +1,4 @@
-"""What is on one line."""
+"""What is on one line, as a list, a picture, a table and text."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from pymllm.errors import UsageError
 from pymllm.report.documents import read_document
 from pymllm.report.records import Figure, make_machine
-from pymllm.report.trends import Trend, figures_of, find_trends
+from pymllm.report.sections.trends import make_trends_section
+from pymllm.report.trends import Trend, figures_of, find_trends, make_text
 from tests.unit.report import samples
+from tests.unit.report.looking import cells, figures, tables
+
+# -- trends ----------------------------------------------------------------------------------------------
+
 
 OTHER = make_machine("Another Processor", 4, None, "Linux x86_64")
 FIGURE = Figure("match", 10.0, "us", "smaller", code="c0de")
@@ -143,3 +149,105 @@ def test_what_a_document_could_not_tell_is_no_figure() -> None:
     alone = samples.peers(samples.scenario(ratio=None))
     assert not any("ratio" in figure.name for figure in figures_of(read_document(alone)))
     assert list(figures_of(read_document(samples.gpu_memory()))) == []
+
+
+# -- trends section --------------------------------------------------------------------------------------
+
+
+def test_a_line_is_drawn_for_each_machine_and_code() -> None:
+    """In one picture for each figure, the ones with a history first."""
+    slower = replace(FIGURE, value=11.0, low=10.0, high=13.0)
+    runs = [*days(FIGURE, slower), *days(FIGURE, machine=OTHER), *days(Figure("a", 1.0, "s", "smaller"))]
+    section = make_trends_section(runs)
+    pictures = figures(section)["plot-trends"]
+    assert list(pictures) == ["match", "a"]
+    lines = {trace.name: list(trace.y) for trace in pictures["match"].data}
+    assert sorted(map(len, lines.values())) == [1, 2]
+    assert len(lines) == 2
+    (long,) = (trace for trace in pictures["match"].data if len(trace.y) == 2)
+    assert list(long.error_y.array) == [0.0, 2.0]
+    assert list(long.error_y.arrayminus) == [0.0, 1.0]
+    assert pictures["match"].layout.yaxis.title.text == "µs, smaller is better"
+    assert section is not None
+    assert (section.tiles[0].value, section.tiles[0].name) == ("2", "figures on 2 machines")
+
+
+def test_the_table_has_the_newest_value_and_its_change() -> None:
+    """With a word, not only with a colour."""
+    section = make_trends_section(days(FIGURE, replace(FIGURE, value=8.0)))
+    (row,) = tables(section)["Figures"]
+    assert (row[0], row[2], row[3], row[4], row[5], row[6]) == (
+        "match", "c0de", "smaller", "2", "8 µs", "-20.0 % better",
+    )  # fmt: skip
+    assert cells(section, "-20.0 % better")[0].tone == "good"
+    assert cells(section, "")[0].spark == (10.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "shown"), [(10.0, 12.0, "+20.0 % worse"), (10.0, 10.0, "+0.0 %"), (0.0, 1.0, "from zero")]
+)
+def test_a_change_is_worse_or_none(then: float, now: float, shown: str) -> None:
+    """What was zero has no change in per cent."""
+    section = make_trends_section(days(replace(FIGURE, value=then), replace(FIGURE, value=now)))
+    assert tables(section)["Figures"][0][6] == shown
+
+
+def test_a_point_says_which_commit_and_versions_it_is_of() -> None:
+    """For whoever points at it."""
+    run = samples.run(
+        figures=(replace(FIGURE, code=None),), commit="ab" * 20, modified=True, versions={"torch": "2.13.0"}
+    )
+    section = make_trends_section([run])
+    (figure,) = figures(section)["plot-trends"].values()
+    (text,) = figure.data[0].text
+    assert text == "10 µs<br>2026-11-21 15:03:11 UTC<br>commit abababababab, modified<br>torch 2.13.0"
+    row = tables(section)["Figures"][0]
+    assert (row[2], row[6], row[7]) == ("no hash", "nothing before", "one point")
+
+
+def test_facts_without_a_direction_are_left_to_the_terminal() -> None:
+    """Numbers of nodes are no trend that anybody watches."""
+    assert make_trends_section(days(Figure("nodes", 3, "nodes"))) is None
+
+
+def test_a_share_is_drawn_in_per_cent() -> None:
+    """As the table has it."""
+    section = make_trends_section(days(Figure("rate", 0.5, "share", "bigger")))
+    (figure,) = figures(section)["plot-trends"].values()
+    assert list(figure.data[0].y) == [50.0]
+    assert tables(section)["Figures"][0][5] == "50.0 %"
+
+
+# -- trend text ------------------------------------------------------------------------------------------
+
+
+def test_a_line_of_a_plot_is_a_paragraph() -> None:
+    """When, which commit, how much, and how much that is beside the one before."""
+    runs = days(FIGURE, replace(FIGURE, value=8.0), commit="ab" * 20)
+    here = f"rack 3, Some GPU ({samples.MACHINE.fingerprint}), code c0de"
+    assert make_text(runs, "MATCH").split("\n") == [
+        "match (smaller is better)",
+        f"  {here}",
+        "  2026-11-01 00:00:00  abababababab           10 µs",
+        "  2026-11-02 00:00:00  abababababab            8 µs    -20.0 %",
+    ]
+
+
+def test_machines_have_paragraphs_of_their_own_and_facts_are_shown_too() -> None:
+    """A fact has no direction; a change from zero has no per cent."""
+    runs = [
+        *days(Figure("nodes", 0, ""), Figure("nodes", 3, "")),
+        *days(Figure("nodes", 4, ""), machine=OTHER),
+    ]
+    first, second = make_text(runs, "node").split("\n\n")
+    assert first.startswith("nodes\n")
+    assert first.endswith("3")
+    assert "Another Processor" in second
+
+
+def test_a_name_that_no_figure_has_is_refused_with_the_nearest() -> None:
+    """Or with the fact that there are none."""
+    with pytest.raises(UsageError, match=r"no figure has 'macht' in its name; there are 'match'"):
+        make_text(days(FIGURE), "macht")
+    with pytest.raises(UsageError, match="these runs have no figures at all"):
+        make_text([samples.run()], "x")

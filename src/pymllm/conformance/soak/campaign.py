@@ -25,7 +25,7 @@ from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
-from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord, build_version
+from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord
 from pymllm.conformance.soak.schedule import find_places_of, plan_runs
 from pymllm.conformance.soak.sizes import SIZES
 from pymllm.conformance.soak.totals import Totals
@@ -33,6 +33,7 @@ from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
+from pymllm.instrument.build_version import build_version
 from pymllm.oracle.verdicts import Verdict
 
 PROGRAMS = "programs"

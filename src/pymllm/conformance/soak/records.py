@@ -7,16 +7,12 @@ deterministic (X3). What was *measured* (time, memory, walks from inside, files)
 
 from __future__ import annotations
 
-import hashlib
 import json
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from pymllm import __version__
 from pymllm.history.files import Config
 from pymllm.text_file import cut, read_json
 
@@ -29,7 +25,6 @@ __all__ = [
     "Place",
     "RunRecord",
     "Shares",
-    "build_version",
     "ledger_schema",
     "read_line",
     "write_line",
@@ -62,7 +57,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     Parameters
     ----------
     version : str
-        As of `build_version`.
+        As of `pymllm.instrument.build_version`.
     versions : dict
         Of the packages involved.
     seed : int
@@ -233,16 +228,6 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     def played(self) -> tuple[str, Failure | None]:
         """Return what must be the same whenever this run is played."""
         return self.digest, self.failure
-
-
-@cache
-def build_version() -> str:
-    """Return this package's version with a digest of its source, so that no change passes unnoticed."""
-    folder = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 def write_line(record: CampaignHeader | RunRecord) -> str:

@@ -19,11 +19,12 @@ from pymllm.conformance.soak import campaign, ledger
 from pymllm.conformance.soak.campaign import PROGRAMS, SoakPlan, SoakReport, load_campaign, soak
 from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Ledger, read_ledger
-from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares, build_version
+from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares
 from pymllm.conformance.soak.totals import Totals
 from pymllm.conformance.workers import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
+from pymllm.instrument.build_version import build_version
 from pymllm.oracle.verdicts import Verdict
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))
