@@ -11,14 +11,12 @@ import click
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
+from pymllm.cli.choice import find_adapter_or_refuse, load_or_refuse
 from pymllm.cli.options import json_option
 from pymllm.cli.program import say
-from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config
 from pymllm.torch_extra import why_no_torch
-
-__all__ = ["adapters_command"]
 
 
 @click.command("adapters", short_help="List who can be examined.")
@@ -47,7 +45,8 @@ def adapters_command(names: tuple[str, ...], as_json: bool, verbose: bool) -> No
 def _describe_all(entries: Sequence[AdapterEntry]) -> list[dict[str, Any]]:
     """Describe adapters, in a process beside this one: to build one runs code of whoever wrote it."""
     # Not at the top: --help and a mistyped option can do without.
-    from pymllm.conformance.workers import Lost, Workers
+    from pymllm.conformance.worker_process import Lost
+    from pymllm.conformance.workers import Workers
 
     found = []
     with Workers(1) as workers:

@@ -1,23 +1,36 @@
-"""Carrying out a replay: the requests, and one run per cache over them."""
+"""Carrying out replays: requests, one run per cache over them, and several sizes in parallel processes."""
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import click
+import msgspec
 import numpy
 import torch
 
 from pymllm import __version__
 from pymllm.cli.program import escaped
-from pymllm.cli.progress import progress_bar
-from pymllm.cli.replay_plan import ReplayPlan, pick_name
-from pymllm.cli.replay_result import ReplayResult, Violation
+from pymllm.cli.replay import ReplayPlan, pick_name
+from pymllm.cli.tables import progress_bar
+from pymllm.conformance.documents import (
+    AskedRow,
+    CeilingRow,
+    ReplayDocument,
+    ReplayRun,
+    ReplayViolation,
+    WorkloadRow,
+)
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
 from pymllm.errors import InvariantViolation
+from pymllm.workloads.belady import belady_hit_tokens
 from pymllm.workloads.block_engine import BlockEngine
+from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
 from pymllm.workloads.engine_config import BLOCKS, CACHES_OF_STATES
@@ -28,32 +41,59 @@ from pymllm.workloads.source import TraceSource
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
 from pymllm.workloads.trace_file import read_trace
 
-__all__ = ["load_requests", "run_plan", "settle"]
-
+T = TypeVar("T")
+_Task = tuple[Callable[..., T], tuple[object, ...]]
 _Progress = Callable[[int], None] | None
 
 _TRACE_CAPACITY = 1_000_000
 _NAMED_REQUESTS = 200
 
 
-def settle(plan: ReplayPlan) -> ReplayPlan:
-    """Fill in the defaults that depend on the workload.
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A finished, broken-off or interrupted replay; of its plan no default is open any more.
 
-    Parameters
-    ----------
-    plan : ReplayPlan
-        Checked.
-
-    Returns
-    -------
-    ReplayPlan
-        Only ``requests`` of a whole trace and options of a single cache may still be ``None``.
-
-    Raises
-    ------
-    click.UsageError
-        A cache has an unknown name, or the settled capacity does not fit the page size.
+    An interrupt leaves the run that it ended as far as it came.
     """
+
+    plan: ReplayPlan
+    document: ReplayDocument
+    interruption: KeyboardInterrupt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayGrid:
+    """Every cache with every page size and capacity, of one run each, and a ceiling for each point.
+
+    After an interrupt those that were done by then.
+    """
+
+    results: tuple[Replayed, ...]
+    ceilings: tuple[CeilingRow, ...]
+    interruption: KeyboardInterrupt | None = None
+
+    def document(self) -> ReplayDocument:
+        """Return one record of all: that of the first, with the runs of all."""
+        first, documents = self.results[0].document, [one.document for one in self.results]
+        plans = [one.plan for one in self.results]
+        requests = max(one.workload.requests for one in documents)
+        return msgspec.structs.replace(
+            first,
+            workload=msgspec.structs.replace(first.workload, requests=requests),
+            asked=msgspec.structs.replace(
+                first.asked,
+                capacities=tuple(dict.fromkeys(plan.capacity for plan in plans)),
+                page_sizes=tuple(dict.fromkeys(plan.page_size for plan in plans)),
+            ),
+            runs=tuple(run for one in documents for run in one.runs),
+            ceilings=self.ceilings,
+            violation=next((one.violation for one in documents if one.violation is not None), None),
+            interrupted=self.interruption is not None,
+        )
+
+
+def settle(plan: ReplayPlan) -> ReplayPlan:
+    """Fill in what depends on the workload; an unknown cache, or sizes that do not fit, are refused."""
     for cache in plan.caches:
         pick_name(cache, (*CACHE_MAKERS, BLOCKS), "cache")
     capacity, requests = plan.capacity, plan.requests
@@ -69,32 +109,9 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     return settled
 
 
-def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = None) -> ReplayResult:
+def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = None) -> Replayed:
     """Replay one workload through each cache of a plan, one after another.
 
-    Parameters
-    ----------
-    plan : ReplayPlan
-        Checked.
-    progress : str
-        ``"auto"``, ``"on"`` or ``"off"``, as in `progress_bar`.
-    requests : list of Request, optional
-        What `load_requests` returned for this workload.
-
-    Returns
-    -------
-    ReplayResult
-        With the violation or the interrupt that ended it, if one did.
-
-    Raises
-    ------
-    click.ClickException
-        Sizes for which this machine has no memory, or names that do not exist.
-    TraceError
-        The trace cannot be read.
-
-    Notes
-    -----
     torch gets one thread: the tensors of a replay are too small to gain from more.
     """
     plan = settle(plan)
@@ -108,13 +125,28 @@ def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = N
             with progress_bar(progress, f"{escaped(plan.workload)} {cache}", len(requests)) as show:
                 runs.append(_run_cache(plan, cache, requests, show))
         except InvariantViolation as error:
-            violation = Violation(cache, error.law, error.message)
+            violation = ReplayViolation(cache, error.law, error.message)
             break
         except CutShort as cut:
             runs.append(cut.report)
             interruption = cut.interruption
             break
-    return ReplayResult(plan, len(requests), _versions(), tuple(runs), violation, interruption)
+    document = ReplayDocument(
+        versions=_versions(),
+        workload=WorkloadRow(
+            name=plan.workload,
+            kind="named" if plan.is_named else "trace",
+            requests=len(requests),
+            seed=plan.seed,
+            block_tokens=None if plan.is_named else plan.block_tokens,
+        ),
+        mode="serial" if plan.mode == "serial" else "engine",
+        asked=AskedRow(capacity=plan.capacity, swa_capacity=plan.swa_capacity),
+        runs=tuple(msgspec.convert(run, ReplayRun, from_attributes=True) for run in runs),
+        violation=violation,
+        interrupted=interruption is not None,
+    )
+    return Replayed(plan, document, interruption)
 
 
 def load_requests(plan: ReplayPlan) -> list[Request]:
@@ -195,3 +227,85 @@ def _versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
     }
+
+
+# -- several sizes -------------------------------------------------------------------------------------------
+
+
+def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGrid:
+    """Replay every plan with each of its caches.
+
+    Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
+    """
+    settled = [settle(plan) for plan in plans]
+    # A trace is read once, also from a pipe; a named workload's prompts depend on the capacity.
+    shared = None if settled[0].is_named else load_requests(settled[0])
+    runs: list[_Task[Replayed]] = [
+        (run_plan, (replace(plan, caches=(cache,)), "off", shared))
+        for plan in settled
+        for cache in plan.caches
+    ]
+    ceilings: list[_Task[CeilingRow]] = [(find_ceiling, (plan, shared)) for plan in settled]
+    tasks: list[_Task[object]] = [*runs, *ceilings]
+    with progress_bar(progress, escaped(settled[0].workload), len(tasks), "runs") as show:
+        done, interruption = _carry_out(tasks, min(jobs, len(tasks)), show)
+    results = tuple(one for one in done if isinstance(one, Replayed))
+    if interruption is not None and not results:
+        raise interruption
+    found = (one for one in done if isinstance(one, CeilingRow))
+    return ReplayGrid(results, tuple(_as_replayed(ceiling, results) for ceiling in found), interruption)
+
+
+def find_ceiling(plan: ReplayPlan, requests: list[Request] | None) -> CeilingRow:
+    """Return what could be hit at most at one point of a grid."""
+    assert plan.capacity is not None
+    capacity = plan.capacity // plan.page_size * plan.page_size
+    in_order = plan.mode == "serial"
+    replayed = [
+        request
+        for request in requests or load_requests(plan)
+        if not in_order or request.prompt_length <= capacity // 2
+    ]
+    # An engine computes the last token of a prompt whatever is cached.
+    unlimited = HitCeiling(plan.page_size, held_back=0 if in_order else 1)
+    for request in replayed:
+        unlimited.add(request)
+    belady = belady_hit_tokens(replayed, plan.page_size, capacity) if in_order else None
+    tokens = unlimited.prompt_tokens
+    rate = None if belady is None else belady / max(1, tokens)
+    return CeilingRow(
+        page_size=plan.page_size,
+        capacity=capacity,
+        prompt_tokens=tokens,
+        unlimited_hit_rate=unlimited.hit_rate,
+        belady_hit_rate=rate,
+    )
+
+
+def _as_replayed(ceiling: CeilingRow, results: Sequence[Replayed]) -> CeilingRow:
+    """Take the ceiling of an engine that ran to its end: it knows what it had to reject."""
+    for run in (run for result in results for run in result.document.runs):
+        point = run.config.page_size, run.config.capacity
+        if run.finished is not None and point == (ceiling.page_size, ceiling.capacity):
+            rate = run.ceiling_hit_rate
+            return msgspec.structs.replace(ceiling, prompt_tokens=run.prompt_tokens, unlimited_hit_rate=rate)
+    return ceiling
+
+
+def _carry_out(
+    tasks: list[_Task[object]], jobs: int, show: Callable[[int], None] | None
+) -> tuple[list[object], KeyboardInterrupt | None]:
+    """Return what each task returned, in their order, and the interrupt that some were lost to."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started now
+    with Workers(jobs) as workers:
+        done = workers.map(_act, tasks, show)
+    if workers.interruption is None:
+        for one in done:
+            if isinstance(one, Lost):
+                raise click.ClickException(f"a run has no result: {one.message}")
+    return list(done), workers.interruption
+
+
+def _act(task: _Task[object]) -> object:
+    act, arguments = task
+    return act(*arguments)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
+from pymllm.cli.store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
     from pymllm.report.loading import LoadedRuns
-
-__all__ = ["report_command"]
 
 FORMATS = ("html", "github-action-benchmark", "junit", "badge")
 

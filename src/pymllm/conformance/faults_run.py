@@ -12,7 +12,8 @@ from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
 from pymllm.conformance.documents import FaultsDocument
 from pymllm.conformance.kept_results import KeptResults
 from pymllm.conformance.runner import Progress, versions
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
 
 __all__ = ["FaultsReport", "look_for_faults"]
 

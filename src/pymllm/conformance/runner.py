@@ -27,7 +27,8 @@ from pymllm.conformance.search import Crash, SearchPlan, SearchResult, burst, se
 from pymllm.conformance.search_tasks import SearchTask, VerifyPlan, plan_bursts, plan_searches
 from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport, try_adapter
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
 

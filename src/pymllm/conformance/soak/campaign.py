@@ -29,7 +29,8 @@ from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunR
 from pymllm.conformance.soak.schedule import find_places_of, plan_runs
 from pymllm.conformance.soak.sizes import SIZES
 from pymllm.conformance.soak.totals import Totals
-from pymllm.conformance.workers import Lost, Workers
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
 from pymllm.instrument.build_version import build_version

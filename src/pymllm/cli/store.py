@@ -1,4 +1,4 @@
-"""Keeping what a command found as a run of a store (``--store``), for ``pymllm report``."""
+"""Files that a command writes: what is refused before minutes of work, and the run that a store keeps."""
 
 from __future__ import annotations
 
@@ -7,32 +7,18 @@ import shlex
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from pymllm.cli.program import WORDS, complain
+from pymllm.conformance.documents import Document, plain_of
+from pymllm.history.files import History, dump_history
+from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
     from pymllm.report.records import Record
-
-__all__ = [
-    "keep_run",
-    "refuse_missing_folder",
-    "refuse_own_input",
-    "refuse_run_or_program",
-    "refuse_unwritable",
-    "refuse_unwritable_store",
-    "store_option",
-]
-
-store_option = click.option(
-    "--store",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Keep the result in this store of runs, too, for pymllm report.",
-)
-"""For the commands whose results belong into a report; their parameter is ``store``."""
 
 
 def refuse_unwritable(option: str, folder: Path) -> None:
@@ -86,40 +72,47 @@ def refuse_unwritable_store(store: Path | None) -> None:
         refuse_unwritable("--store", store)
 
 
+def refuse_unwritable_folder(output: Path) -> None:
+    """Refuse a given folder that could not take a program after minutes of search; none is made yet."""
+    if click.get_current_context().get_parameter_source("output") is not ParameterSource.DEFAULT:
+        refuse_unwritable("--output", output)  # whoever searches in a read-only folder may not want files
+
+
+def save_text(text: str, path: Path) -> str | None:
+    """Write a file and make its folder; complain where it cannot be written: the result matters more."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_file(path, text)
+    except OSError as error:
+        complain(f"{path}: cannot be written: {error.strerror or error}")
+        return None
+    return str(path)
+
+
+def save_program(history: History, path: Path) -> str | None:
+    """Write a program, likewise."""
+    return save_text("".join(f"{line}\n" for line in dump_history(history)), path)
+
+
 def keep_run(
     store: Path | None,
-    document: dict[str, Any],
+    document: Document,
     records: Iterable[Record] = (),
     programs: Collection[str] = (),
     folders: Sequence[Path] | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a run with a document, and say on standard error where it is.
+    """Keep a document, with more records and the programs that it names, and say on standard error where.
 
-    Parameters
-    ----------
-    store : Path or None
-        The folder; without one nothing happens.
-    document : dict
-        What the command prints with ``--json``; its schema is the run's kind.
-    records : iterable of Record
-        More of it.
-    programs : collection of str
-        Files of programs that the document names, to be kept with it as far as they are there.
-    folders : sequence of Path, optional
-        In which they must lie, and from which their names count; by default wherever their names say, which
-        is for a command that has just written them itself.
-    versions : mapping, optional
-        Of the packages involved, by default those that the document names.
-
-    Notes
-    -----
-    A store that cannot be written is complained of, and the command goes on: its result matters more.
+    Programs must lie in ``folders``, from which their names count; by default they lie wherever their names
+    say, which is for a command that has just written them itself. A store that cannot be written is
+    complained of, and the command goes on: its result matters more.
     """
     if store is None:
         return
     from pymllm.report.program_files import read_programs
-    from pymllm.report.records import Document, Program
+    from pymllm.report.records import Document as StoredDocument
+    from pymllm.report.records import Program
     from pymllm.report.store import make_header, write_run
 
     if folders is None:
@@ -127,21 +120,17 @@ def keep_run(
     kept = read_programs(programs, *folders)
     for reason in kept.left_out:
         complain(f"--store {store}: left out: {reason}")
+    words = click.get_current_context().meta.get(WORDS, ("pymllm",))
     header = make_header(
-        str(document["schema"]).removeprefix("pymllm."),
-        command=_words(),
-        versions=versions or document.get("versions") or {},
+        document.schema.removeprefix("pymllm."),
+        command=[shlex.quote(word) for word in words],  # so that a shell reads it again
+        versions=versions or getattr(document, "versions", None) or {},
     )
-    found = [Document(document), *records, *(Program(name, lines) for name, lines in kept.lines.items())]
+    found = [StoredDocument(plain_of(document)), *records]
+    found += [Program(name, lines) for name, lines in kept.lines.items()]
     try:
         path = write_run(store, header, found)
     except OSError as error:
         complain(f"--store {store}: cannot be written: {error.strerror or error}")
         return
     complain(f"kept as {path}")
-
-
-def _words() -> Sequence[str]:
-    """Return what was typed, so that a shell reads it again."""
-    words: Sequence[str] = click.get_current_context().meta.get(WORDS, ("pymllm",))
-    return [shlex.quote(word) for word in words]
