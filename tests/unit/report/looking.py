@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from pymllm.report.blocks import Card, Cell, Plot, Section, Table, Text
+from pymllm.report.blocks import Card, Section, Text
+from pymllm.report.plots import Plot
+from pymllm.report.tables import Cell, Table
 
 
 def tables(section: Section | None) -> dict[str, list[list[str]]]:

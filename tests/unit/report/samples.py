@@ -1,4 +1,4 @@
-"""Documents of each kind, as commands print them, with what a report reads of them, and runs that have them."""
+"""Documents of each kind, as far as a report reads them, and runs that have them."""
 
 from __future__ import annotations
 

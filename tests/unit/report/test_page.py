@@ -15,13 +15,15 @@ from urllib.parse import unquote
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.report.blocks import Card, Cell, Choice, Plot, Section, Table, Text, anchor_of
+from pymllm.report.blocks import Card, Section, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.page import make_page
+from pymllm.report.plots import Choice, Plot
 from pymllm.report.quantities import log_ticks, scale_of, show, show_count, show_share, show_time
 from pymllm.report.sections import SECTIONS, make_sections
 from pymllm.report.sections.machines import BRINGS
+from pymllm.report.tables import Cell, Table
 from tests.unit.report import samples
 from tests.unit.report.test_sections_of_figures import HISTOGRAM, curve
 
