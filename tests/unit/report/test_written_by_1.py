@@ -17,7 +17,7 @@ from pymllm.report.feeds import make_action_feed, make_badge, make_junit
 from pymllm.report.loading import LoadedRuns, Run, load_runs
 from pymllm.report.page import make_sections
 from pymllm.report.trends import make_text
-from tests.unit.report.looking import cards, tables
+from tests.unit.report.looking import Look
 
 WRITTEN = Path(__file__).parent / "written_by_1"
 
@@ -60,7 +60,8 @@ def test_feeds_say_what_they_said(loaded: LoadedRuns, name: str) -> None:
 def test_each_section_has_what_it_had(loaded: LoadedRuns) -> None:
     """So many rows in its tables, and so many programs to look at."""
     sections = make_sections(loaded)
-    found = {it.id: ([len(rows) for rows in tables(it).values()], len(cards(it))) for it in sections}
+    looks = {it.id: Look(it) for it in sections}
+    found = {id: ([*map(len, it.tables.values())], len(it.cards)) for id, it in looks.items()}
     assert found == {
         "laws": ([11, 8], 1),
         "faults": ([1, 1], 0),
