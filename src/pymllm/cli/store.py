@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from pymllm.cli.program import WORDS, complain
-from pymllm.conformance.documents import Document, plain_of
+from pymllm.conformance.documents import Document
 from pymllm.history.files import History, dump_history
 from pymllm.text_file import write_text_file
 
@@ -126,7 +126,7 @@ def keep_run(
         command=[shlex.quote(word) for word in words],  # so that a shell reads it again
         versions=versions or getattr(document, "versions", None) or {},
     )
-    found = [StoredDocument(plain_of(document)), *records]
+    found = [StoredDocument(document.plain()), *records]
     found += [Program(name, lines) for name, lines in kept.lines.items()]
     try:
         path = write_run(store, header, found)

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from pymllm.cli.program import escaped, say
-from pymllm.conformance.documents import AdapterRow, Document, VerifyDocument, ViolationRow, plain_of
+from pymllm.conformance.documents import AdapterRow, Document, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
 from pymllm.oracle.laws import find_law
 
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_DRAWS = 0.1
 
 def say_document(document: Document) -> None:
     """Print a document as JSON."""
-    say(json.dumps(plain_of(document), indent=2))
+    say(json.dumps(document.plain(), indent=2))
 
 
 # -- tables ------------------------------------------------------------------------------------------------

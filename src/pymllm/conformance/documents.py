@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from pymllm.adapters.cabinet.fault import SEARCHERS
 from pymllm.conformance.soak.records import Failure
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
@@ -35,6 +36,11 @@ class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
     def schema(self) -> str:
         """The name of its schema, such as ``pymllm.verify``."""
         return str(self.__struct_config__.tag)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 # -- verify and compare --------------------------------------------------------------------------------------
@@ -278,7 +284,7 @@ class Detection(Row, frozen=True):
     seed: int
     law: str
     message: str
-    searcher: str
+    searcher: Annotated[str, Meta(extra_json_schema={"enum": [*SEARCHERS, VERIFICATION, CAMPAIGN]})]
     adapter: str
     config: Config
     operations: int
@@ -446,7 +452,7 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
     """What a cache was replayed with, as used: capacities are rounded to whole pages.
 
     As of `pymllm.workloads.engine_config.EngineConfig`, and of `pymllm.workloads.serial.SerialConfig` where
-    there was no engine; null is what the replay has not.
+    there was no engine: what only one of them has is not there with the other.
     """
 
     cache: str
@@ -472,9 +478,10 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
 
 class ReplayRun(Row, frozen=True, kw_only=True):
-    """One cache over a workload, by an engine or serially; null is what the replay, or the cache, has not.
+    """One cache over a workload; what only an engine or a serial replay has is not there with the other.
 
-    As of `pymllm.workloads.engine_report.EngineReport` and `pymllm.workloads.serial.SerialReport`.
+    As of `pymllm.workloads.engine_report.EngineReport` and `pymllm.workloads.serial.SerialReport`. Null is
+    what the cache has not.
     """
 
     config: ReplayConfig
@@ -518,6 +525,17 @@ class ReplayRun(Row, frozen=True, kw_only=True):
     wall_seconds: float
 
 
+_OF_SERIAL = {"skipped", "allocator", "total", "total_mean_us", "check_ownership"}
+_OF_ENGINE = {
+    *("finished", "rejected", "aborted", "retractions", "pauses", "computed_tokens", "output_tokens"),
+    *("evicted_swa_tokens", "dead_window_tokens", "stateless_tokens", "peak_states_held", "evicted_states"),
+    *("skipped_snapshots", "content_tokens", "peak_tokens_held", "iterations", "virtual_seconds"),
+    *("sliding_window_size", "swa_capacity", "track_slots", "mamba_chunk_size", "eviction_policy"),
+    *("paused_capacity", "max_running", "max_context", "chunk_tokens", "iteration_ms", "decode_headroom"),
+    *("release_window_early", "content_check", "seed"),
+}
+
+
 class ReplayViolation(Row, frozen=True):
     """A law that a run found broken."""
 
@@ -539,8 +557,8 @@ class CeilingRow(Row, frozen=True, kw_only=True):
     belady_hit_rate: float | None
 
 
-class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay", omit_defaults=False):
-    """What ``pymllm replay --json`` prints; ceilings are there with several page sizes or capacities."""
+class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay"):
+    """What ``pymllm replay --json`` prints; there are ceilings where there are several sizes."""
 
     versions: dict[str, str]
     workload: WorkloadRow
@@ -550,6 +568,17 @@ class ReplayDocument(Document, frozen=True, kw_only=True, tag="pymllm.replay", o
     violation: ReplayViolation | None = None
     interrupted: bool = False
     ceilings: tuple[CeilingRow, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Leave out of the runs what an engine, or a serial replay, does not have at all."""
+        plain = super().plain()
+        absent = _OF_ENGINE if self.mode == "serial" else _OF_SERIAL
+        for run in (run for kept in plain["runs"] for run in (kept, kept["config"])):
+            for name in absent & run.keys():
+                del run[name]
+        if not self.asked.page_sizes:
+            del plain["ceilings"]
+        return plain
 
 
 # -- situations ----------------------------------------------------------------------------------------------
@@ -576,7 +605,7 @@ class SituationsDocument(Document, frozen=True, kw_only=True, tag="pymllm.situat
 # -- conversations with programs -----------------------------------------------------------------------------
 
 
-class Exchange(Row, frozen=True):
+class Exchange(Row, frozen=True, omit_defaults=True):
     """One message and its answer; ``line`` counts from 1 what the program wrote.
 
     ``said`` and ``answered`` say what kind of message each was, and of an answer that is none how it begins;
@@ -700,13 +729,10 @@ AnyDocument = (
 DOCUMENTS: dict[str, type[Document]] = {str(it.__struct_config__.tag): it for it in get_args(AnyDocument)}
 """The record of each schema."""
 
+_OMITTING = {
+    it.__name__ for it in (AskedRow, Exchange, Failure, ReplayConfig, ReplayDocument, ReplayRun)
+}  # leave their defaults out
 _D = TypeVar("_D", bound=Document)
-
-
-def plain_of(document: Document) -> dict[str, Any]:
-    """Return a document as JSON has it."""
-    plain: dict[str, Any] = msgspec.to_builtins(document)
-    return plain
 
 
 def read_as(record: type[_D], plain: Mapping[str, Any]) -> _D:
@@ -723,7 +749,7 @@ def schema_of_document(record: type[Document], title: str) -> dict[str, Any]:
     for part in parts.values():
         if part.get("type") == "object" and "properties" in part:
             # A field has a default for older documents; whoever writes one now writes all of them.
-            if part["title"] not in (AskedRow.__name__, Failure.__name__):
+            if part["title"] not in _OMITTING:
                 part["required"] = list(part["properties"])
             part["additionalProperties"] = False
             for described in part["properties"].values():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from pymllm.conformance.documents import DOCUMENTS, plain_of, read_as, schema_of_document
+from pymllm.conformance.documents import DOCUMENTS, read_as, schema_of_document
 
 WRITTEN = sorted((Path(__file__).parent / "written_by_1").glob("*.json"))
 
@@ -18,7 +18,7 @@ def test_a_document_of_the_version_before_is_read_whole(path: Path) -> None:
     """No field of it is lost, whatever a newer one has besides, and it keeps to the schema of today."""
     old = json.loads(path.read_text(encoding="utf-8"))
     document = read_as(DOCUMENTS[old["schema"]], old)
-    again = json.loads(json.dumps(plain_of(document)))
+    again = json.loads(json.dumps(document.plain()))
     assert without_additions(again, old) == old
     Draft202012Validator(schema_of_document(type(document), "any")).validate(again)
 

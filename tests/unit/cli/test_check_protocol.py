@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
-from pymllm.cli.protocol_table import check_protocols, make_text
-from pymllm.conformance.protocol_check import Exchange, ProtocolReport
+from pymllm.cli.check_protocol import check_protocols, make_text
+from pymllm.cli.schema import make_schema
+from pymllm.conformance.documents import Exchange
+from pymllm.conformance.protocol_check import ProtocolReport
 from pymllm.errors import AdapterError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
@@ -95,7 +98,7 @@ def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
 def test_of_very_many_problems_the_first_are_shown() -> None:
     """One that cannot be written has no file."""
     exchanges = tuple(Exchange(line, "op", "outcome", f"wrong {line}", "mend it") for line in range(1, 26))
-    text = make_text(ProtocolReport("command:x", None, exchanges, ""), None)
+    text = make_text(ProtocolReport("command:x", None, exchanges, "").row(None))
     assert text.count("mend it") == 20
     assert text.endswith(
         "\n\nand 5 more\n25 wrong in 25 answers\n"
@@ -105,6 +108,27 @@ def test_of_very_many_problems_the_first_are_shown() -> None:
 
 def test_a_name_between_colons_stays_as_it_is() -> None:
     """No word of a command is taken for a picture."""
-    text = make_text(ProtocolReport("command:cat", None, (Exchange(1, ":cat:", "no :cat:"),), ""), None)
+    row = ProtocolReport("command:cat", None, (Exchange(1, ":cat:", "no :cat:"),), "").row(None)
+    text = make_text(row)
     assert text.splitlines()[0] == "command:cat: no hello"
     assert text.splitlines()[2].split() == ["1", ":cat:", "no", ":cat:", "ok"]
+
+
+def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
+    """Who it is, what was said and answered, and for what is wrong what to do; null without a hello."""
+    right = shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    wrong, silent = tiny_program("hello", "no-claim"), tiny_program("hello", "garbage")
+    result = check(tmp_path, "--command", right, "--command", wrong, "--command", silent, "--json")
+    document = json.loads(result.stdout)
+    validator = Draft202012Validator(make_schema("protocol-check"))
+    validator.validate(document)
+    assert (document["verdict"], document["exit_status"]) == ("unknown", 3)
+    first, second, third = document["programs"]
+    assert (first["program"]["name"], first["program"]["clock"], first["problems"]) == ("page-cache", True, 0)
+    assert first["answers"] == first["exchanges"][-1]["line"]
+    assert not any("problem" in exchange for exchange in first["exchanges"])
+    (blamed,) = [found for found in second["exchanges"] if "flying" in found.get("problem", "")]
+    assert blamed["advice"].startswith("there are pool")
+    assert (third["program"], third["exchanges"][0]["answered"]) == (None, "no JSON")
+    with pytest.raises(ValidationError):
+        validator.validate({**document, "programs": [{**first, "surprise": 1}]})

@@ -1,4 +1,4 @@
-"""``--store``: what commands keep."""
+"""What a command writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
-from pymllm.cli.run_store import keep_run, refuse_own_input, refuse_unwritable, refuse_unwritable_store
+from pymllm.cli.store import (
+    keep_run,
+    refuse_own_input,
+    refuse_unwritable,
+    refuse_unwritable_store,
+    save_text,
+)
+from pymllm.conformance.documents import (
+    CompareDocument,
+    DoctorDocument,
+    FaultsDocument,
+    ReplayDocument,
+    SituationsDocument,
+    SoakDocument,
+    VerifyDocument,
+)
 from pymllm.report.loading import Run, load_runs
-from pymllm.report.measured_documents import DoctorDocument, ReplayDocument
-from pymllm.report.search_documents import FaultsDocument, SoakDocument, VerifyDocument
-from tests.unit.report import samples
 
 
 def run(*arguments: str | Path) -> Result:
@@ -32,12 +44,8 @@ def only(store: Path) -> Run:
         (("doctor",), "doctor", DoctorDocument),
         (("faults", "faulty-slot-zero", "--jobs", "1"), "faults", FaultsDocument),
         (("replay", "chat", "--requests", "3", "--capacity", "2k"), "replay", ReplayDocument),
-        (
-            ("soak", "--adapter", "rows", "--operations", "300", "--seed", "1", "--jobs", "1"),
-            "soak",
-            SoakDocument,
-        ),
-        (("compare", "rows", "token-slots", "--examples", "2", "--jobs", "1"), "compare", VerifyDocument),
+        (("soak", "--adapter", "rows", "--operations", "300", "--jobs", "1"), "soak", SoakDocument),
+        (("compare", "rows", "token-slots", "--examples", "2", "--jobs", "1"), "compare", CompareDocument),
     ],
 )
 def test_a_command_keeps_its_result(
@@ -90,7 +98,7 @@ def test_a_soak_keeps_the_course_of_its_memory_and_its_programs(
 
 def test_a_soak_that_is_merged_from_ledgers_is_no_run(tmp_path: Path) -> None:
     """Its ledgers are; nothing is kept without being asked for."""
-    keep_run(None, samples.verify())
+    keep_run(None, SituationsDocument(situations=()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,3 +152,17 @@ def test_a_conversation_is_checked_without_a_store() -> None:
     result = run("verify", "--command", "x", "--check-protocol", "--store", "kept")
     assert result.exit_code == 2
     assert "leave --junit and --store out" in result.stderr
+
+
+def test_a_conversation_is_written_and_its_folder_made(tmp_path: Path) -> None:
+    """Whatever was said is there; the path is what a message names."""
+    path = tmp_path / "runs" / "a.txt"
+    assert save_text("> h\u00e9llo\n", path) == str(path)
+    assert path.read_text(encoding="utf-8") == "> h\u00e9llo\n"
+
+
+def test_what_cannot_be_written_is_complained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The result matters more."""
+    (tmp_path / "runs").touch()
+    assert save_text("> hello\n", tmp_path / "runs" / "a.txt") is None
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The progress bar: where it shows, and that it costs no thread."""
+"""Tables and progress."""
 
 from __future__ import annotations
 
@@ -7,8 +7,24 @@ import threading
 
 import pytest
 
-from pymllm.cli import progress
-from pymllm.cli.progress import progress_bar
+from pymllm.cli import tables
+from pymllm.cli.tables import draw, make_table, progress_bar
+
+
+@pytest.mark.parametrize("styled", [False, True])
+def test_only_a_styled_one_writes_a_terminal_s_codes(styled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is bold is bold there, and nowhere else."""
+    monkeypatch.setenv("TERM", "xterm")
+    assert draw(("bold", "bold"), styled=styled) == ("\x1b[1mbold\x1b[0m\n" if styled else "bold\n")
+
+
+def test_nothing_is_wrapped_or_read_into_what_is_told() -> None:
+    """Brackets and colons of a message are its own; a table folds where there is a width, and only there."""
+    words = "word " * 1000 + "[bold] :smile:"
+    assert draw(words, width=20) == f"{words}\n"
+    table = make_table("one", "two", right=("two",))
+    table.add_row("word " * 9, "2")
+    assert (draw(table).count("\n"), draw(table, width=20).count("\n")) == (2, 4)
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])
@@ -62,7 +78,7 @@ def test_the_bar_is_drawn_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A long run shows what is between the first request and the last."""
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWS", 0.0)
+    monkeypatch.setattr(tables, "_SECONDS_BETWEEN_DRAWS", 0.0)
     with progress_bar("on", "chat", 3) as show:
         assert show is not None
         show(2)
