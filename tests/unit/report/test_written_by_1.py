@@ -1,7 +1,8 @@
 """Files that pymllm 0.1.0 (commit af4d65e) wrote are read, and say what they said then.
 
 ``written_by_1/found`` has a store, a ledger with its programs, and documents by themselves, as that commit's
-commands wrote them; ``written_by_1/told`` has the feeds that it made of them.
+commands wrote them; ``written_by_1/told`` has the feeds that it made of them. Since then JUnit XML also tells
+what a violation expected and observed, and the speeds of a ledger are rounded as those of its document are.
 """
 
 from __future__ import annotations
