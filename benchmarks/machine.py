@@ -8,8 +8,8 @@ import platform
 import numpy
 import psutil
 import torch
-from pymllm.cli.doctor_facts import look_at_nvml
 
+from pymllm.cli.doctor import look_at_nvml
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from pymllm.report.machine import find_processor

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from pymllm.cli.program import say
-from pymllm.conformance.documents import DOCUMENTS, schema_of_document
+from pymllm.conformance.documents import Document, schema_of_document
 
-SCHEMAS: dict[str, tuple[str, str]] = {
-    "compare": ("what compare prints", "pymllm compare"),
-    "diff": ("what diff prints", "pymllm diff"),
-    "doctor": ("what doctor prints", "pymllm doctor"),
-    "faults": ("what faults prints", "pymllm faults"),
+_OF_LINES = {
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.memory_text:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
-    "judgement": ("what judge and rerun print", "pymllm judge, pymllm rerun"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
-    "protocol-check": ("what verify --check-protocol prints", "pymllm verify --check-protocol"),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
-    "replay": ("what replay prints", "pymllm replay"),
     "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
-    "shrink": ("what shrink prints", "pymllm shrink"),
-    "situations": ("what situations prints", "pymllm situations"),
-    "soak": ("what soak prints", "pymllm soak"),
-    "verify": ("what verify prints", "pymllm verify"),
 }
-"""By name: what is described, and the title of a document or the function that makes another schema."""
+
+
+def _documents(of: type[Document] = Document) -> Iterator[tuple[str, type[Document]]]:
+    """Yield every document that commands print, by name; those of verbs are known once they are imported."""
+    for record in of.__subclasses__():
+        yield str(record.__struct_config__.tag).removeprefix("pymllm."), record
+        yield from _documents(record)
+
+
+_DOCUMENTS = dict(_documents())
+_DESCRIBED = {name: re.split("[;:.]", record.__doc__ or "")[0] for name, record in _DOCUMENTS.items()}
+SCHEMAS: dict[str, str] = {
+    **{name: f"w{described[1:]}".replace("``", "") for name, described in _DESCRIBED.items()},
+    **{name: described for name, (described, _) in _OF_LINES.items()},
+}
+SCHEMAS = dict(sorted(SCHEMAS.items()))
+"""By name: what is described."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
     """Return a schema of `SCHEMAS`, made from the records that it describes."""
-    made_by = SCHEMAS[name][1]
-    if f"pymllm.{name}" in DOCUMENTS:
-        return schema_of_document(DOCUMENTS[f"pymllm.{name}"], made_by)
-    module, _, function = made_by.partition(":")
+    if name in _DOCUMENTS:
+        return schema_of_document(_DOCUMENTS[name], f"pymllm {name}")
+    module, _, function = _OF_LINES[name][1].partition(":")
     schema: dict[str, Any] = getattr(importlib.import_module(module), function)()
     return schema
 
 
-_LIST = "\n".join(f"{name:<15} {described}" for name, (described, _) in SCHEMAS.items())
+_LIST = "\n".join(f"{name:<15} {described}" for name, described in SCHEMAS.items())
 
 
 @click.command(
