@@ -36,7 +36,6 @@ def test_figures_of_one_machine_and_one_code_are_a_line() -> None:
     assert values([trend]) == [(10.0, 8.0)]
     assert trend.change == pytest.approx(-0.2)
     assert trend.is_better is True
-    assert trend.plot == "match"
 
 
 @pytest.mark.parametrize(
