@@ -1,4 +1,7 @@
-"""One adapter beside its judge, and the history of both."""
+"""One adapter beside its judge, and the history of both.
+
+What is no answer is the adapter's fault, however late it comes, and never booked as the implementation's.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +78,8 @@ class Examiner:
         self.adapter = adapter
         self.history = History(header_of(adapter, seed, versions))
         self.judge: Judge = make_judge(self.history.header)
-        self.audited: Counter[str] = Counter()
-        self.audits_steps = audit
+        self.audited: Counter[str] = Counter()  # how often each law was checked from inside
+        self.audits_steps = audit  # who would rather choose the time clears it and calls `look_inside`
         self.is_found_inside = False
         self._known_laws: tuple[str, ...] = ()
 

@@ -215,7 +215,7 @@ class Failed:
     """An error, by the name of its class; ``message`` is for people and never compared."""
 
     error: str
-    message: str = ""
+    message: str = field(default="", compare=False)
 
 
 @built_through_slots
