@@ -39,7 +39,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "torch", "msgspec"},
     ),
     # Each package only where it is used: torch and pynvml are never loaded by importing an instrument.
-    "instrument": ({"errors", "text_file", "history", "oracle", "adapters"}, {"pynvml"}),
+    "instrument": (
+        {"errors", "text_file", "history", "oracle", "adapters"},
+        {"pynvml", "msgspec", "psutil"},
+    ),
     "testing": ({"errors", "instrument", "history", "oracle"}, {"torch"}),
     "conformance": (
         {

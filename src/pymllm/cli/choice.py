@@ -6,7 +6,6 @@ which nobody but this package fills; a module or a command in it is code that it
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -24,18 +23,8 @@ from pymllm.cli.options import names_of
 from pymllm.errors import AdapterError, ConversationError, UsageError
 from pymllm.history.files import History, load_history
 from pymllm.oracle.laws import LAWS, Law, find_law
-from pymllm.text_file import cut
+from pymllm.text_file import cut, did_you_mean
 from pymllm.torch_extra import why_no_torch
-
-_LONGEST_TYPED = 60
-
-
-def did_you_mean(asked: str, names: Iterable[str], most: int = 1) -> str:
-    """Return a question in parentheses with the nearest names, behind a blank; nothing where none is near."""
-    # So long a name is near to none, and looking for it would take seconds.
-    found = difflib.get_close_matches(asked, list(names), n=most) if len(asked) <= _LONGEST_TYPED else []
-    return f" (did you mean {' or '.join(found)}?)" if found else ""
-
 
 # -- adapters and laws ------------------------------------------------------------------------------------
 

@@ -13,16 +13,15 @@ from pymllm.cli.options import json_option
 from pymllm.cli.program import escaped, say
 from pymllm.cli.tables import draw, make_table, say_document, terminal_width
 from pymllm.conformance.documents import (
-    Document,
     FaultsDocument,
     JudgementDocument,
     ReplayDocument,
-    Row,
     SoakDocument,
     VerifyDocument,
     read_as,
 )
 from pymllm.errors import TraceError
+from pymllm.instrument.documents import Document, Row
 from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import NotJSONError, read_json, read_text_file
 

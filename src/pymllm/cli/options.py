@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from pymllm.adapters.process.command_name import PREFIX
 from pymllm.history.config_limits import check_config
@@ -129,11 +128,17 @@ class AdapterConfig(_ConfigParam):
             return value
         text = str(value)
         try:
-            config = msgspec.convert(read_json(text), Config)
+            config: Any = read_json(text)
+            if not isinstance(config, dict):
+                raise ValueError(f"it is {cut(text)}; it must be an object")
+            for key, each in config.items():
+                if not isinstance(each, int | str | None):
+                    wanted = "an integer, a string, true, false or null"
+                    raise ValueError(f"{cut(key)} is {cut(repr(each))}; it must be {wanted}")
             check_config(config)
         except ValueError as error:
             self.fail(f"{cut(repr(value))}: {error}.", param, ctx)
-        return config
+        return dict(config)
 
 
 SEED = Whole(0, 2**63 - 1)

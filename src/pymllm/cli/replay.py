@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.choice import did_you_mean
 from pymllm.cli.options import (
     MILLISECONDS,
     SEED,
@@ -26,23 +24,16 @@ from pymllm.cli.options import (
 )
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import keep_run, refuse_unwritable_store
-from pymllm.cli.tables import draw, make_table, say_document, terminal_width
+from pymllm.cli.tables import draw, make_table, progress_bar, say_document, terminal_width
 from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
-from pymllm.text_file import cut
+from pymllm.conformance.replay_plan import ReplayPlan
+from pymllm.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pymllm.cli.replay_run import Replayed, ReplayGrid
+    from pymllm.conformance.replays import Replayed, ReplayGrid
 
-NAMED_WORKLOADS = ("chat", "agent", "shared-prompt", "adversarial")
-"""Keys of `pymllm.workloads.synthetic.WORKLOADS`, which this module must not load."""
-
-_BLOCKS = "blocks"
-_CACHES_OF_STATES = ("mamba", _BLOCKS)
-
-_SLOT_MAX = 2**31 - 1
-_ADVERSARIAL_MAX = 10_000_000
 
 # Options that a serial replay, which has no engine, cannot heed.
 _ENGINE_ONLY = (
@@ -232,19 +223,19 @@ def replay_command(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
     ]
-    for plan in plans:
-        plan.check()
-        _refuse_options_without_meaning(context, plan)
-    refuse_unwritable_store(store)
-    # Not at the top: this loads torch, which --help and a mistyped option can do without.
-    from pymllm.cli.replay_run import run_grid, run_plan
+    show = partial(progress_bar, progress)
+    try:
+        for plan in plans:
+            plan.check()
+            _refuse_options_without_meaning(context, plan)
+        refuse_unwritable_store(store)
+        # Not at the top: this loads torch, which --help and a mistyped option can do without.
+        from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
 
-    if len(plans) > 1:
-        grid = run_grid(plans, count_processes(jobs), progress)
-        document, interruption = grid.document(), grid.interruption
-    else:
-        result = run_plan(plans[0], progress)
-        document, interruption = result.document, result.interruption
+        result = run_plan(plans[0], show) if len(plans) == 1 else run_grid(plans, count_processes(jobs), show)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
+    document, interruption = result.document, result.interruption
     if interruption is None:  # a figure of half a trace is no point of a trend
         keep_run(store, document)
     found = document.violation
@@ -252,8 +243,8 @@ def replay_command(
         say_document(document)
         if found is not None:
             complain(f"{found.law} is violated by {found.cache}: {found.message}")
-    elif len(plans) > 1:
-        say(make_curves(grid))
+    elif isinstance(result, ReplayGrid):
+        say(make_curves(result))
     else:
         width = terminal_width()
         say(make_text(result, width=width, styled=width is not None))
@@ -280,113 +271,6 @@ def _refuse_options_without_meaning(context: click.Context, plan: ReplayPlan) ->
             raise click.UsageError(
                 f"{param.opts[0]} has no effect here: {useless[param.name]}; leave it out."
             )
-
-
-# -- what to do ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
-    """The options of one ``pymllm replay``, as given; ``None`` where a default depends on the rest.
-
-    Sizes are tokens: those of the pool are of KV slots. ``check_every`` counts cache operations between two
-    walks of the invariants, 0 for none; ``iteration_ms`` is virtual time; ``track_slots`` are states.
-    """
-
-    workload: str
-    mode: str
-    caches: tuple[str, ...]
-    requests: int | None
-    seed: int
-    block_tokens: int
-    page_size: int
-    window: int | None
-    capacity: int | None
-    swa_capacity: int | None
-    track_slots: int | None
-    max_running: int
-    chunk: int
-    iteration_ms: float
-    content_check: bool | None
-    check_every: int
-    mamba_chunk_size: int | None = None
-    eviction_policy: str | None = None
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the workload is one of ours; ``./chat`` names a file of that name."""
-        return self.workload in NAMED_WORKLOADS
-
-    @property
-    def has_states(self) -> bool:
-        """Whether one of the caches keeps states beside KV."""
-        return any(cache in _CACHES_OF_STATES for cache in self.caches)
-
-    @property
-    def has_blocks(self) -> bool:
-        """Whether one of the caches is a block context, which pauses requests."""
-        return _BLOCKS in self.caches
-
-    def check(self) -> None:
-        """Refuse what does not fit together, naming the options."""
-        if not (self.is_named or self.workload == "-" or os.path.exists(self.workload)):
-            raise click.UsageError(_no_such_workload(self.workload))
-        if self.swa_capacity is not None and self.window is None:
-            raise click.UsageError("--swa-capacity is the window half's; give --window too.")
-        self._check_states()
-        for option, slots in (("--capacity", self.capacity), ("--swa-capacity", self.swa_capacity)):
-            if slots is not None and slots < self.page_size:
-                raise click.UsageError(
-                    f"{option} {slots} holds no page of {self.page_size} tokens; "
-                    f"give at least {self.page_size}, or a smaller --page-size."
-                )
-            if slots is not None and slots + self.page_size > _SLOT_MAX:
-                raise click.UsageError(
-                    f"{option} {slots} and one page of {self.page_size} are more than {_SLOT_MAX} slots, "
-                    "which int32 indices cannot count; give less."
-                )
-        if self.workload == "adversarial" and (self.capacity or 0) > _ADVERSARIAL_MAX:
-            raise click.UsageError(
-                f"--capacity {self.capacity} is too much for adversarial, whose prompts are as long as the "
-                f"pool; give at most {_ADVERSARIAL_MAX}."
-            )
-
-    def _check_states(self) -> None:
-        with_states = [cache for cache in self.caches if cache in _CACHES_OF_STATES]
-        if self.track_slots is not None and not with_states:
-            raise click.UsageError("--track-slots is for states; give --cache mamba or blocks too.")
-        for option, value in (
-            ("--mamba-chunk-size", self.mamba_chunk_size),
-            ("--eviction-policy", self.eviction_policy),
-        ):
-            if value is not None and not self.has_blocks:
-                raise click.UsageError(f"{option} is for blocks; give --cache blocks too.")
-        if self.mode == "serial" and with_states:
-            raise click.UsageError(
-                f"--cache {with_states[0]} caches the states of an engine, and a serial replay has none; "
-                "give --mode engine, or another --cache."
-            )
-        if self.window is not None and with_states:
-            raise click.UsageError(
-                f"--cache {with_states[0]} has no window; leave --window out, or give another --cache."
-            )
-
-
-def pick_name(asked: str, names: Iterable[str], what: str) -> str:
-    """Return a name that there is, or refuse with the nearest one; ``what`` says what kind of thing it is."""
-    known = sorted(names)
-    if asked not in known:
-        raise click.UsageError(
-            f"there is no {what} {cut(asked)!r}{did_you_mean(asked, known)}; give one of {', '.join(known)}."
-        )
-    return asked
-
-
-def _no_such_workload(asked: str) -> str:
-    return (
-        f"{cut(asked)!r} is no file and no workload{did_you_mean(asked, NAMED_WORKLOADS)}; "
-        f"give a trace file or one of {', '.join(NAMED_WORKLOADS)}."
-    )
 
 
 # -- one replay as text --------------------------------------------------------------------------------------
@@ -568,7 +452,7 @@ def make_curves(grid: ReplayGrid) -> str:
 
     Each violation is named below. A table says how many requests are left out where any are.
     """
-    parts = [_heading(grid.document())]
+    parts = [_heading(grid.document)]
     for page_size in dict.fromkeys(page_size for page_size, _ in _points(grid)):
         parts.append(f"\ntoken hit rate, pages of {page_size:,}\n\n{_curve(grid, page_size)}")
     for one in grid.results:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from pymllm.cli.program import say
-from pymllm.conformance.documents import Document, schema_of_document
+from pymllm.conformance.documents import schema_of_document
+from pymllm.instrument.documents import Document
 
 _OF_LINES = {
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.memory_text:gpu_memory_schema"),

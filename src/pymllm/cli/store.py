@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from pymllm.cli.program import WORDS, complain
-from pymllm.conformance.documents import Document
 from pymllm.history.files import History, dump_history
+from pymllm.instrument.documents import Document
 from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:

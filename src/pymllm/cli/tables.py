@@ -13,8 +13,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from pymllm.cli.program import escaped, say
-from pymllm.conformance.documents import AdapterRow, Document, VerifyDocument, ViolationRow
+from pymllm.conformance.documents import AdapterRow, VerifyDocument, ViolationRow
 from pymllm.history.files import Config
+from pymllm.instrument.documents import Document
 from pymllm.oracle.laws import find_law
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def progress_bar(
     )
     console = Console(file=sys.stderr, force_terminal=True if mode == "on" else None)
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(escaped(label), total=total)
         progress.refresh()
         drawn = monotonic()
 

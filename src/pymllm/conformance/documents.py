@@ -12,35 +12,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, field
 
 from pymllm.adapters.cabinet.fault import SEARCHERS
 from pymllm.conformance.soak.records import Failure
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
+from pymllm.instrument.documents import Document, Row
+from pymllm.instrument.machine_facts import DoctorDocument
 from pymllm.oracle.verdicts import Verdict
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]
-
-
-class Row(Struct, frozen=True, kw_only=False):
-    """A part of a document."""
-
-
-class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """What a command prints with ``--json``."""
-
-    version: Literal[1] = 1
-
-    @property
-    def schema(self) -> str:
-        """The name of its schema, such as ``pymllm.verify``."""
-        return str(self.__struct_config__.tag)
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
 
 
 # -- verify and compare --------------------------------------------------------------------------------------
@@ -78,7 +60,7 @@ class MachineRow(Row, frozen=True, kw_only=True):
     steps: int
     seconds: float
     steps_per_second: float
-    situations: dict[str, int] = {}
+    situations: dict[str, int] = field(default_factory=dict)
     unmet: tuple[str, ...] = ()
     promised: int = 0
 
@@ -377,7 +359,7 @@ class SoakedAdapter(Row, frozen=True, kw_only=True):
     operations_per_cpu_second: float
     shares: dict[str, float]
     tests: dict[str, int]
-    walks: dict[str, int] = {}
+    walks: dict[str, int] = field(default_factory=dict)
     untested_laws: tuple[str, ...]
     situations: dict[str, int]
     missing_situations: tuple[str, ...]
@@ -415,7 +397,7 @@ class SoakDocument(Document, frozen=True, kw_only=True, tag="pymllm.soak"):
     peak_bytes: int
     adapters: tuple[SoakedAdapter, ...]
     drifts: tuple[DriftRow, ...]
-    refused: dict[str, str] = {}
+    refused: dict[str, str] = field(default_factory=dict)
     conflicts: tuple[str, ...]
 
 
@@ -457,8 +439,8 @@ class ReplayConfig(Row, frozen=True, kw_only=True):
 
     cache: str
     page_size: int
-    capacity: int
     sliding_window_size: int | None = None
+    capacity: int
     swa_capacity: int | None = None
     track_slots: int | None = None
     mamba_chunk_size: int | None = None
@@ -652,64 +634,6 @@ class ProtocolDocument(Document, frozen=True, kw_only=True, tag="pymllm.protocol
     verdict: Verdict
     exit_status: int
     programs: tuple[ProgramRow, ...]
-
-
-# -- a look at a machine -------------------------------------------------------------------------------------
-
-
-class Counter(Row, frozen=True):
-    """What a counter reads; the value is null where it cannot be read, and the reason says why."""
-
-    name: str
-    value: int | None
-    unit: str
-    reason: str | None
-
-
-class Device(Row, frozen=True, kw_only=True):
-    """A GPU, as CUDA or as NVML knows it; fields that this one does not tell are null."""
-
-    index: int = 0
-    name: str
-    uuid: str | None = None
-    driver: str | None = None
-    capability: str | None = None
-    memory: int | None = None
-    reason: str | None = None
-    counters: tuple[Counter, ...] = ()
-
-
-class TorchFacts(Row, frozen=True, kw_only=True):
-    """What torch is and sees; the reason says why it cannot be loaded, or why it sees no CUDA device."""
-
-    version: str | None = None
-    cuda: str | None = None
-    hip: str | None = None
-    cudnn: int | None = None
-    threads: int | None = None
-    import_seconds: float = 0.0
-    reason: str | None = None
-    devices: tuple[Device, ...] = ()
-    counters: tuple[Counter, ...] = ()
-
-
-class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
-    """What ``pymllm doctor --json`` prints; a package that is not installed has no version."""
-
-    pymllm: str
-    python: str
-    platform: str
-    processor: str
-    cores: int = 0
-    usable_cores: int
-    memory: int
-    memory_available: int = 0
-    torch: TorchFacts
-    nvml: str | None = None
-    nvml_reason: str | None = None
-    nvml_devices: tuple[Device, ...] = ()
-    packages: dict[str, str | None] = {}
-    environment: dict[str, str] = {}
 
 
 # -- all of them ---------------------------------------------------------------------------------------------

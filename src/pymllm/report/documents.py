@@ -14,13 +14,13 @@ from msgspec import Struct
 from pymllm.conformance.documents import DOCUMENTS as OF_COMMANDS
 from pymllm.conformance.documents import (
     CompareDocument,
-    DoctorDocument,
     FaultsDocument,
     ReplayDocument,
     SituationsDocument,
     SoakDocument,
     VerifyDocument,
 )
+from pymllm.instrument.machine_facts import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
 from pymllm.report.store import read_as

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import Unreadable
 from pymllm.report.records import Gpu, Machine, make_machine
 
@@ -31,15 +32,6 @@ def look_at_this_machine() -> Machine:
         gpu_reason=reason,
         name=os.environ.get("PYMLLM_MACHINE") or None,
     )
-
-
-def find_processor() -> str:
-    """Return the processor's model, which Linux tells in a file and others by name."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _memory() -> int | None:

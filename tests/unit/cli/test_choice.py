@@ -13,7 +13,6 @@ import pytest
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry
 from pymllm.cli.choice import (
     adapter_of_file,
-    did_you_mean,
     file_name_of,
     find_adapter_or_refuse,
     find_adapters_or_own,
@@ -22,6 +21,7 @@ from pymllm.cli.choice import (
     load_or_refuse,
 )
 from pymllm.errors import AdapterError, ConversationError
+from pymllm.text_file import did_you_mean
 
 
 def test_a_name_of_the_registry_is_taken_from_the_file() -> None:

@@ -15,10 +15,19 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec.structs import replace
 
-from pymllm.cli import doctor, main
-from pymllm.cli.doctor import look_at_machine, look_at_nvml, look_at_torch, make_text
+from pymllm.cli import main
+from pymllm.cli.doctor import make_text
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.documents import Counter, Device, DoctorDocument, TorchFacts
+from pymllm.instrument import machine_facts
+from pymllm.instrument.machine_facts import (
+    Counter,
+    Device,
+    DoctorDocument,
+    TorchFacts,
+    look_at_machine,
+    look_at_nvml,
+    look_at_torch,
+)
 from tests.fake_nvml.machine import GIB, FakeNvml, on_machine, say, users
 
 
@@ -159,7 +168,7 @@ def test_a_torch_that_cannot_be_loaded_is_a_reason(error: Exception, monkeypatch
     def failing(name: str) -> None:
         raise error
 
-    monkeypatch.setattr(doctor.importlib, "import_module", failing)
+    monkeypatch.setattr(machine_facts.importlib, "import_module", failing)
     found = look_at_torch()
     assert found.version is None
     assert found.reason == f"torch cannot be imported: {type(error).__name__}: {error}"

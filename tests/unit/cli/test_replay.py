@@ -14,20 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli import main, replay_run
-from pymllm.cli.replay import NAMED_WORKLOADS, ReplayPlan, make_curves, make_text, pick_name
-from pymllm.cli.replay_run import Replayed, ReplayGrid, find_ceiling, run_grid, run_plan, settle
+from pymllm.cli import main
+from pymllm.cli.replay import make_curves, make_text
 from pymllm.cli.schema import make_schema
+from pymllm.conformance import replays
 from pymllm.conformance.documents import CacheTime, ReplayViolation
+from pymllm.conformance.replay_plan import NAMED_WORKLOADS, ReplayPlan, pick_name
+from pymllm.conformance.replays import Replayed, ReplayGrid, find_ceiling, run_grid, run_plan, settle
 from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
-from pymllm.errors import InvariantViolation, TraceError
+from pymllm.errors import InvariantViolation, TraceError, UsageError
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialReport
 from pymllm.workloads.synthetic import WORKLOADS, make_requests
@@ -251,7 +252,7 @@ def test_standard_input_without_a_request_is_named() -> None:
 
 def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bold headings, and as wide as the terminal."""
-    monkeypatch.setattr("pymllm.cli.replay._stdout_is_terminal", lambda: True)
+    monkeypatch.setattr("pymllm.cli.replay.terminal_width", lambda: 80)
     result = CliRunner().invoke(main, ["replay", "chat", "--requests", "2"], color=True)
     assert "\x1b[1m" in result.stdout
 
@@ -317,7 +318,7 @@ def test_an_interrupt_tells_what_was_played(
     mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As text and as a document; half a trace is no figure for a store."""
-    monkeypatch.setattr("pymllm.cli.replay_run.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
     options = ["chat", "--mode", mode, "--requests", "40", "--cache", "radix", "--cache", "chunk"]
     result = replay(*options)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
@@ -337,7 +338,7 @@ def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Dashes stand for what was not done."""
-    monkeypatch.setattr("pymllm.cli.replay_run.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
     sizes = [word for size in ("2k", "3k", "4k", "5k", "6k") for word in ("--capacity", size)]
     options = ["chat", "--mode", "serial", "--requests", "10", *sizes, "--jobs", "1"]
     result = replay(*options)
@@ -384,7 +385,7 @@ def test_a_broken_law_in_a_curve_ends_with_1(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*arguments: object, **keywords: object) -> None:
         raise InvariantViolation("E3", "1 slot is lost")
 
-    monkeypatch.setattr("pymllm.cli.replay_run.replay_serially", broken)
+    monkeypatch.setattr("pymllm.conformance.replays.replay_serially", broken)
     options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "2k", "--capacity", "8k"]
     result = replay(*options, "--jobs", "1", "--json")
     assert result.exit_code == 1
@@ -457,7 +458,7 @@ def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_together_is_refused(change: dict[str, int | str], words: str) -> None:
     """X1: the message names the options, the values and what would do."""
-    with pytest.raises(click.UsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         replace(OPEN, **change).check()
 
 
@@ -480,10 +481,10 @@ def test_a_known_name_is_picked_and_another_refused() -> None:
     """X1: the nearest name is offered where one is near."""
     assert pick_name("radix", {"radix": 1, "chunk": 2}, "cache") == "radix"
     with pytest.raises(
-        click.UsageError, match=r"no cache 'radx' \(did you mean radix\?\); give one of chunk, radix"
+        UsageError, match=r"no cache 'radx' \(did you mean radix\?\); give one of chunk, radix"
     ):
         pick_name("radx", ("radix", "chunk"), "cache")
-    with pytest.raises(click.UsageError, match="no cache 'q'; give one of"):
+    with pytest.raises(UsageError, match="no cache 'q'; give one of"):
         pick_name("q", ("radix", "chunk"), "cache")
 
 
@@ -518,20 +519,20 @@ def test_what_was_given_stays(recorded: str) -> None:
 
 def test_a_default_capacity_must_hold_a_page_too() -> None:
     """X1: the check is made again once the capacity is known."""
-    with pytest.raises(click.UsageError, match="--capacity 8192 holds no page of 10000"):
+    with pytest.raises(UsageError, match="--capacity 8192 holds no page of 10000"):
         settle(replace(PLAYED, capacity=None, page_size=10_000))
 
 
 def test_an_unknown_cache_is_refused() -> None:
     """X1: before any request is made."""
-    with pytest.raises(click.UsageError, match="there is no cache 'radox'"):
-        run_plan(replace(PLAYED, caches=("radix", "radox")), "off")
+    with pytest.raises(UsageError, match="there is no cache 'radox'"):
+        run_plan(replace(PLAYED, caches=("radix", "radox")))
 
 
 def test_engine_and_serial_get_the_options() -> None:
     """What the user typed is what the report says was used."""
     plan = replace(PLAYED, window=32, swa_capacity=3000, content_check=True, check_every=3)
-    [run] = run_plan(plan, "off").document.runs
+    [run] = run_plan(plan).document.runs
     config = run.config
     assert (config.page_size, config.sliding_window_size) == (16, 32)
     assert (config.capacity, config.swa_capacity) == (4992, 2992)
@@ -540,9 +541,9 @@ def test_engine_and_serial_get_the_options() -> None:
     assert run.finished == 6
     assert run.invariant_checks > 0
     assert run.content_tokens > 0
-    [run] = run_plan(replace(PLAYED, mode="serial"), "off").document.runs
+    [run] = run_plan(replace(PLAYED, mode="serial")).document.runs
     assert (run.config.capacity, run.config.check_ownership, run.invariant_checks) == (4992, False, 0)
-    [run] = run_plan(replace(PLAYED, mode="serial", check_every=2), "off").document.runs
+    [run] = run_plan(replace(PLAYED, mode="serial", check_every=2)).document.runs
     assert run.config.check_ownership
     assert run.invariant_checks > 0
 
@@ -558,7 +559,7 @@ def test_a_context_gets_its_options() -> None:
         content_check=True,
         check_every=50,
     )
-    blocks, radix = run_plan(plan, "off").document.runs
+    blocks, radix = run_plan(plan).document.runs
     config = blocks.config
     assert (config.cache, config.page_size, config.capacity, config.track_slots) == ("blocks", 16, 4992, 3)
     assert (config.mamba_chunk_size, config.eviction_policy) == (16, "ref_zero")
@@ -567,7 +568,7 @@ def test_a_context_gets_its_options() -> None:
     assert blocks.invariant_checks == blocks.cache_operations // 50 > 0
     assert radix.config.mamba_chunk_size is radix.config.eviction_policy is None
     plan = replace(plan, caches=("blocks",), eviction_policy=None, check_every=0)
-    [plain] = run_plan(plan, "off").document.runs
+    [plain] = run_plan(plan).document.runs
     assert plain.config.eviction_policy == "lru"
 
 
@@ -581,13 +582,13 @@ def test_a_rejected_request_makes_no_row_longer(tmp_path: Path) -> None:
     write_trace(tmp_path / "recorded.jsonl", requests)
     plan = replace(PLAYED, workload=str(tmp_path / "recorded.jsonl"), requests=None)
     for capacity, columns, rejected in ((5000, 48, 2), (16, 1, 3), (1_000_000, 4997, 1)):
-        [run] = run_plan(replace(plan, capacity=capacity), "off").document.runs
+        [run] = run_plan(replace(plan, capacity=capacity)).document.runs
         assert (run.config.max_context, run.rejected) == (columns, rejected)
 
 
 def test_several_caches_run_over_the_same_requests(recorded: str) -> None:
     """Columns of one table are comparable."""
-    result = run_plan(replace(PLAYED, workload=recorded, caches=("radix", "chunk")), "off")
+    result = run_plan(replace(PLAYED, workload=recorded, caches=("radix", "chunk")))
     radix, chunk = result.document.runs
     assert result.document.workload.requests == radix.requests == chunk.requests == 6
     assert radix.prompt_tokens == chunk.prompt_tokens
@@ -601,7 +602,7 @@ def test_a_broken_law_ends_the_replay_and_is_kept(monkeypatch: pytest.MonkeyPatc
         raise InvariantViolation("E3", "one slot is gone")
 
     monkeypatch.setattr("pymllm.workloads.serial._SerialReplay.check_nothing_lost", break_law)
-    result = run_plan(replace(PLAYED, mode="serial", caches=("chunk", "radix")), "off")
+    result = run_plan(replace(PLAYED, mode="serial", caches=("chunk", "radix")))
     assert result.document.violation is not None
     assert (result.document.violation.cache, result.document.violation.law) == ("chunk", "E3")
     assert result.document.violation.message == "one slot is gone"
@@ -611,16 +612,16 @@ def test_a_broken_law_ends_the_replay_and_is_kept(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_too_little_memory_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """X1: the message names the two sizes that decide."""
-    monkeypatch.setattr(replay_run, "replay_serially", _raiser(error))
-    with pytest.raises(click.ClickException, match="--capacity 5000 and --max-running 4; give less"):
-        run_plan(replace(PLAYED, mode="serial"), "off")
+    monkeypatch.setattr(replays, "replay_serially", _raiser(error))
+    with pytest.raises(UsageError, match="--capacity 5000 and --max-running 4; give less"):
+        run_plan(replace(PLAYED, mode="serial"))
 
 
 def test_other_errors_of_a_run_are_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug keeps its own error."""
-    monkeypatch.setattr(replay_run, "replay_serially", _raiser(RuntimeError("ours")))
+    monkeypatch.setattr(replays, "replay_serially", _raiser(RuntimeError("ours")))
     with pytest.raises(RuntimeError, match="ours"):
-        run_plan(replace(PLAYED, mode="serial"), "off")
+        run_plan(replace(PLAYED, mode="serial"))
 
 
 def _raiser(error: Exception) -> Callable[..., SerialReport]:
@@ -634,12 +635,12 @@ def test_a_bad_trace_is_named(tmp_path: Path) -> None:
     """X1: the reader's own error comes through."""
     (tmp_path / "bad.jsonl").write_text("{}\n")
     with pytest.raises(TraceError, match=r"bad\.jsonl:1: not a request"):
-        run_plan(replace(PLAYED, workload=str(tmp_path / "bad.jsonl")), "off")
+        run_plan(replace(PLAYED, workload=str(tmp_path / "bad.jsonl")))
 
 
 def test_versions_are_those_of_what_ran() -> None:
     """A number without its versions cannot be compared."""
-    document = run_plan(replace(PLAYED, requests=1), "off").document
+    document = run_plan(replace(PLAYED, requests=1)).document
     assert list(document.versions) == ["pymllm", "python", "torch", "numpy"]
 
 
@@ -651,7 +652,7 @@ RECORDED = replace(BASE, requests=5, window=64, capacity=5000, content_check=Tru
 
 
 def document_of(plan: ReplayPlan) -> Any:
-    document = json.loads(json.dumps(run_plan(plan, "off").document.plain(), allow_nan=False))
+    document = json.loads(json.dumps(run_plan(plan).document.plain(), allow_nan=False))
     Draft202012Validator(make_schema("replay")).validate(document)
     return document
 
@@ -680,7 +681,7 @@ def test_the_page_lists_the_fields_of_a_run_in_order(mode: str, heading: str) ->
 
 def test_the_page_lists_the_fields_around_the_runs() -> None:
     """The same for what does not depend on the mode."""
-    document = run_plan(RECORDED, "off").document
+    document = run_plan(RECORDED).document
     document = structs.replace(document, violation=ReplayViolation("radix", "E1", "wrong"))
     assert field_names(document.plain()) == documented_fields("The JSON document")
 
@@ -725,18 +726,18 @@ def hits(grid: ReplayGrid) -> list[tuple[str, int, int, int]]:
 def test_processes_change_no_count() -> None:
     """X3: in the order of the plans, and of the caches of each."""
     plans = points((1, 3000), (16, 8000))
-    here, there = run_grid(plans, 1, "off"), run_grid(plans, 2, "off")
+    here, there = run_grid(plans, 1), run_grid(plans, 2)
     assert hits(here) == hits(there)
     assert [one[:3] for one in hits(here)] == [
         ("radix", 1, 3000), ("chunk", 1, 3000), ("radix", 16, 8000), ("chunk", 16, 8000)
     ]  # fmt: skip
     assert here.ceilings == there.ceilings
-    assert here.document().violation is None
+    assert here.document.violation is None
 
 
 def test_no_cache_hits_more_than_the_ceilings() -> None:
     """R2: over the same requests, those that are not longer than half the capacity."""
-    grid = run_grid(points((4, 2000), (4, 6000), (4, 50_000)), 1, "off")
+    grid = run_grid(points((4, 2000), (4, 6000), (4, 50_000)), 1)
     for ceiling, result in zip(grid.ceilings, grid.results[::2], strict=True):
         [run] = result.document.runs
         assert run.prompt_tokens == ceiling.prompt_tokens
@@ -756,7 +757,7 @@ def test_an_engine_has_no_bound_by_order() -> None:
 def test_an_engine_s_ceiling_leaves_out_what_it_rejects() -> None:
     """R2: or a cache hits more than one that never forgets."""
     plans = [replace(one, mode="engine") for one in points((1, 600), (1, 5000))]
-    grid = run_grid(plans, 1, "off")
+    grid = run_grid(plans, 1)
     for number, result in enumerate(grid.results):
         [run] = result.document.runs
         ceiling = grid.ceilings[number // len(SERIAL.caches)]
@@ -773,7 +774,7 @@ def test_an_error_of_one_run_ends_all(jobs: int) -> None:
     """Nothing half is printed."""
     (plan,) = points((1, 3000))
     with pytest.raises(ValueError, match="max_running"):
-        run_grid([replace(plan, mode="engine", max_running=0)], jobs, "off")
+        run_grid([replace(plan, mode="engine", max_running=0)], jobs)
 
 
 def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -786,9 +787,8 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def bar(*arguments: object) -> Iterator[Callable[[int], None]]:
         yield interrupt
 
-    monkeypatch.setattr(replay_run, "progress_bar", bar)
     short = replace(SERIAL, caches=("radix",), capacity=3000)
-    grid = run_grid([short, replace(short, requests=300_000)], 2, "off")
+    grid = run_grid([short, replace(short, requests=300_000)], 2, bar)
     assert isinstance(grid.interruption, KeyboardInterrupt)
     assert [result.document.workload.requests for result in grid.results] == [30]
     long = replace(short, mode="serial", requests=300_000)
@@ -796,19 +796,19 @@ def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
         Workers, "map", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
     )
     with pytest.raises(KeyboardInterrupt):
-        run_grid([long], 1, "off")
+        run_grid([long], 1)
 
 
 def test_a_process_that_is_lost_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system ends a process that takes too much memory; nobody's bug, and no result."""
     monkeypatch.setattr(Workers, "map", lambda self, function, items, done: [Lost("killed by SIGKILL")])
-    with pytest.raises(click.ClickException, match=r"a run has no result: killed by SIGKILL"):
-        run_grid(points((1, 3000)), 2, "off")
+    with pytest.raises(UsageError, match=r"a run has no result: killed by SIGKILL"):
+        run_grid(points((1, 3000)), 2)
 
 
 def test_a_line_has_each_cache_and_both_ceilings() -> None:
     """A table for each page size, the capacity rounded to whole pages."""
-    grid = run_grid(points((1, 3000), (1, 9000), (64, 9000)), 1, "off")
+    grid = run_grid(points((1, 3000), (1, 9000), (64, 9000)), 1)
     lines = make_curves(grid).splitlines()
     assert lines[1] == "serial replay of chat: 30 requests, seed 0"
     heads = [number for number, line in enumerate(lines) if line.startswith("token hit rate")]
@@ -826,13 +826,13 @@ def test_a_line_has_each_cache_and_both_ceilings() -> None:
 
 def test_a_violation_stands_in_its_cell_and_below() -> None:
     """E3: with the point at which it happened."""
-    grid = run_grid(points((1, 3000), (1, 9000)), 1, "off")
+    grid = run_grid(points((1, 3000), (1, 9000)), 1)
     first = grid.results[0]
     found = ReplayViolation("radix", "E3", "1 slot is lost")
     broken = replace(first, document=structs.replace(first.document, runs=(), violation=found))
     grid = replace(grid, results=(broken, *grid.results[1:]))
     text = make_curves(grid)
-    assert grid.document().violation == found
+    assert grid.document.violation == found
     assert "violated" in text.splitlines()[6]
     assert text.endswith("E3  VIOLATED by radix (page size 1, capacity 3000)\n    1 slot is lost\n")
 
@@ -841,12 +841,12 @@ def test_a_violation_stands_in_its_cell_and_below() -> None:
 def test_what_is_left_out_stands_beside_the_rates(mode: str) -> None:
     """E4: rates over fewer requests, without the long ones, are no part of one curve."""
     plans = [replace(one, mode=mode, caches=("radix",)) for one in points((1, 600), (1, 9000))]
-    grid = run_grid(plans, 1, "off")
+    grid = run_grid(plans, 1)
     [run] = grid.results[0].document.runs
     left_out = run.skipped or run.rejected
     lines = make_curves(grid).splitlines()
     assert lines[5].endswith("evicted  left out")
-    assert not make_curves(run_grid(plans[1:], 1, "off")).splitlines()[5].endswith("left out")
+    assert not make_curves(run_grid(plans[1:], 1)).splitlines()[5].endswith("left out")
     assert [line.split()[-1] for line in lines[6:8]] == [str(left_out), "0"]
     assert left_out
 
@@ -854,14 +854,14 @@ def test_what_is_left_out_stands_beside_the_rates(mode: str) -> None:
 def test_an_engine_has_no_rate_by_belady() -> None:
     """A dash says that nothing was counted."""
     plans = [replace(one, mode="engine", caches=("radix",)) for one in points((1, 3000), (1, 9000))]
-    row = make_curves(run_grid(plans, 1, "off")).splitlines()[6].split()
+    row = make_curves(run_grid(plans, 1)).splitlines()[6].split()
     assert row[0] == "3,000"
     assert row[3] == "-"
 
 
 def test_a_document_of_a_curve_has_all_runs_and_ceilings() -> None:
     """The rest is as of a single replay."""
-    document = json.loads(json.dumps(run_grid(points((1, 3000), (16, 9000)), 1, "off").document().plain()))
+    document = json.loads(json.dumps(run_grid(points((1, 3000), (16, 9000)), 1).document.plain()))
     Draft202012Validator(make_schema("replay")).validate(document)
     assert document["asked"] == {
         "capacity": 3000, "swa_capacity": None, "capacities": [3000, 9000], "page_sizes": [1, 16]
@@ -881,7 +881,7 @@ SHOWN = replace(BASE, requests=12, seed=9, window=64, capacity=5000, content_che
 
 @pytest.fixture(scope="module")
 def windowed() -> Replayed:
-    return run_plan(SHOWN, "off")
+    return run_plan(SHOWN)
 
 
 def with_(result: Replayed, **other: Any) -> Replayed:
@@ -943,26 +943,26 @@ def test_versions_head_the_table(windowed: Replayed) -> None:
 def test_what_does_not_apply_says_so() -> None:
     """Without a window and without checks no row pretends to a number."""
     plan = replace(SHOWN, window=None, content_check=False, check_every=0, capacity=4992)
-    text = make_text(run_plan(plan, "off"))
+    text = make_text(run_plan(plan))
     assert value_of(text, "hits lost to dead windows") == "no window"
     assert value_of(text, "window") == "none"
     assert value_of(text, "contents compared") == "off"
     assert value_of(text, "invariants walked") == "off"
     assert value_of(text, "capacity") == "4,992 tokens"
     assert "window half" not in text
-    assert value_of(make_text(run_plan(replace(plan, page_size=1), "off")), "page size") == "1 token"
+    assert value_of(make_text(run_plan(replace(plan, page_size=1))), "page size") == "1 token"
 
 
 def test_a_window_halfs_own_capacity_is_shown() -> None:
     """What was asked for it stands beside what it got."""
-    text = make_text(run_plan(replace(SHOWN, swa_capacity=3000), "off"))
+    text = make_text(run_plan(replace(SHOWN, swa_capacity=3000)))
     assert value_of(text, "capacity of the window half") == "2,992 tokens (3,000 asked)"
 
 
 def test_states_have_their_rows_and_other_caches_none() -> None:
     """Hits lost, states held, evicted and left out stand beside a cache that has no states."""
     plan = replace(SHOWN, window=None, caches=("radix", "mamba"), track_slots=2)
-    result = run_plan(plan, "off")
+    result = run_plan(plan)
     text = make_text(result)
     report = result.document.runs[1]
     expected = {
@@ -988,7 +988,7 @@ def test_blocks_have_their_rows_and_other_caches_none() -> None:
         mamba_chunk_size=16,
         eviction_policy="ref-zero",
     )
-    result = run_plan(plan, "off")
+    result = run_plan(plan)
     text = make_text(result)
     blocks, radix = result.document.runs
     assert (blocks.pauses, radix.pauses) == (0, None)
@@ -1000,7 +1000,7 @@ def test_blocks_have_their_rows_and_other_caches_none() -> None:
         "capacity for paused requests": ["1,248", "tokens", "no", "blocks"],
     }
     assert {label: value_of(text, label).split() for label in expected} == expected
-    assert "pauses" not in make_text(run_plan(replace(SHOWN, window=None, requests=1), "off"))
+    assert "pauses" not in make_text(run_plan(replace(SHOWN, window=None, requests=1)))
 
 
 def test_memory_that_cannot_be_read_is_unknown(windowed: Replayed) -> None:
@@ -1013,7 +1013,7 @@ def test_memory_that_cannot_be_read_is_unknown(windowed: Replayed) -> None:
 def test_serial_replays_have_their_own_rows() -> None:
     """The allocator's time counts there, and the mean that others report."""
     plan = replace(SHOWN, mode="serial", window=None, caches=("radix", "chunk"))
-    result = run_plan(plan, "off")
+    result = run_plan(plan)
     text = make_text(result)
     radix, chunk = result.document.runs
     assert text.splitlines()[3].split() == ["radix", "chunk"]

@@ -117,7 +117,7 @@ def test_an_adapter_that_gives_up_ends_with_3(file: str, tiny: str) -> None:
         (["--adapter", "no_such_module_here:Cache"], 2, "cannot import no_such_module_here"),
         (["--config", "{"], 2, "'{': not JSON"),
         (["--config", "[]"], 2, "it must be an object"),
-        (["--config", '{"max_reqs": 1.5}'], 2, "it.max_reqs is 1.5; it must be an integer or a string"),
+        (["--config", '{"max_reqs": 1.5}'], 2, "max_reqs is 1.5; it must be an integer, a string"),
         (["--config", "{}"], 3, "cannot be built with {}"),
     ],
 )

@@ -19,13 +19,13 @@ from pymllm.cli.store import (
 )
 from pymllm.conformance.documents import (
     CompareDocument,
-    DoctorDocument,
     FaultsDocument,
     ReplayDocument,
     SituationsDocument,
     SoakDocument,
     VerifyDocument,
 )
+from pymllm.instrument.machine_facts import DoctorDocument
 from pymllm.report.loading import Run, load_runs
 
 

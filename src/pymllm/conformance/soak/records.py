@@ -57,7 +57,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     Parameters
     ----------
     version : str
-        As of `pymllm.instrument.build_version`.
+        As of `pymllm.instrument.provenance.build_version`.
     versions : dict
         Of the packages involved.
     seed : int
@@ -267,6 +267,9 @@ def ledger_schema() -> dict[str, Any]:
     named = parts[CampaignHeader.__name__]
     named["properties"] = {**opening, **named["properties"]}
     named["required"] = [*opening, *named["required"]]
+    for part in parts.values():
+        for described in part["properties"].values():
+            described.pop("default", None)  # left out is what has its default
     title = "One line of the ledger of pymllm soak"
     schema = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": schema, "title": title, "oneOf": [header, run], "$defs": parts}

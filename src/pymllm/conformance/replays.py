@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import click
 import msgspec
 import numpy
 import torch
 
 from pymllm import __version__
-from pymllm.cli.program import escaped
-from pymllm.cli.replay import ReplayPlan, pick_name
-from pymllm.cli.tables import progress_bar
 from pymllm.conformance.documents import (
     AskedRow,
     CeilingRow,
@@ -25,9 +22,10 @@ from pymllm.conformance.documents import (
     ReplayViolation,
     WorkloadRow,
 )
+from pymllm.conformance.replay_plan import ReplayPlan, pick_name
 from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
-from pymllm.errors import InvariantViolation
+from pymllm.errors import InvariantViolation, UsageError
 from pymllm.workloads.block_engine import BlockEngine
 from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
@@ -43,6 +41,8 @@ from pymllm.workloads.trace_file import read_trace
 T = TypeVar("T")
 _Task = tuple[Callable[..., T], tuple[object, ...]]
 _Progress = Callable[[int], None] | None
+Show = Callable[[str, int, str], AbstractContextManager[_Progress]]
+"""Shows how far something is: a label, how many of what; it gives a function that takes the number done."""
 
 _TRACE_CAPACITY = 1_000_000
 _NAMED_REQUESTS = 200
@@ -71,6 +71,7 @@ class ReplayGrid:
     ceilings: tuple[CeilingRow, ...]
     interruption: KeyboardInterrupt | None = None
 
+    @property
     def document(self) -> ReplayDocument:
         """Return one record of all: that of the first, with the runs of all."""
         first, documents = self.results[0].document, [one.document for one in self.results]
@@ -91,6 +92,10 @@ class ReplayGrid:
         )
 
 
+def _unseen(label: str, total: int, unit: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def settle(plan: ReplayPlan) -> ReplayPlan:
     """Fill in what depends on the workload; an unknown cache, or sizes that do not fit, are refused."""
     for cache in plan.caches:
@@ -108,7 +113,7 @@ def settle(plan: ReplayPlan) -> ReplayPlan:
     return settled
 
 
-def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = None) -> Replayed:
+def run_plan(plan: ReplayPlan, show: Show = _unseen, requests: list[Request] | None = None) -> Replayed:
     """Replay one workload through each cache of a plan, one after another.
 
     torch gets one thread: the tensors of a replay are too small to gain from more.
@@ -121,8 +126,8 @@ def run_plan(plan: ReplayPlan, progress: str, requests: list[Request] | None = N
     violation, interruption = None, None
     for cache in plan.caches:
         try:
-            with progress_bar(progress, f"{escaped(plan.workload)} {cache}", len(requests)) as show:
-                runs.append(_run_cache(plan, cache, requests, show))
+            with show(f"{plan.workload} {cache}", len(requests), "requests") as done:
+                runs.append(_run_cache(plan, cache, requests, done))
         except InvariantViolation as error:
             violation = ReplayViolation(cache, error.law, error.message)
             break
@@ -168,7 +173,7 @@ def _run_cache(
         return Engine(config, source, progress=show).run()
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise click.ClickException(
+            raise UsageError(
                 f"this machine has no memory for --capacity {plan.capacity} and --max-running "
                 f"{plan.max_running}; give less"
             ) from error
@@ -231,7 +236,7 @@ def _versions() -> dict[str, str]:
 # -- several sizes -------------------------------------------------------------------------------------------
 
 
-def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGrid:
+def run_grid(plans: Sequence[ReplayPlan], jobs: int, show: Show = _unseen) -> ReplayGrid:
     """Replay every plan with each of its caches.
 
     Several processes share the machine's memory bandwidth and caches: times in them are longer than alone.
@@ -240,14 +245,14 @@ def run_grid(plans: Sequence[ReplayPlan], jobs: int, progress: str) -> ReplayGri
     # A trace is read once, also from a pipe; a named workload's prompts depend on the capacity.
     shared = None if settled[0].is_named else load_requests(settled[0])
     runs: list[_Task[Replayed]] = [
-        (run_plan, (replace(plan, caches=(cache,)), "off", shared))
+        (run_plan, (replace(plan, caches=(cache,)), _unseen, shared))
         for plan in settled
         for cache in plan.caches
     ]
     ceilings: list[_Task[CeilingRow]] = [(find_ceiling, (plan, shared)) for plan in settled]
     tasks: list[_Task[object]] = [*runs, *ceilings]
-    with progress_bar(progress, escaped(settled[0].workload), len(tasks), "runs") as show:
-        done, interruption = _carry_out(tasks, min(jobs, len(tasks)), show)
+    with show(settled[0].workload, len(tasks), "runs") as tell:
+        done, interruption = _carry_out(tasks, min(jobs, len(tasks)), tell)
     results = tuple(one for one in done if isinstance(one, Replayed))
     if interruption is not None and not results:
         raise interruption
@@ -301,7 +306,7 @@ def _carry_out(
     if workers.interruption is None:
         for one in done:
             if isinstance(one, Lost):
-                raise click.ClickException(f"a run has no result: {one.message}")
+                raise UsageError(f"a run has no result: {one.message}")
     return list(done), workers.interruption
 
 
