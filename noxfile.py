@@ -17,6 +17,7 @@ WORDS = (
     "caught",
     "faults",
     "mutation",
+    "reference",
     "docs",
     "stress",
     "gpu",

@@ -19,7 +19,7 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.invariants.slots import check_token_allocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 
 SIZE = 1 << 20

@@ -19,9 +19,8 @@ from pymllm.adapters.registry import make_adapter
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Step
-from pymllm.instrument.histogram import Histogram
 from pymllm.instrument.recorder import Recorder
-from pymllm.instrument.timing import Timing
+from pymllm.instrument.timing import Histogram, Timing
 
 STEPS = 2000
 SEED = 9

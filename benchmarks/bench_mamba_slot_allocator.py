@@ -16,7 +16,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pymllm.core.inference.contexts import KVBlockAllocator, MambaSlotAllocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.blocks import check_mamba_slot_allocator
 
 BLOCKS, SLOTS, SEED, ROUNDS = 16_384, 4_096, 7, 300
 BATCHES = [1, 64, 1024]

@@ -15,8 +15,7 @@ from benchmarks.code_hash import code_of
 from benchmarks.peers import evictions, footprint, full_hits, hybrids, slots, traces
 from benchmarks.peers.contenders import taking_part
 from benchmarks.peers.scenario import CLOCKS, Contest, Scenario, no_collection
-from pymllm.instrument.interleaving import interleave
-from pymllm.instrument.peer_comparison import ScenarioRow, make_row
+from pymllm.instrument.peer_comparison import ScenarioRow, interleave, make_row
 
 LIMIT = "limit"
 

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 
 from benchmarks.peers.contender import EvictingPeer, Hit, HybridPeer, SlotPeer, Tokens
-from pymllm.adapters.sglang_package import load_sglang, sglang_version
-from pymllm.adapters.sglang_pool import make_allocator
-from pymllm.adapters.sglang_states import settings_of_states
-from pymllm.adapters.sglang_unified import kind_of_memory
+from pymllm.adapters.sglang.caches import kind_of_memory
+from pymllm.adapters.sglang.package import load_sglang, sglang_version
+from pymllm.adapters.sglang.pools import make_allocator, settings_of_states
 
 
 def missing_sglang() -> str | None:

@@ -25,7 +25,7 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
-    from pymllm.instrument.leak_layers import LeakVerdict
+    from pymllm.instrument.leaks import LeakVerdict
     from pymllm.testing.gpu_gate import GpuGate
     from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitVerdict
 
@@ -202,8 +202,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 
 def _enter(config: pytest.Config) -> None:
-    from pymllm.testing.gpu_gate import GpuGate
-    from pymllm.testing.gpu_lock import GpuBusyError
+    from pymllm.testing.gpu_gate import GpuBusyError, GpuGate
 
     if _gate not in config.stash:
         config.stash[_gate] = GpuGate(config.getoption("--gpu-lock"), functools.partial(_say_waiting, config))
@@ -268,7 +267,7 @@ def _limit_of(item: pytest.Item) -> tuple[int, bool] | None:
     marker = item.get_closest_marker("gpu_memory_limit")
     if marker is None:
         return None
-    from pymllm.testing.byte_size import parse_bytes
+    from pymllm.testing.gpu_memory import parse_bytes
 
     def read(size: int | str, *, whole_device: bool = False) -> tuple[int, bool]:
         return parse_bytes(size), whole_device

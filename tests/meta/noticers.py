@@ -53,7 +53,7 @@ NOTICERS: dict[str, Noticer] = {
     ),
     "B05": Noticer(_HERE + "test_noticers.py::test_windowed_branch_grows_from_the_common_prefix"),
     "B07": Noticer(_CACHES + "test_radix_tree.py::TestSplit::test_halves_do_not_keep_the_whole_alive"),
-    "B08": Noticer(_CACHES + "test_radix_cache.py::TestInsert::test_tree_keeps_no_view_of_key_or_value"),
+    "B08": Noticer(_CACHES + "test_prefix_caches.py::TestInsert::test_tree_keeps_no_view_of_key_or_value"),
     "B10": Noticer(_ENGINE + "test_engine_memory.py::test_finish_gives_back_duplicates_and_tail"),
     "B11": Noticer(
         _CACHES
@@ -61,7 +61,7 @@ NOTICERS: dict[str, Noticer] = {
     ),
     "B13": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_locked_nodes_are_never_taken"),
     "B14": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_hold_counts_on_the_whole_path", LockError),
-    "B16": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_sizes_survive_a_child_of_a_leaf"),
+    "B16": Noticer(_CACHES + "test_prefix_caches.py::TestLocks::test_sizes_survive_a_child_of_a_leaf"),
     "B17": Noticer(
         _ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4-6]", LockError
     ),
@@ -76,7 +76,7 @@ NOTICERS: dict[str, Noticer] = {
     "B25": Noticer(
         _CACHES + "test_sliding_window.py::TestHolds::test_split_of_the_edge_node_keeps_its_id_on_top"
     ),
-    "B26": Noticer(_CACHES + "test_radix_cache.py::TestLocks::test_release_without_a_hold_is_refused"),
+    "B26": Noticer(_CACHES + "test_prefix_caches.py::TestLocks::test_release_without_a_hold_is_refused"),
     "B29": Noticer(_ENGINE + "test_engine_memory.py::test_failed_admission_gives_its_hold_back"),
     "B31": Noticer(
         _CACHES
@@ -111,8 +111,8 @@ NOTICERS: dict[str, Noticer] = {
     "B50": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_unmatched_rest_of_a_split_node_stays_old"),
     "B52": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-4]"),
     "B53": Noticer(_HERE + "test_noticers.py::test_window_of_a_path_dies_from_its_beginning"),
-    "B55": Noticer(_CACHES + "test_radix_cache.py::TestRecencyAndIds::test_clock_is_logical"),
-    "B56": Noticer(_CACHES + "test_radix_cache.py::TestEvict::test_match_refreshes_what_it_returns"),
+    "B55": Noticer(_CACHES + "test_prefix_caches.py::TestRecencyAndIds::test_clock_is_logical"),
+    "B56": Noticer(_CACHES + "test_prefix_caches.py::TestEvict::test_match_refreshes_what_it_returns"),
     "B58": Noticer(
         _CACHES + "test_eviction.py::TestWindowTokens::test_the_window_that_was_used_longest_ago_goes_first"
     ),
@@ -130,10 +130,10 @@ NOTICERS: dict[str, Noticer] = {
         _ENGINE + "test_engine.py::test_retracted_request_comes_back_and_finishes[radix-4]", OwnershipError
     ),
     "B70": Noticer(
-        _ENGINE + "test_engine_states.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[4]"
+        _ENGINE + "test_engine_memory.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[4]"
     ),
     "B71": Noticer(
-        _ENGINE + "test_engine_states.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[1]"
+        _ENGINE + "test_engine_memory.py::test_a_longer_prompt_begins_where_the_shorter_one_ended[1]"
     ),
     "B73": Noticer(_CACHES + "test_mamba_radix_cache.py::TestLocks::test_sizes_count_tokens_and_states"),
     "B74": Noticer(
@@ -143,7 +143,7 @@ NOTICERS: dict[str, Noticer] = {
         _CACHES + "test_gdn_pool.py::test_track_slots_follow_the_rows_and_are_handed_out_once", RuntimeError
     ),
     "B79": Noticer(_HERE + "test_noticers.py::test_an_idle_engine_keeps_what_is_cached"),
-    "B89": Noticer(_ENGINE + "test_engine_states.py::test_state_that_is_there_already_stays_the_callers"),
+    "B89": Noticer(_ENGINE + "test_engine_memory.py::test_state_that_is_there_already_stays_the_callers"),
     "B91": Noticer(_CACHES + "test_token_allocator.py::test_a_slot_that_is_nobodys_is_refused"),
     "B92": Noticer(_CACHES + "test_swa_allocator.py::test_free_returns_what_is_left_of_both"),
     "B94": Noticer(_CACHES + "test_swa_allocator.py::test_groups_hold_both_halves_back"),
@@ -175,18 +175,15 @@ NOTICERS: dict[str, Noticer] = {
     "B116": Noticer(_CACHES + "test_req_to_token_pool.py::test_rows_count_from_1_lowest_first"),
     "B121": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-4]"),
     "B124": Noticer(
-        _CACHES + "test_radix_cache.py::TestFaults::test_all_callbacks_run_and_the_first_error_is_raised"
+        _CACHES + "test_prefix_caches.py::TestFaults::test_all_callbacks_run_and_the_first_error_is_raised"
     ),
     "B134": Noticer(_ENGINE + "test_engine.py::test_failed_admission_gives_everything_back[radix-1]"),
     "B136": Noticer(
-        _CACHES
-        + "test_base_prefix_cache.py::TestHashes::test_page_hash_is_sha256_of_little_endian_tokens[list]"
+        _CACHES + "test_keys.py::TestHashes::test_page_hash_is_sha256_of_little_endian_tokens[list]"
     ),
-    "B139": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_namespaces_share_nothing"),
-    "B140": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_namespaces_share_nothing"),
-    "B142": Noticer(
-        _CACHES + "test_base_prefix_cache.py::TestHashes::test_content_hash_is_the_first_8_bytes_unsigned"
-    ),
+    "B139": Noticer(_CACHES + "test_prefix_caches.py::TestMatch::test_namespaces_share_nothing"),
+    "B140": Noticer(_CACHES + "test_prefix_caches.py::TestMatch::test_namespaces_share_nothing"),
+    "B142": Noticer(_CACHES + "test_keys.py::TestHashes::test_content_hash_is_the_first_8_bytes_unsigned"),
     "B143": Noticer(
         _CACHES + "test_radix_tree.py::TestHashes::test_equal_pages_at_different_places_hash_differently"
     ),
@@ -196,7 +193,7 @@ NOTICERS: dict[str, Noticer] = {
     "B151": Noticer(_CACHES + "test_gdn_pool.py::test_track_slots_follow_the_rows_and_are_handed_out_once"),
     "B152": Noticer(_ENGINE + "test_engine_forward.py::test_batch_is_padded_with_slot_and_row_zero"),
     "B154": Noticer(_ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4]"),
-    "B155": Noticer(_CACHES + "test_radix_cache.py::TestMatch::test_empty_cache_matches_nothing"),
+    "B155": Noticer(_CACHES + "test_prefix_caches.py::TestMatch::test_empty_cache_matches_nothing"),
     "B157": Noticer(_ENGINE + "test_engine.py::test_finished_requests_leave_nothing_behind[radix-4-6-True]"),
     "B163": Noticer(
         _CACHES + "test_radix_cache.py::TestEvict::test_victims_go_back_to_the_pool_in_one_call",
@@ -250,9 +247,9 @@ NOTICERS: dict[str, Noticer] = {
     "B128": Noticer(_BLOCKS + "test_block_slots.py::test_a_deregistered_block_takes_only_its_own_hash"),
     "B76-requests": Noticer(_BLOCKS + "test_request_context.py::test_a_restore_that_fails_is_no_resume"),
     "B79-requests": Noticer(_BLOCKS + "test_dynamic_context.py::test_a_step_without_requests_wipes_nothing"),
-    "B107-requests": Noticer(_BLOCKS + "test_request_rows.py::test_a_closed_row_keeps_nothing"),
+    "B107-requests": Noticer(_BLOCKS + "test_requests.py::test_a_closed_row_keeps_nothing"),
     "B115-requests": Noticer(_BLOCKS + "test_request_context.py::test_a_full_hit_leaves_a_token_to_compute"),
-    "B148-requests": Noticer(_BLOCKS + "test_forward_batch.py::test_tokens_in_shared_blocks_go_to_the_dummy"),
+    "B148-requests": Noticer(_BLOCKS + "test_requests.py::test_tokens_in_shared_blocks_go_to_the_dummy"),
     "B166": Noticer(_HERE + "test_noticers.py::test_a_half_given_back_in_a_group_is_the_one_of_then"),
     "B167": Noticer(_CACHES + "test_swa_allocator.py::test_freeing_a_half_keeps_the_full_slot"),
     "B169": Noticer(_CACHES + "test_swa_allocator.py::test_free_returns_what_is_left_of_both"),

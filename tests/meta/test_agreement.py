@@ -23,6 +23,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "faulty-working-snapshots": ("P5",),
     "faulty-locked-victims": ("R6", "R7"),  # the victim is gone, and its tokens were counted as protected
     "faulty-lost-ancestors": ("R6",),
+    "faulty-shared-pages": ("R9",),  # slots that stand in two nodes
     "faulty-empty-nodes": ("R9",),
     "faulty-held-slots-lost": ("X5",),  # the old root still names its tree
     "faulty-leaves-only": ("R7",),
@@ -111,7 +112,7 @@ def test_what_walks_see_goes_by_one_name() -> None:
     """All but a few faults that both ways see have one law; a walk says of all of them what it may say."""
     differ = {name for name, laws in INSIDE.items() if class_of(name).BREAKS not in laws}
     assert differ == {
-        *("faulty-forgotten-ring", "faulty-held-slots-lost"),
+        *("faulty-forgotten-ring", "faulty-held-slots-lost", "faulty-shared-pages"),
         *("faulty-living-tombstones", "faulty-copied-states"),
         *("faulty-unheld-hits", "faulty-leaky-admissions"),
         *("faulty-stale-index", "faulty-open-observer", "faulty-unsettled-errors", "faulty-leaking-batches"),

@@ -8,10 +8,9 @@ import pytest
 from noticers import NOTICERS
 from noticing import Outcome, run_with_faults
 
-from pymllm.adapters.cabinet.bugs import BUGS
+from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import PLANTED
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
 from pymllm.errors import InvariantViolation
 
 LAW = re.compile(r"\b(?:[XAPKHRSMEC]\d+|section \d)\b")

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.unit.report.test_run_lines import EACH
+
 from pymllm.adapters.registry import OWN, make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.smoke import make_sample
@@ -31,7 +33,6 @@ from pymllm.report.store import write_run
 from tests.mutated.verbs import run
 from tests.unit.oracle.verdict_book import read_corpus
 from tests.unit.report import samples
-from tests.unit.report.test_run_lines import EACH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _EACH = 5

@@ -15,8 +15,7 @@ from pymllm.core.inference.contexts import (
     MambaSlotCapacityError,
     PrefixCachingEvictionPolicy,
 )
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.blocks import check_kv_block_allocator, check_mamba_slot_allocator
 
 __all__ = ["BlockCaller", "InjectedFault"]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.history.files import Config
 from pymllm.history.operations import Evict, Inspect, Reset
 from pymllm.history.outcomes import Inspected, NodeView, Result
@@ -46,7 +46,7 @@ class PagewiseStates(Mamba):
         """Show every page; the lists of nodes are not claimed."""
         shown = super().do_inspect(step, operation)
         assert isinstance(shown, Inspected)
-        size, pages = self._size("page_size"), list[NodeView]()
+        size, pages = self.number("page_size"), list[NodeView]()
         ends: dict[int | None, tuple[Any, ...]] = {None: ()}
         known: dict[object, int] = {}
         for node in shown.nodes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.mem_cache.memory_pool import GDNPool, TokenToKVPoolAllocator
 
 

@@ -19,7 +19,7 @@ from pymllm.core.inference.contexts import (
     PrefixCachingEvictionPolicy,
 )
 from pymllm.errors import CapacityError
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 
 MANY = 64
 KERNELS = {"index_select", "index_copy_", "copy_", "zero_"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
+from pymllm.instrument.leaks import Layer, LeakVerdict, Outcome
 from pymllm.mem_cache import RadixCache, RadixKey, TokenToKVPoolAllocator
 
 SIZE = 512

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from pymllm.adapters.base import CAPABILITIES
-from pymllm.adapters.own_chunk import Chunk
-from pymllm.adapters.own_mamba import Mamba
-from pymllm.adapters.own_radix import Radix, WindowedRadix
+from pymllm.adapters.own_caches import Chunk, Mamba, Radix, WindowedRadix
 from pymllm.conformance.acting import drive, make_machine
 from pymllm.conformance.prefix_machine import PrefixMachine
 from pymllm.history.files import Config

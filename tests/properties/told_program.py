@@ -81,6 +81,12 @@ class ToldProgram:
         evidence, violation = self._judge(*changed)
         return evidence, violation and violation.law
 
+    def sound(self) -> Evidence:
+        """Judge the program, which breaks no law; return what it has shown."""
+        evidence, law = self.judged()
+        assert law is None
+        return evidence
+
     def _judge(self, *changed: Step) -> tuple[Evidence, InvariantViolation | None]:
         by_number = {step.number: step for step in changed}
         steps = [by_number.get(step.number, step) for step in self.steps]

@@ -13,7 +13,7 @@ LISTED: dict[str, int] = {
     "core/inference/contexts/host_numbers.py": 1,
     "core/inference/contexts/live_states.py": 2,
     "instrument/nvml_device.py": 1,
-    "instrument/torch_memory_source.py": 11,
+    "instrument/torch_memory.py": 11,
     "mem_cache/fused_rows.py": 2,
     "mem_cache/host_pages.py": 1,
     "mem_cache/late_count.py": 3,

@@ -192,7 +192,7 @@ def test_what_only_an_engine_tests_is_unknown_and_says_why(python: Path, tmp_pat
         "faults B01",
         "replay chat --requests 5",
         "adapters radix",
-        "adapters pymllm.adapters.own_radix:Radix",
+        "adapters pymllm.adapters.own_caches:Radix",
     ],
 )
 def test_what_needs_our_classes_ends_with_one_line(python: Path, tmp_path: Path, words: str) -> None:

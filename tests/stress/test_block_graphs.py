@@ -11,7 +11,7 @@ import torch
 
 from pymllm.core.inference.contexts import DynamicInferenceContext, ForwardBatch, MambaSlotAllocator
 from pymllm.errors import CapacityError
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 from tests.stress.card import Card, Rounds
 
 BLOCK_SIZE, BLOCKS_EACH, CHUNK, LAYERS, PLACES = 4, 12, 16, 2, 3

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pymllm.core.inference.contexts import DynamicInferenceContext, ForwardBatch, MambaSlotAllocator
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 
 pytestmark = pytest.mark.gpu
 

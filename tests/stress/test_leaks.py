@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 import torch
 
-from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
+from pymllm.instrument.leaks import Layer, LeakVerdict, Outcome
 from tests.stress import test_block_graphs, test_cached_contents, test_streams
 from tests.stress.card import Card, Rounds
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
+from pymllm.instrument.leaks import Layer, LeakVerdict, Outcome
 from pymllm.mem_cache.memory_pool import GDNPool, KVPool, ReqToTokenPool
 
 pytestmark = pytest.mark.gpu

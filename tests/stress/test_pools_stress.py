@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
+from pymllm.invariants.pools import check_req_to_token_pool
 from pymllm.mem_cache.memory_pool import GDNPool, ReqToTokenPool, make_full_attention_net_mem_pool
 from tests.stress.card import Rounds
 

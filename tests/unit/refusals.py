@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-__all__ = ["Refusal", "all_refusals", "check_refusal", "picture", "size_refusals"]
+__all__ = ["Refusal", "all_refusals", "check_refusal", "picture", "refused", "size_refusals"]
 
 
 class Refusal(NamedTuple):
@@ -25,6 +25,11 @@ def all_refusals(*tables: Iterable[Refusal]) -> pytest.MarkDecorator:
     """Run a test for each refusal of some tables, named by its words."""
     refusals = [refusal for table in tables for refusal in table]
     return pytest.mark.parametrize("refusal", refusals, ids=[it.words[:70] for it in refusals])
+
+
+def refused(error: type[Exception], calls: dict[str, Callable[[Any], object]]) -> Iterator[Refusal]:
+    """Refuse each call with one kind of error and the words that it is named by."""
+    return (Refusal(call, error, words) for words, call in calls.items())
 
 
 def size_refusals(call: Callable[..., object], **lowest: int) -> Iterator[Refusal]:

@@ -15,7 +15,7 @@ import pytest
 import torch  # Before any run inside this process, which forgets the modules that it has loaded.
 
 from pymllm.testing import gpu_gate
-from pymllm.testing.gpu_lock import FOLDER, GpuLock
+from pymllm.testing.gpu_gate import FOLDER, GpuLock
 from tests.fake_nvml.machine import GIB, ROOT, FakeNvml
 
 pytest_plugins = ["pytester"]
@@ -250,7 +250,7 @@ def test_with_a_gpu_they_run(with_gpu: Run, tmp_path: Path) -> None:
         GPU_TESTS
         + f"""
 from pathlib import Path
-from pymllm.testing.gpu_lock import GpuBusyError, GpuLock
+from pymllm.testing.gpu_gate import GpuBusyError, GpuLock
 @pytest.fixture
 def late():
     yield

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymllm.adapters.base import BaseAdapter
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.conformance.acting import ActingMachine, act
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config
@@ -363,7 +363,7 @@ class NeedsStates(Mamba):
         return super().claim() - {"bare_inserts", "bare_holds", "refusals", "faults", "callbacks", "engine"}
 
     def do_insert(self, step: int, operation: Insert) -> Result:
-        if operation.state is None and len(operation.key.tokens) >= self._size("page_size"):
+        if operation.state is None and len(operation.key.tokens) >= self.number("page_size"):
             raise AssertionError("every key has a state")
         return super().do_insert(step, operation)
 

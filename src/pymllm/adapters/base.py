@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
-from pymllm.history.records import name_of
 from pymllm.oracle.given_numbers import resolve_spans
-
-__all__ = ["CAPABILITIES", "Adapter", "AdapterClass", "BaseAdapter", "UnsupportedError", "header_of"]
 
 CAPABILITIES: dict[str, str] = {
     "pool": "has a slot pool of its own to allocate from",
@@ -165,15 +163,23 @@ class BaseAdapter:
             self._given[step] = result.slots
         return Outcome(result, tuple(self.effects), self.sizes())
 
-    def numbers(self, spans: Sequence[Span]) -> list[int]:
-        """Return the numbers that spans name.
+    def number(self, key: str) -> int:
+        """Return a number of the configuration; `ValueError` if it is none."""
+        value = self.config[key]
+        if type(value) is not int:
+            raise ValueError(f"the configuration's {key} is {value!r}; it must be an integer")
+        return value
 
-        Raises
-        ------
-        ProgramError
-            A step gave fewer, or none.
-        """
+    def numbers(self, spans: Sequence[Span]) -> list[int]:
+        """Return the numbers that spans name; `ProgramError` where a step gave fewer, or none."""
         return resolve_spans(spans, self._given)
+
+    def one(self, span: Span) -> int:
+        """Return the only number that a span names; `ProgramError` if it names none or several."""
+        numbers = self.numbers((span,))
+        if len(numbers) != 1:
+            raise ProgramError(f"{span} names {len(numbers)} numbers; it must name one")
+        return numbers[0]
 
 
 def header_of(adapter: Adapter, seed: int | None = None, versions: Mapping[str, str] | None = None) -> Header:

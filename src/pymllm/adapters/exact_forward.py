@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.history.operations import CONV_PRIME, KV_FACTOR, KV_PRIME, SSM_PRIME
-
-__all__ = ["ExactForward", "ExactState", "read_rows"]
 
 _GARBAGE: Final = 0xBAD
 
@@ -26,12 +24,7 @@ Numbers = NDArray[np.int64]
 class ExactState:
     """The states of one kind, all layers of one request: affine maps of residues, composed without a loop.
 
-    Parameters
-    ----------
-    elements : int
-        Of all layers together.
-    prime : int
-        Residues below it are exact in the dtype of the states.
+    ``elements`` counts those of all layers; residues below ``prime`` are exact in the dtype of the states.
     """
 
     def __init__(self, elements: int, prime: int) -> None:
@@ -58,19 +51,9 @@ class ExactState:
 class ExactForward:
     """What a model writes and reads, with KV of its own beside the context's states.
 
-    Parameters
-    ----------
-    context : DynamicInferenceContext
-        With conv states that are exact below `CONV_PRIME` and SSM states below `SSM_PRIME`, if it has any.
-
-    Attributes
-    ----------
-    kv : numpy.ndarray
-        Shape ``(num_blocks, block_size)``, int64, the dummy block last.
-    fails_at : int
-        At which request of the next batch, from 1, the pass fails; 0 for none.
-    done : int
-        How many requests of the last batch were computed.
+    The context's conv states are exact below `CONV_PRIME`, its SSM states below `SSM_PRIME`, if it has any.
+    `kv` has shape ``(num_blocks, block_size)``, int64, the dummy block last; `fails_at` says at which request
+    of the next batch, from 1, the pass fails (0: none), and `done` how many of the last batch were computed.
     """
 
     def __init__(self, context: Any) -> None:
@@ -114,13 +97,7 @@ class ExactForward:
         return found
 
     def compute(self, batch: ForwardBatch) -> None:
-        """Compute a batch, one request after the other, each with padding behind it.
-
-        Raises
-        ------
-        InjectedFault
-            As it was told to.
-        """
+        """Compute a batch, one request after the other with padding behind each; fail as it was told to."""
         self.done, output = 0, 0
         for step, offsets in zip(batch.requests, self.offsets(batch), strict=True):
             if self.done + 1 == self.fails_at:

@@ -1,4 +1,4 @@
-"""Calls inside a context that can be told to fail, so that a failure half way can be looked at (X2)."""
+"""Calls that are written down and can be told to fail (X2): of a cache to its pools, and inside a context."""
 
 from __future__ import annotations
 
@@ -6,10 +6,105 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pymllm.adapters.recording_pool import InjectedFault
-from pymllm.history.operations import Fault
+import torch
 
-__all__ = ["FAILING_CALLS", "FailingCalls"]
+from pymllm.history.operations import Fault
+from pymllm.history.outcomes import Effect
+
+
+class InjectedFault(Exception):
+    """Raised where a `Fault` says so; who raises it has done nothing."""
+
+
+class Recorder:
+    """Wrap a pool for a cache; everything but the recorded calls goes straight through.
+
+    ``record`` is called with the `Effect` of each call that the pool has taken. The caller's own calls go to
+    `inner` directly, and are not recorded.
+    """
+
+    def __init__(self, inner: Any, record: Callable[[Effect], None]) -> None:
+        self.inner = inner
+        self._record = record
+        self.fault = None
+
+    @property
+    def fault(self) -> Fault | None:
+        """The call that is to raise `InjectedFault` and take nothing; it is counted from when it is set."""
+        return self._fault
+
+    @fault.setter
+    def fault(self, fault: Fault | None) -> None:
+        self._fault, self._calls_until = fault, fault.nth if fault is not None else 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def _fail_if_told(self, call: str) -> None:
+        if self._fault is None or self._fault.call != call:
+            return
+        self._calls_until -= 1
+        if self._calls_until == 0:
+            raise InjectedFault(f"{call} was told to fail")
+
+
+class RecordingPool(Recorder):
+    """Wrap a `TokenToKVPoolAllocator`."""
+
+    def free(self, indices: torch.Tensor) -> None:
+        """Give slots back."""
+        self._fail_if_told("free")
+        self.inner.free(indices)
+        self._record(Effect("free", _plain(indices)))
+
+
+class RecordingPagedPool(RecordingPool):
+    """The same around a pool that takes pages by their first slots."""
+
+    def free_pages(self, starts: Any) -> None:
+        """Give pages back; written down as the `free` of all their slots that it stands for."""
+        self._fail_if_told("free")
+        self.inner.free_pages(starts)
+        offsets = range(self.inner.page_size)
+        self._record(Effect("free", tuple(start + at for start in starts.tolist() for at in offsets)))
+
+
+class RecordingSWAPool(RecordingPool):
+    """The same around an `SWATokenToKVPoolAllocator`."""
+
+    def free_swa(self, indices: torch.Tensor) -> None:
+        """Give SWA halves back."""
+        self._fail_if_told("free_swa")
+        self.inner.free_swa(indices)
+        self._record(Effect("free_swa", _plain(indices)))
+
+    def move_swa(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """Give the halves of ``src`` to ``dst``."""
+        self._fail_if_told("move_swa")
+        self.inner.move_swa(src, dst)
+        self._record(Effect("move_swa", _plain(src), _plain(dst)))
+
+
+class RecordingStatePool(Recorder):
+    """Wrap the track slots of a `GDNPool`."""
+
+    def free_track_slot(self, slot: int) -> None:
+        """Give one track slot back."""
+        self._fail_if_told("free_state")
+        self.inner.free_track_slot(slot)
+        self._record(Effect("free_state", (slot,)))
+
+
+def record_around(inner: Any, record: Callable[[Effect], None]) -> RecordingPool:
+    """Wrap any allocator; caches look for ``free_swa`` and ``free_pages``: what has none must not get one."""
+    if hasattr(inner, "free_swa"):
+        return RecordingSWAPool(inner, record)
+    return (RecordingPagedPool if hasattr(inner, "free_pages") else RecordingPool)(inner, record)
+
+
+def _plain(indices: torch.Tensor) -> tuple[int, ...]:
+    return tuple(indices.reshape(-1).tolist())
+
 
 _BLOCKS: Final = ("kv_block_allocator", ("allocate_memory_blocks",))
 FAILING_CALLS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -25,19 +120,9 @@ FAILING_CALLS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 class FailingCalls:
     """Stand before some methods of a context's allocators and let the one that is told fail.
 
-    Parameters
-    ----------
-    context : DynamicInferenceContext
-        Its allocators get attributes of their own in place of these methods.
-
-    Attributes
-    ----------
-    made : Counter of str
-        How often each call of `FAILING_CALLS` was made, failing ones included.
-
-    Notes
-    -----
-    A call that asks for nothing, such as an allocation of no blocks, cannot fail and is not counted.
+    The allocators get attributes of their own in place of these methods. `made` counts each call of
+    `FAILING_CALLS`, failing ones included; one that asks for nothing, such as an allocation of no blocks,
+    cannot fail and is not counted.
     """
 
     def __init__(self, context: Any) -> None:

@@ -9,37 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.adapters.faulty import Faulty, configured
+from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.slot_books import SlotClaim
 from pymllm.errors import UsageError
-
-__all__ = [
-    "EarlyObserver",
-    "EvictedBatch",
-    "FailingEvictions",
-    "ForeignNames",
-    "ForeignParents",
-    "KeptNames",
-    "LastRegistrations",
-    "LeakingBatches",
-    "LoudReset",
-    "OldestBlocks",
-    "OneLayerSaves",
-    "OpenObserver",
-    "PartialReleases",
-    "ReleasesOnce",
-    "RequestsAsRows",
-    "StaleIndex",
-    "StaleSlots",
-    "StaleStates",
-    "UnheardBlocks",
-    "UnsettledErrors",
-    "WipedLive",
-    "YoungestSlots",
-]
 
 
 class _Blocks(Faulty, Blocks):
@@ -55,7 +30,10 @@ class _States(_Blocks):
 # -- blocks --------------------------------------------------------------------------------------------------
 
 
-class _EvictsParents(KVBlockAllocator):
+@_Blocks.breaking("C1")
+class OldestBlocks(KVBlockAllocator):
+    """Evicts the oldest cached block, whatever was registered below it."""
+
     def _evict_lru_blocks(self, count: int) -> None:
         stamps = self._timestamps
         oldest = sorted(self._forest._idle, key=lambda block: (stamps[block], block))[:count]
@@ -64,39 +42,27 @@ class _EvictsParents(KVBlockAllocator):
         self._drop(oldest)
 
 
-class OldestBlocks(_Blocks):
-    """Evicts the oldest cached block, whatever was registered below it."""
+@_Blocks.breaking("C1")
+class ReleasesOnce(KVBlockAllocator):
+    """Takes one reference from a block that is released twice in one call."""
 
-    BREAKS = "C1"
-    BLOCKS = _EvictsParents
-
-
-class _HearsOnce(KVBlockAllocator):
     def release_memory_blocks(self, blocks: Any) -> None:
         super().release_memory_blocks(list(dict.fromkeys(np.asarray(blocks).tolist())))
 
 
-class ReleasesOnce(_Blocks):
-    """Takes one reference from a block that is released twice in one call."""
+@_Blocks.breaking("C3")
+class LastRegistrations(KVBlockAllocator):
+    """Lets a hash name the block that was registered with it last."""
 
-    BREAKS = "C1"
-    BLOCKS = _HearsOnce
-
-
-class _Overwrites(KVBlockAllocator):
     def register_kv_block_hashes(self, ids: Any, hashes: Any, parent_hashes: Any = None) -> None:
         super().register_kv_block_hashes(ids, hashes, parent_hashes)
         self.kv_hash_to_block_id.update(zip(hashes, np.asarray(ids).tolist(), strict=True))
 
 
-class LastRegistrations(_Blocks):
-    """Lets a hash name the block that was registered with it last."""
+@_Blocks.breaking("C3", "X1")
+class ForeignParents(KVBlockAllocator):
+    """Takes any block with the hash of a parent for the parent."""
 
-    BREAKS = "C3"
-    BLOCKS = _Overwrites
-
-
-class _TakesEqualHashes(KVBlockAllocator):
     def register_kv_block_hashes(self, ids: Any, hashes: Any, parent_hashes: Any = None) -> None:
         super().register_kv_block_hashes([], hashes[len(ids) :], (parent_hashes or [])[len(ids) :])
         above = [0, *hashes] if parent_hashes is None else parent_hashes
@@ -104,60 +70,43 @@ class _TakesEqualHashes(KVBlockAllocator):
             super().register_kv_block_hashes([block], [value], [parent])
 
 
-class ForeignParents(_Blocks):
-    """Takes any block with the hash of a parent for the parent."""
+@_Blocks.breaking("C9")
+class StaleIndex(KVBlockAllocator):
+    """Resets without forgetting which block had which hash."""
 
-    BREAKS = "C3"
-    ALSO = ("X1",)
-    BLOCKS = _TakesEqualHashes
-
-
-class _KeepsIndex(KVBlockAllocator):
     def reset(self) -> None:
         kept = dict(self.kv_hash_to_block_id)
         super().reset()
         self.kv_hash_to_block_id.update(kept)
 
 
-class StaleIndex(_Blocks):
-    """Resets without forgetting which block had which hash."""
-
-    BREAKS = "C9"
-    BLOCKS = _KeepsIndex
-
-
 # -- errors and the observer ---------------------------------------------------------------------------------
 
 
-class _ReleasesOneByOne(KVBlockAllocator):
+# C6: a held block is told of twice, once for its parent and once for itself
+@_Blocks.breaking("X1", "X6", "C6")
+class PartialReleases(KVBlockAllocator):
+    """Releases blocks one by one, up to the one that must be refused."""
+
     def release_memory_blocks(self, blocks: Any) -> None:
         for block in np.asarray(blocks).tolist():
             super().release_memory_blocks([block])
 
 
-class PartialReleases(_Blocks):
-    """Releases blocks one by one, up to the one that must be refused."""
+@_Blocks.breaking("X4")
+class FailingEvictions(KVBlockAllocator):
+    """Evicts what it can before it finds that it does not suffice."""
 
-    BREAKS = "X1"
-    ALSO = ("X6", "C6")  # C6: a held block is told of twice, once for its parent and once for itself
-    BLOCKS = _ReleasesOneByOne
-
-
-class _EvictsBeforeItFails(KVBlockAllocator):
     def allocate_memory_blocks(self, n: int) -> torch.Tensor | None:
         if n > self.pool_avail + self.evictable_blocks:
             self._evict_lru_blocks(self.evictable_blocks)
         return super().allocate_memory_blocks(n)
 
 
-class FailingEvictions(_Blocks):
-    """Evicts what it can before it finds that it does not suffice."""
+@_Blocks.breaking("X6")
+class EarlyObserver(KVBlockAllocator):
+    """Calls the observer before the books are written."""
 
-    BREAKS = "X4"
-    BLOCKS = _EvictsBeforeItFails
-
-
-class _CallsFirst(KVBlockAllocator):
     def _drop(self, blocks: list[int]) -> None:
         observer, self.on_blocks_deregistered = self.on_blocks_deregistered, None
         try:
@@ -169,27 +118,19 @@ class _CallsFirst(KVBlockAllocator):
             self.on_blocks_deregistered = observer
 
 
-class EarlyObserver(_Blocks):
-    """Calls the observer before the books are written."""
+@_Blocks.breaking("X6")
+class OpenObserver(KVBlockAllocator):
+    """Lets the observer call the allocator."""
 
-    BREAKS = "X6"
-    BLOCKS = _CallsFirst
-
-
-class _LetsIn(KVBlockAllocator):
     def _drop(self, blocks: list[int]) -> None:
         self._observer.refuse = lambda name: None  # type: ignore[method-assign]
         super()._drop(blocks)
 
 
-class OpenObserver(_Blocks):
-    """Lets the observer call the allocator."""
+@_Blocks.breaking("X2")
+class UnsettledErrors(KVBlockAllocator):
+    """Does not free what was released if the observer raises."""
 
-    BREAKS = "X6"
-    BLOCKS = _LetsIn
-
-
-class _TakesBack(KVBlockAllocator):
     def _drop(self, blocks: list[int]) -> None:
         before = self.pool_avail
         try:
@@ -199,14 +140,10 @@ class _TakesBack(KVBlockAllocator):
             raise
 
 
-class UnsettledErrors(_Blocks):
-    """Does not free what was released if the observer raises."""
+@_Blocks.breaking("X7")
+class LoudReset(KVBlockAllocator):
+    """Tells the observer of the blocks that a reset takes from their holders."""
 
-    BREAKS = "X2"
-    BLOCKS = _TakesBack
-
-
-class _TellsOfResets(KVBlockAllocator):
     def reset(self) -> None:
         held = self.block_ref_counts.nonzero().flatten().tolist()
         super().reset()
@@ -214,14 +151,10 @@ class _TellsOfResets(KVBlockAllocator):
             self._observer.run(self.on_blocks_deregistered, held, set())
 
 
-class LoudReset(_Blocks):
-    """Tells the observer of the blocks that a reset takes from their holders."""
+@_States.breaking("C6")
+class UnheardBlocks(KVBlockAllocator):
+    """Does not tell the observer of blocks without a hash."""
 
-    BREAKS = "X7"
-    BLOCKS = _TellsOfResets
-
-
-class _NamesHashed(KVBlockAllocator):
     def _drop(self, blocks: list[int]) -> None:
         observer = self.on_blocks_deregistered
         known = [block for block in blocks if self.block_hashes[block] >= 0]
@@ -237,72 +170,52 @@ class _NamesHashed(KVBlockAllocator):
             self.on_blocks_deregistered = observer
 
 
-class UnheardBlocks(_States):
-    """Does not tell the observer of blocks without a hash."""
-
-    BREAKS = "C6"
-    BLOCKS = _NamesHashed
-
-
 # -- slots ---------------------------------------------------------------------------------------------------
 
 
-class _LeavesOwners(MambaSlotAllocator):
+# X2: where the observer raises, what stays looks like left undone for its error
+@_States.breaking("C2", "X2")
+class StaleSlots(MambaSlotAllocator):
+    """Frees the slots of blocks, and leaves the slots with their blocks."""
+
     def _invalidate_blocks_batch(self, block_ids_list: Sequence[int]) -> None:
         owners = self._books.block_of.copy()
         super()._invalidate_blocks_batch(block_ids_list)
         self._books.block_of[:] = owners
 
 
-class StaleSlots(_States):
-    """Frees the slots of blocks, and leaves the slots with their blocks."""
+@_States.breaking("C4")
+class KeptNames(MambaSlotAllocator):
+    """Frees the slots of blocks, and finds their states all the same."""
 
-    BREAKS = "C2"
-    ALSO = ("X2",)  # where the observer raises, what stays looks like left undone for its error
-    SLOTS = _LeavesOwners
-
-
-class _LeavesNames(MambaSlotAllocator):
     def _invalidate_blocks_batch(self, block_ids_list: Sequence[int]) -> None:
         names = dict(self.hash_to_block_id)
         super()._invalidate_blocks_batch(block_ids_list)
         self.hash_to_block_id.update(names)
 
 
-class KeptNames(_States):
-    """Frees the slots of blocks, and finds their states all the same."""
+@_States.breaking("C4")
+class ForeignNames(MambaSlotAllocator):
+    """Forgets a hash that is deregistered, although it names another block's state."""
 
-    BREAKS = "C4"
-    SLOTS = _LeavesNames
-
-
-class _ForgetsHashes(MambaSlotAllocator):
     def on_kv_blocks_deregistered(self, block_ids_list: Sequence[int], hashes_to_delete: set[int]) -> None:
         super().on_kv_blocks_deregistered(block_ids_list, hashes_to_delete)
         for value in hashes_to_delete:
             self.hash_to_block_id.pop(value, None)
 
 
-class ForeignNames(_States):
-    """Forgets a hash that is deregistered, although it names another block's state."""
+@_States.breaking("C5")
+class EvictedBatch(MambaSlotAllocator):
+    """Evicts slots of blocks that the same batch names."""
 
-    BREAKS = "C4"
-    SLOTS = _ForgetsHashes
-
-
-class _ProtectsNothing(MambaSlotAllocator):
     def _choose_victims(self, count: int, keep: NDArray[np.int64]) -> NDArray[np.int32]:
         return super()._choose_victims(count, keep[:0])
 
 
-class EvictedBatch(_States):
-    """Evicts slots of blocks that the same batch names."""
+@_States.breaking("C5")
+class LeakingBatches(MambaSlotAllocator):
+    """Takes the free slots before it finds that they do not suffice."""
 
-    BREAKS = "C5"
-    SLOTS = _ProtectsNothing
-
-
-class _PopsFirst(MambaSlotAllocator):
     def _claim_slots(self, count: int, keep: NDArray[np.int64]) -> SlotClaim:
         free = self._books.claim(min(count, self.free_count), keep[:0])
         self._books.take(free)
@@ -312,46 +225,33 @@ class _PopsFirst(MambaSlotAllocator):
         )
 
 
-class LeakingBatches(_States):
-    """Takes the free slots before it finds that they do not suffice."""
+@_States.breaking("C6")
+class YoungestSlots(MambaSlotAllocator):
+    """Evicts the slots of those blocks that were used last."""
 
-    BREAKS = "C5"
-    SLOTS = _PopsFirst
-
-
-class _TakesTheYoungest(MambaSlotAllocator):
     def _choose_victims(self, count: int, keep: NDArray[np.int64]) -> NDArray[np.int32]:
         order = super()._choose_victims(self._evictable(keep).size, keep)
         chosen = super()._choose_victims(count, keep)
         return order[::-1][: chosen.size]
 
 
-class YoungestSlots(_States):
-    """Evicts the slots of those blocks that were used last."""
-
-    BREAKS = "C6"
-    SLOTS = _TakesTheYoungest
-
-
 # -- states --------------------------------------------------------------------------------------------------
 
 
-class _SavesOneLayer(MambaSlotAllocator):
+@_Blocks.breaking("C7", layers=2, slots=3)
+class OneLayerSaves(MambaSlotAllocator):
+    """Saves the recurrent states of the first layer only."""
+
     def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
         kept = self.ssm_states[1:].clone()
         super().store_from_live_batch(slots, request_indices)
         self.ssm_states[1:] = kept
 
 
-class OneLayerSaves(_Blocks):
-    """Saves the recurrent states of the first layer only."""
+@_States.breaking("C7")
+class RequestsAsRows(MambaSlotAllocator):
+    """Restores a state to the row with the request's number, whoever has that row."""
 
-    BREAKS = "C7"
-    CONFIGURATIONS = configured(Blocks.CONFIGURATIONS, layers=2, slots=3)
-    SLOTS = _SavesOneLayer
-
-
-class _SkipsTheTable(MambaSlotAllocator):
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
         if request_idx not in range(self.context.max_requests - 1):
             raise UsageError(f"request {request_idx} has no live state")
@@ -363,14 +263,10 @@ class _SkipsTheTable(MambaSlotAllocator):
         return True
 
 
-class RequestsAsRows(_States):
-    """Restores a state to the row with the request's number, whoever has that row."""
+@_States.breaking("C7")
+class WipedLive(MambaSlotAllocator):
+    """Zeroes a live state for which it finds no cached one."""
 
-    BREAKS = "C7"
-    SLOTS = _SkipsTheTable
-
-
-class _WipesWhatItMisses(MambaSlotAllocator):
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
         found = super().restore_to_live(request_idx, block_id)
         if not found:
@@ -378,22 +274,11 @@ class _WipesWhatItMisses(MambaSlotAllocator):
         return found
 
 
-class WipedLive(_States):
-    """Zeroes a live state for which it finds no cached one."""
+@_States.breaking("C9")
+class StaleStates(MambaSlotAllocator):
+    """Resets without zeroing the recurrent states."""
 
-    BREAKS = "C7"
-    SLOTS = _WipesWhatItMisses
-
-
-class _KeepsStates(MambaSlotAllocator):
     def reset(self) -> None:
         kept = self.ssm_states.clone()
         super().reset()
         self.ssm_states.copy_(kept)
-
-
-class StaleStates(_States):
-    """Resets without zeroing the recurrent states."""
-
-    BREAKS = "C9"
-    SLOTS = _KeepsStates

@@ -8,23 +8,10 @@ from typing import Any
 import torch
 
 from pymllm.adapters.faulty import Faulty, configured
-from pymllm.adapters.own_mamba import Mamba
+from pymllm.adapters.own_caches import Mamba
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 from pymllm.mem_cache.radix_tree import PagedKey
-
-__all__ = [
-    "CopiedStates",
-    "FreedStates",
-    "InheritedStates",
-    "OverwrittenStates",
-    "StatelessMatches",
-    "StatesAsTokens",
-    "StolenLocks",
-    "TokensAsStates",
-    "UntouchedLists",
-    "WipedStates",
-]
 
 
 class _Hybrid(Faulty, Mamba):
@@ -35,7 +22,10 @@ class _Hybrid(Faulty, Mamba):
 # -- where a state belongs -----------------------------------------------------------------------------------
 
 
-class _AsksAncestors(MambaRadixCache):
+@_Hybrid.breaking("M1")
+class InheritedStates(MambaRadixCache):
+    """Tells that a state exists where only an ancestor has one."""
+
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
         result = super().insert(key, value, **kwargs)
         if kwargs.get("mamba_value") is not None:
@@ -46,14 +36,10 @@ class _AsksAncestors(MambaRadixCache):
         return result
 
 
-class InheritedStates(_Hybrid):
-    """Tells that a state exists where only an ancestor has one."""
+@_Hybrid.breaking("M2")
+class StatelessMatches(MambaRadixCache):
+    """Matches KV beyond the last state."""
 
-    BREAKS = "M1"
-    CACHE = _AsksAncestors
-
-
-class _ResumesAnywhere(MambaRadixCache):
     def match_prefix(self, key: RadixKey) -> MatchResult:
         usable = super().match_prefix(key)
         path = self._tree.walk(PagedKey.of(key, self.page_size)).path
@@ -61,14 +47,11 @@ class _ResumesAnywhere(MambaRadixCache):
         return MatchResult(self._tree.gather(path), last, last._depth, usable.mamba_branching_seqlen)
 
 
-class StatelessMatches(_Hybrid):
-    """Matches KV beyond the last state."""
+# A state that nobody counts or lists: sizes are wrong, and what touches its node ends with a KeyError.
+@_Hybrid.breaking("M3", "M1", "M4", "R3", "R6")
+class CopiedStates(MambaRadixCache):
+    """Splits a node and leaves its state with both halves."""
 
-    BREAKS = "M2"
-    CACHE = _ResumesAnywhere
-
-
-class _CopiesUp(MambaRadixCache):
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
         known = {node.id for node in self._tree.nodes()}
         result = super().insert(key, value, **kwargs)
@@ -79,19 +62,13 @@ class _CopiesUp(MambaRadixCache):
         return result
 
 
-class CopiedStates(_Hybrid):
-    """Splits a node and leaves its state with both halves."""
-
-    BREAKS = "M3"
-    # A state that nobody counts or lists: sizes are wrong, and what touches its node ends with a KeyError.
-    ALSO = ("M1", "M4", "R3", "R6")
-    CACHE = _CopiesUp
-
-
 # -- holds ---------------------------------------------------------------------------------------------------
 
 
-class _ReleasesAncestors(MambaRadixCache):
+@_Hybrid.breaking("M4")
+class StolenLocks(MambaRadixCache):
+    """Releases a hold and with it the states that others hold above it."""
+
     def dec_lock_ref(self, node: MambaTreeNode | None, **kwargs: Any) -> None:
         super().dec_lock_ref(node, **kwargs)
         above = None if node is None else node.parent
@@ -101,17 +78,13 @@ class _ReleasesAncestors(MambaRadixCache):
             above = above.parent
 
 
-class StolenLocks(_Hybrid):
-    """Releases a hold and with it the states that others hold above it."""
-
-    BREAKS = "M4"
-    CACHE = _ReleasesAncestors
-
-
 # -- counting ------------------------------------------------------------------------------------------------
 
 
-class _CountsTokens(MambaRadixCache):
+@_Hybrid.breaking("M5", "X2")
+class StatesAsTokens(MambaRadixCache):
+    """Takes the number of states to evict for a number of tokens."""
+
     def evict(self, num_tokens: int, swa_num_tokens: int = 0) -> EvictResult:
         if type(swa_num_tokens) is not int:
             return super().evict(num_tokens, swa_num_tokens)  # where it is refused
@@ -122,44 +95,28 @@ class _CountsTokens(MambaRadixCache):
         return super().evict(num_tokens, states)
 
 
-class StatesAsTokens(_Hybrid):
-    """Takes the number of states to evict for a number of tokens."""
-
-    BREAKS = "M5"
-    ALSO = ("X2",)
-    CACHE = _CountsTokens
-
-
-class _TellsTokens(MambaRadixCache):
-    def mamba_evictable_size(self) -> int:
-        return sum(node._length for node in self.mamba_lru if not node.mamba_lock_ref)
-
-
-class TokensAsStates(_Hybrid):
+# M4: the same size after a hold or a release
+@_Hybrid.breaking("M6", "M4")
+class TokensAsStates(MambaRadixCache):
     """Counts the tokens of nodes with a state instead of the states."""
 
-    BREAKS = "M6"
-    ALSO = ("M4",)  # the same size after a hold or a release
-    CACHE = _TellsTokens
+    def mamba_evictable_size(self) -> int:
+        return sum(node._length for node in self.mamba_lru if not node.mamba_lock_ref)
 
 
 # -- memory --------------------------------------------------------------------------------------------------
 
 
-class _FreesDuplicates(MambaRadixCache):
+@_Hybrid.breaking("M7")
+class FreedStates(MambaRadixCache):
+    """Frees the track slot of a state that it has already, although it is the caller's."""
+
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
         state = kwargs.get("mamba_value")
         result = super().insert(key, value, **kwargs)
         if state is not None and result.mamba_exist:
             self.mamba_pool.free_track_slot(int(state))
         return result
-
-
-class FreedStates(_Hybrid):
-    """Frees the track slot of a state that it has already, although it is the caller's."""
-
-    BREAKS = "M7"
-    CACHE = _FreesDuplicates
 
 
 class _NeverTouched(LRUList):
@@ -170,17 +127,13 @@ class _NeverTouched(LRUList):
         pass
 
 
-class _KeepsItsOrder(MambaRadixCache):
+@_Hybrid.breaking("M8")
+class UntouchedLists(MambaRadixCache):
+    """Leaves a node where it is in the list of all nodes when it is used again."""
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.full_lru = _NeverTouched()
-
-
-class UntouchedLists(_Hybrid):
-    """Leaves a node where it is in the list of all nodes when it is used again."""
-
-    BREAKS = "M8"
-    CACHE = _KeepsItsOrder
 
 
 # -- what is in a state --------------------------------------------------------------------------------------
@@ -189,11 +142,13 @@ class UntouchedLists(_Hybrid):
 class _Contents(_Hybrid):
     """Wrong in what stands in track slots, which nobody but an engine writes and reads."""
 
-    BREAKS = "E1"
     NEEDS_ENGINE = True
 
 
-class _WritesAbove(MambaRadixCache):
+@_Contents.breaking("E1")
+class OverwrittenStates(MambaRadixCache):
+    """Copies each new state over that of the node above, too."""
+
     def insert(self, key: RadixKey, value: torch.Tensor | None = None, **kwargs: Any) -> InsertResult:
         result = super().insert(key, value, **kwargs)
         above = result.last_node.parent
@@ -202,20 +157,11 @@ class _WritesAbove(MambaRadixCache):
         return result
 
 
-class OverwrittenStates(_Contents):
-    """Copies each new state over that of the node above, too."""
+@_Contents.breaking("E1")
+class WipedStates(MambaRadixCache):
+    """Zeroes a state when the last hold at its node is released."""
 
-    CACHE = _WritesAbove
-
-
-class _WipesUnlocked(MambaRadixCache):
     def dec_lock_ref(self, node: MambaTreeNode | None, **kwargs: Any) -> None:
         super().dec_lock_ref(node, **kwargs)
         if node is not None and node.mamba_value is not None and not node.mamba_lock_ref:
             self.mamba_pool.reset_states(int(node.mamba_value))
-
-
-class WipedStates(_Contents):
-    """Zeroes a state when the last hold at its node is released."""
-
-    CACHE = _WipesUnlocked

@@ -16,22 +16,6 @@ from pymllm.core.inference.contexts.live_request import LiveRequest, Region
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.core.inference.contexts.prefix_index import PrefixIndex, block_hash
 
-__all__ = [
-    "BareHashes",
-    "BatchSnapshots",
-    "DurableHashes",
-    "FullHits",
-    "LeakyAdmissions",
-    "LongRows",
-    "PromptOffsets",
-    "SharedReleases",
-    "StaleRestores",
-    "TrunksFirst",
-    "UnboundedPauses",
-    "UnfilledSlots",
-    "UnheldHits",
-]
-
 
 class _FaultyContext(Faulty, Requests):
     SOUND = "requests"
@@ -40,7 +24,7 @@ class _FaultyContext(Faulty, Requests):
 class _FaultySlots(_FaultyContext):
     """Its allocator of slots is of another class."""
 
-    SLOTS: ClassVar[type[MambaSlotAllocator]]
+    SLOTS: ClassVar[type[MambaSlotAllocator]] = MambaSlotAllocator
     CONFIGURATIONS = configured(Requests.CONFIGURATIONS, mamba_slots=3, block_size=4, chunk_size=2)
 
     def make_context(self) -> DynamicInferenceContext:
@@ -58,19 +42,19 @@ class _FaultySlots(_FaultyContext):
 # -- states --------------------------------------------------------------------------------------------------
 
 
-class _StoresFirst(MambaSlotAllocator):
+@_FaultySlots.breaking("C7")
+class BatchSnapshots(MambaSlotAllocator):
+    """Stores the state of the first request of a batch for all whose prompts end."""
+
     def store_from_live_batch(self, slots: Sequence[int], request_indices: Sequence[int]) -> None:
         super().store_from_live_batch(slots, [*request_indices][:1] * len(request_indices))
 
 
-class BatchSnapshots(_FaultySlots):
-    """Stores the state of the first request of a batch for all whose prompts end."""
+# C7: an end that is counted elsewhere is one whose state nobody keeps
+@_FaultySlots.breaking("C8", "C7")
+class PromptOffsets(MambaSlotAllocator):
+    """Counts the ends of blocks in a later chunk as if the prompt began there."""
 
-    BREAKS = "C7"
-    SLOTS = _StoresFirst
-
-
-class _CountsFromPrompt(MambaSlotAllocator):
     def compute_and_store_offsets(self, req: Any, *arguments: Any) -> None:
         finished = req.finished_chunk_token_count
         super().compute_and_store_offsets(
@@ -78,49 +62,28 @@ class _CountsFromPrompt(MambaSlotAllocator):
         )
 
 
-class PromptOffsets(_FaultySlots):
-    """Counts the ends of blocks in a later chunk as if the prompt began there."""
+@_FaultySlots.breaking("C7")
+class TrunksFirst(MambaSlotAllocator):
+    """Keeps the states inside of prompts before those at their ends."""
 
-    BREAKS = "C8"
-    ALSO = ("C7",)  # an end that is counted elsewhere is one whose state nobody keeps
-    SLOTS = _CountsFromPrompt
-
-
-class _KeepsDeepest(MambaSlotAllocator):
     def _which_fit(self, blocks: list[int]) -> list[bool]:
         return super()._which_fit(blocks[::-1])[::-1]
 
 
-class TrunksFirst(_FaultySlots):
-    """Keeps the states inside of prompts before those at their ends."""
+@_FaultySlots.breaking("X2", "C1")
+class UnfilledSlots(MambaSlotAllocator):
+    """Keeps slots that a failing commit has not filled."""
 
-    BREAKS = "C7"
-    SLOTS = _KeepsDeepest
-
-
-class _PublishesEarly(MambaSlotAllocator):
     def _invalidate_one_by_one(self, block_ids: Sequence[int]) -> None:
         """Leave a commit that failed as it is."""
 
 
-class UnfilledSlots(_FaultySlots):
-    """Keeps slots that a failing commit has not filled."""
-
-    BREAKS = "X2"
-    ALSO = ("C1",)
-    SLOTS = _PublishesEarly
-
-
-class _RestoresNothing(MambaSlotAllocator):
-    def restore_to_live(self, request_idx: int, block_id: int) -> bool:
-        return self.has_state(block_id)
-
-
-class StaleRestores(_FaultySlots):
+@_FaultySlots.breaking("E1")
+class StaleRestores(MambaSlotAllocator):
     """Resumes behind a cached state without a copy of it."""
 
-    BREAKS = "E1"
-    SLOTS = _RestoresNothing
+    def restore_to_live(self, request_idx: int, block_id: int) -> bool:
+        return self.has_state(block_id)
 
 
 # -- hits ----------------------------------------------------------------------------------------------------
@@ -155,20 +118,19 @@ class BareHashes(_FaultyContext):
         return context
 
 
-class _SkipsAll(DynamicInferenceContext):
+@_FaultyContext.breaking("E4", layers=0)
+class FullHits(DynamicInferenceContext):
+    """Leaves nothing to compute of a prompt that is cached as a whole."""
+
     def _resume(self, live: LiveRequest) -> int:
         return live.matched * self.block_size_tokens
 
 
-class FullHits(_FaultyContext):
-    """Leaves nothing to compute of a prompt that is cached as a whole."""
+# C1: the block found is evicted and handed out, and so has two references
+@_FaultyContext.breaking("X4", "C1", layers=0)
+class UnheldHits(DynamicInferenceContext):
+    """Holds what it has found only once the rest is allocated."""
 
-    BREAKS = "E4"
-    CONTEXT = _SkipsAll
-    CONFIGURATIONS = configured(Requests.CONFIGURATIONS, layers=0)
-
-
-class _HoldsLate(DynamicInferenceContext):
     def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
         blocks, digests = self._index.match(prompt)
         return LiveRequest(req, prompt, blocks, digests, matched=len(blocks), registered=len(blocks))
@@ -179,19 +141,14 @@ class _HoldsLate(DynamicInferenceContext):
         super()._schedule(live, chunk)
 
 
-class UnheldHits(_FaultyContext):
-    """Holds what it has found only once the rest is allocated."""
-
-    BREAKS = "X4"
-    ALSO = ("C1",)  # the block found is evicted and handed out, and so has two references
-    CONTEXT = _HoldsLate
-    CONFIGURATIONS = configured(Requests.CONFIGURATIONS, layers=0)
-
-
 # -- requests ------------------------------------------------------------------------------------------------
 
 
-class _ForgetsToUndo(DynamicInferenceContext):
+# E3: a failed admission does not give everything back
+@_FaultyContext.breaking("C1", "X2", "E3")
+class LeakyAdmissions(DynamicInferenceContext):
+    """Keeps the shared blocks of a request that it could not take up."""
+
     def _match(self, req: Any, prompt: NDArray[np.uint32], undo: ExitStack) -> LiveRequest:
         with ExitStack() as lost:
             live = super()._match(req, prompt, lost)
@@ -199,15 +156,10 @@ class _ForgetsToUndo(DynamicInferenceContext):
         return live
 
 
-class LeakyAdmissions(_FaultyContext):
-    """Keeps the shared blocks of a request that it could not take up."""
+@_FaultyContext.breaking("E3", "C1")
+class SharedReleases(DynamicInferenceContext):
+    """Gives a shared block up on behalf of two requests when one of them leaves."""
 
-    BREAKS = "C1"
-    ALSO = ("X2", "E3")  # E3: a failed admission does not give everything back
-    CONTEXT = _ForgetsToUndo
-
-
-class _ReleasesOften(DynamicInferenceContext):
     def release(self, req: Any) -> None:
         live = self._find(req, "release")
         blocks = list(live.blocks)
@@ -216,15 +168,11 @@ class _ReleasesOften(DynamicInferenceContext):
         self.kv_block_allocator.release_memory_blocks([block for block in blocks if counts[block] > 0])
 
 
-class SharedReleases(_FaultyContext):
-    """Gives a shared block up on behalf of two requests when one of them leaves."""
+# C3: what is left in a row looks like a hit
+@_FaultyContext.breaking("E2", "C3")
+class LongRows(DynamicInferenceContext):
+    """Leaves the blocks of a released request in the last row."""
 
-    BREAKS = "E3"
-    ALSO = ("C1",)
-    CONTEXT = _ReleasesOften
-
-
-class _KeepsRows(DynamicInferenceContext):
     def release(self, req: Any) -> None:
         row = self._find(req, "release").row
         kept = self.request_to_kv_block_ids[row].clone()
@@ -233,15 +181,10 @@ class _KeepsRows(DynamicInferenceContext):
         self.request_to_kv_block_ids[last] = kept
 
 
-class LongRows(_FaultyContext):
-    """Leaves the blocks of a released request in the last row."""
+@_FaultyContext.breaking("C1")
+class UnboundedPauses(DynamicInferenceContext):
+    """Lets paused requests keep as many blocks as they have."""
 
-    BREAKS = "E2"
-    ALSO = ("C3",)  # what is left in a row looks like a hit
-    CONTEXT = _KeepsRows
-
-
-class _PausesAnything(DynamicInferenceContext):
     def pause(self, req: Any) -> bool:
         limit, self.kv_block_allocator.paused_limit = self.kv_block_allocator.paused_limit, 10**6
         try:
@@ -250,25 +193,14 @@ class _PausesAnything(DynamicInferenceContext):
             self.kv_block_allocator.paused_limit = limit
 
 
-class UnboundedPauses(_FaultyContext):
-    """Lets paused requests keep as many blocks as they have."""
+# X7: what comes after it goes another way than on a new one
+@_FaultyContext.breaking("C9", "X7", "C1")
+class DurableHashes(DynamicInferenceContext):
+    """Resets by releasing every request, so that what was cached is found again."""
 
-    BREAKS = "C1"
-    CONTEXT = _PausesAnything
-
-
-class _KeepsHashes(DynamicInferenceContext):
     def reset(self) -> None:
         blocks = self.kv_block_allocator
         observer, blocks.on_blocks_deregistered = blocks.on_blocks_deregistered, None
         for req in list(self.requests):
             self.release(req)
         blocks.on_blocks_deregistered = observer
-
-
-class DurableHashes(_FaultyContext):
-    """Resets by releasing every request, so that what was cached is found again."""
-
-    BREAKS = "C9"
-    ALSO = ("X7", "C1")  # X7: what comes after it goes another way than on a new one
-    CONTEXT = _KeepsHashes

@@ -13,8 +13,6 @@ import torch
 from pymllm.history.operations import Key, Token
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 
-__all__ = ["CONTAINERS", "clobber", "make_indices", "make_radix_key", "make_tokens"]
-
 CONTAINERS: dict[str, Callable[[Sequence[Token]], Any]] = {
     "list": list,
     "tuple": tuple,
@@ -31,17 +29,7 @@ SCRAP = 3
 
 
 def make_tokens(key: Key) -> Any:
-    """Return the tokens in the container that the key's form names.
-
-    Raises
-    ------
-    ValueError
-        There is no such form.
-
-    Notes
-    -----
-    Tuples as tokens (bigrams) go into lists and tuples only.
-    """
+    """Return the tokens in the container that the key's form names; pairs go into lists and tuples only."""
     if key.form not in CONTAINERS:
         raise ValueError(f"form is {key.form!r}; it must be one of {', '.join(CONTAINERS)}")
     if key.tokens and isinstance(key.tokens[0], tuple) and key.form != "tuple":
@@ -64,21 +52,10 @@ def clobber(container: Any) -> None:
 
 
 def make_indices(numbers: Sequence[int], form: str) -> torch.Tensor:
-    """Return numbers as the tensor that a form names.
+    """Return numbers, such as slots or rows, as the tensor that a form names.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-        Slots or rows.
-    form : str
-        A dtype, and ``strided`` (a view with gaps) or ``2d`` (one row) or nothing: ``"int64 2d"``.
-
-    Raises
-    ------
-    ValueError
-        There is no such form.
-    RuntimeError
-        A number does not fit the dtype.
+    A form is a dtype, and ``strided`` (a view with gaps) or ``2d`` (one row) or nothing: ``"int64 2d"``.
+    `ValueError` where there is no such form, `RuntimeError` where a number does not fit the dtype.
     """
     dtype, layout = _parse_form(form)
     array = _ARRAYS.get(dtype)

@@ -1,20 +1,20 @@
-"""The adapter of `KVBlockAllocator` and `MambaSlotAllocator`, over the least context."""
+"""The adapter of KVBlockAllocator and MambaSlotAllocator, over the least context."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.block_context import BlockContext
+from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.adapters.key_forms import CONTAINERS, clobber
-from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
-from pymllm.adapters.own_pool import OwnPool, as_elements, as_numbers
-from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.adapters.malformed import MALFORMED_BLOCKS, Calls, call_malformed
+from pymllm.adapters.own_pools import OwnPool, as_elements, view_states
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
 from pymllm.errors import ProgramError
@@ -55,10 +55,48 @@ from pymllm.history.outcomes import (
     Slots,
     States,
 )
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.blocks import check_kv_block_allocator, check_mamba_slot_allocator
 
-__all__ = ["Blocks"]
+_MAX_BLOCKS = 4
+
+
+@dataclass(eq=False)
+class BlockContext:
+    """The least context that block allocators can be in: all that they ask for, and nothing that acts.
+
+    The clock and the live states are the caller's. The last of ``max_requests`` never has a live state; those
+    of the others lie in the opposite order, so whoever takes a request for its row is found out.
+    """
+
+    max_requests: int
+    block_size_tokens: int
+    prefix_caching_eviction_policy: Any
+    device: torch.device
+    mamba_chunk_size: int = 2
+    prefix_cache_lru_clock: int = 0
+    kv_block_allocator: Any = None
+    mamba_slot_allocator: Any = None
+    mamba_conv_states: torch.Tensor | None = None
+    mamba_ssm_states: torch.Tensor | None = None
+    paused_request_count: int = 0
+    batch_dimensions: Any = field(
+        default_factory=lambda: SimpleNamespace(prefill_req_count=0, decode_req_count=0)
+    )
+
+    def __post_init__(self) -> None:
+        shape = (self.max_requests, _MAX_BLOCKS)
+        self.request_to_kv_block_ids = torch.full(shape, -1, dtype=torch.int32)
+        self.mamba_metadata = SimpleNamespace(
+            request_to_mamba_state_idx=[*range(self.max_requests - 2, -1, -1), -1],
+            intermediate_count=0,
+            per_request_intermediate_counts=[0] * self.max_requests,
+        )
+
+    @property
+    def live_rows(self) -> list[int]:
+        """Row of each request's live state, and last the row that is nobody's."""
+        return [*self.mamba_metadata.request_to_mamba_state_idx[:-1], self.max_requests - 1]
+
 
 _SMALL: Config = {
     **{"blocks": 8, "block_size": 4, "policy": "lru", "caching": True, "slots": 3},
@@ -69,14 +107,9 @@ _LARGE: Config = {**_SMALL, "blocks": 80, "block_size": 256, "slots": 64, "layer
 
 
 class Blocks(OwnPool):
-    """A block allocator and the slots beside it, of which it is told by the block allocator's observer.
+    """A block allocator and the slots beside it, which its observer tells; both are in the `context`.
 
-    Attributes
-    ----------
-    BLOCKS, SLOTS : type
-        Whose objects they are; what is a variation of one of ours names itself here.
-    context : BlockContext
-        What both are in.
+    `BLOCKS` and `SLOTS` say whose objects they are; what is a variation of one of ours names itself there.
     """
 
     KIND = "blocks"
@@ -92,7 +125,7 @@ class Blocks(OwnPool):
         {**_SMALL, "caching": False},
         {**_SMALL, "slots": None},
     )
-    MALFORMED: ClassVar[Mapping[tuple[str, str], Callable[[Any], object]]] = MALFORMED_BLOCKS
+    MALFORMED: ClassVar[Calls] = MALFORMED_BLOCKS
 
     def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
         super().__init__(name, config)
@@ -138,7 +171,6 @@ class Blocks(OwnPool):
         return frozenset(common | ({"mamba"} if self.config.get("slots") else set()))
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of both."""
         sizes = {"pool_avail": self.pool.pool_avail, "evictable_blocks": self.pool.evictable_blocks}
         return sizes if self.slots is None else {**sizes, "free_count": self.slots.free_count}
 
@@ -152,11 +184,7 @@ class Blocks(OwnPool):
 
     def do_malformed(self, step: int, operation: Malformed) -> Done:
         """Make one of the calls of `MALFORMED`, on whichever of both it is about."""
-        call = self.MALFORMED.get((operation.call, operation.wrong))
-        if call is None:
-            raise UnsupportedError(f"{operation.call} with {operation.wrong}")
-        call(self)
-        return Done()
+        return call_malformed(self.MALFORMED, operation, self)
 
     # -- the observer --------------------------------------------------------------------------------------
 
@@ -218,32 +246,27 @@ class Blocks(OwnPool):
         return Slots(given)
 
     def do_retain_blocks(self, step: int, operation: RetainBlocks) -> Done:
-        """Add references."""
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.retain_memory_blocks(blocks)
         return Done()
 
     def do_release_blocks(self, step: int, operation: ReleaseBlocks) -> Done:
-        """Give references back."""
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.release_memory_blocks(blocks)
         return Done()
 
     def do_register_blocks(self, step: int, operation: RegisterBlocks) -> Done:
-        """Register blocks."""
         with self._handed(operation.blocks, operation.form) as blocks:
             parents = None if operation.parents is None else [*operation.parents]
             self.pool.register_kv_block_hashes(blocks, [*operation.hashes], parents)
         return Done()
 
     def do_stamp_blocks(self, step: int, operation: StampBlocks) -> Done:
-        """Stamp blocks."""
         with self._handed(operation.blocks, operation.form) as blocks:
             self.pool.update_timestamps(blocks)
         return Done()
 
     def do_set_clock(self, step: int, operation: SetClock) -> Done:
-        """Set the context's clock."""
         self.context.prefix_cache_lru_clock = operation.clock
         return Done()
 
@@ -259,7 +282,6 @@ class Blocks(OwnPool):
         return Done()
 
     def do_inspect(self, step: int, operation: Inspect) -> BlockBooks:
-        """Read every documented view."""
         pool, slots = self.pool, self.slots
         books = BlockBooks(
             _listed(pool.block_ref_counts),
@@ -285,25 +307,21 @@ class Blocks(OwnPool):
         return self.slots
 
     def do_alloc_slots(self, step: int, operation: AllocSlots) -> Slots:
-        """Get slots for blocks."""
         slots = self._slotted()
         with self._handed(operation.blocks, "list") as blocks:
             return Slots(tuple(slots.allocate_slots_batch(blocks)))
 
     def do_evict_slots(self, step: int, operation: EvictSlots) -> Slots:
-        """Take slots, and keep them in hand."""
         taken = self._slotted()._evict_lru_slots_batch(operation.count)
         self._in_hand.update(taken)
         return Slots(tuple(taken))
 
     def do_find_slots(self, step: int, operation: FindSlots) -> FoundSlots:
-        """Ask each block."""
         slots, blocks = self._slotted(), self.numbers(operation.blocks)
         found = tuple(slots.get_slot(block) for block in blocks)
         return FoundSlots(found, tuple(slots.has_state(block) for block in blocks))
 
     def do_name_states(self, step: int, operation: NameStates) -> Done:
-        """Make states known."""
         slots = self._slotted()
         with self._handed(operation.blocks, "list") as blocks:
             slots.register_block_hashes_batch(blocks, [*operation.hashes])
@@ -340,7 +358,6 @@ class Blocks(OwnPool):
         return Done()
 
     def do_write_live(self, step: int, operation: WriteLive) -> Done:
-        """Write the live state of a request."""
         conv, ssm = self._live()
         row = self.context.live_rows[operation.request]
         for live, first in ((ssm, operation.recurrent), (conv, operation.conv)):
@@ -349,26 +366,23 @@ class Blocks(OwnPool):
         return Done()
 
     def do_save_live(self, step: int, operation: SaveLive) -> Done:
-        """Copy live states into slots."""
         slots = self._slotted()
         with self._handed(operation.slots, "list") as targets:
             slots.store_from_live_batch(targets, [*operation.requests])
         return Done()
 
     def do_restore_live(self, step: int, operation: RestoreLive) -> Number:
-        """Copy a cached state into a live one."""
         return Number(int(self._slotted().restore_to_live(operation.request, self.one(operation.block))))
 
     def do_read_states(self, step: int, operation: ReadStates) -> States:
-        """Read the slots of a layer."""
         slots = self._slotted()
-        return _states(slots.ssm_states[operation.layer], slots.conv_states[operation.layer])
+        return view_states(slots.ssm_states[operation.layer], slots.conv_states[operation.layer])
 
     def do_read_live(self, step: int, operation: ReadLive) -> States:
         """Read the live states of a layer, in the order of requests."""
         conv, ssm = self._live()
         rows = self.context.live_rows
-        return _states(ssm[operation.layer][rows], conv[operation.layer][rows])
+        return view_states(ssm[operation.layer][rows], conv[operation.layer][rows])
 
 
 def _error_of(call: Callable[[], object]) -> str:
@@ -387,14 +401,3 @@ def _ramp(like: torch.Tensor, first: int, ramp: int) -> torch.Tensor:
     """Return a state of the same form whose bits are numbers that grow by ``ramp``."""
     numbers = [first + at * ramp for at in range(like.numel())]
     return as_elements(numbers, like.dtype).view(like.shape).to(like.device)
-
-
-def _states(ssm: torch.Tensor, conv: torch.Tensor) -> States:
-    return States(
-        as_numbers(ssm),
-        as_numbers(conv),
-        tuple(ssm.shape),
-        tuple(conv.shape),
-        str(ssm.dtype).removeprefix("torch."),
-        str(conv.dtype).removeprefix("torch."),
-    )

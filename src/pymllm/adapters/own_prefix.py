@@ -1,4 +1,4 @@
-"""What the adapters of our own prefix caches share: pools, keys, nodes by step, and faults."""
+"""What the adapters of our prefix caches share: pools, keys, nodes by step, and faults."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
+from pymllm.adapters.failing_calls import InjectedFault, RecordingPool, record_around
 from pymllm.adapters.key_forms import clobber, make_indices, make_radix_key
-from pymllm.adapters.recording_pool import InjectedFault, RecordingPool, record_around
 from pymllm.errors import ProgramError
 from pymllm.history.files import Config
 from pymllm.history.operations import (
@@ -46,8 +46,6 @@ from pymllm.history.outcomes import (
 from pymllm.invariants import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
 
-__all__ = ["LaterFault", "OwnPrefixCache", "pool_configurations"]
-
 _SIZES = ("evictable_size", "protected_size", "total_size", "swa_evictable_size", "swa_protected_size")
 _READING = (Inspect, ReadHalves, ReadStates, Fault)
 _POOL_SIZES = ("available_size", "full_available_size", "swa_available_size")
@@ -63,12 +61,8 @@ def pool_configurations(
     """Return a configuration for each page size, window and pool; pools so small that they run out."""
     return tuple(
         {
-            "page_size": page_size,
-            "window": window,
-            "pool": pool,
-            "slots": 24 * scale,
-            "swa_slots": 18 * scale,
-            **more,
+            **{"page_size": page_size, "window": window, "pool": pool},
+            **{"slots": 24 * scale, "swa_slots": 18 * scale, **more},
         }
         for page_size, scale in ((1, 1), (4, 2))
         for window in windows
@@ -77,25 +71,13 @@ def pool_configurations(
 
 
 class OwnPrefixCache(BaseAdapter, ABC):
-    """A `BasePrefixCache` of ours over a recording pool.
+    """A `BasePrefixCache` of ours, the `cache`, over a recording `pool`, or none.
 
-    Parameters
-    ----------
-    name, config
-        As of `BaseAdapter`. Keys: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``,
-        ``token`` or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``,
-        on where it is left out. Off, the pool is a queue that neither checks nor sorts, and what only its
-        books could refuse is not refused: a tree over it claims no refusals.
-
-    Attributes
-    ----------
-    pool : RecordingPool or None
-        What the cache gives its slots back to.
-    cache : object
-        What is examined, a `BasePrefixCache`.
-    is_touched : bool
-        Whether the last operation may have changed anything; looking inside after one that only read would
-        take a third of a machine's time.
+    Keys of its configuration: ``page_size``; ``window`` in tokens, or ``None``; ``pool``: ``none``, ``token``
+    or ``swa``; ``slots`` and ``swa_slots``, sizes of the pools in tokens; ``check_ownership``, on where it is
+    left out. Off, the pool is a queue that neither checks nor sorts, and what only its books could refuse is
+    not refused: a tree over it claims no refusals. `is_touched` says whether the last operation may have
+    changed anything; looking inside after one that only read would take a third of a machine's time.
     """
 
     KIND: ClassVar[str] = "prefix"
@@ -129,7 +111,7 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return {}
 
     def _make_pool(self) -> RecordingPool | None:
-        kind, page_size = self.config["pool"], self._size("page_size")
+        kind, page_size = self.config["pool"], self.number("page_size")
         if kind == "none":
             return None
         # What an insert is to refuse, the pool's books tell it; those of a GPU are asked only on request.
@@ -137,9 +119,9 @@ class OwnPrefixCache(BaseAdapter, ABC):
         switches: dict[str, Any] = {"need_sort": self.is_checked, "check_ownership": self.is_checked}
         inner: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator
         if kind == "token":
-            inner = TokenToKVPoolAllocator(self._size("slots"), self._device, page_size, **switches)
+            inner = TokenToKVPoolAllocator(self.number("slots"), self._device, page_size, **switches)
         elif kind == "swa":
-            sizes = self._size("slots"), self._size("swa_slots")
+            sizes = self.number("slots"), self.number("swa_slots")
             inner = SWATokenToKVPoolAllocator(*sizes, self._device, page_size, **switches)
         else:
             raise ValueError(f"pool is {kind!r}; it must be none, token or swa")
@@ -149,12 +131,6 @@ class OwnPrefixCache(BaseAdapter, ABC):
     def is_checked(self) -> bool:
         """Whether the pool checks who owns what comes back, as it does unless the configuration says no."""
         return self.config.get("check_ownership") is not False
-
-    def _size(self, key: str) -> int:
-        value = self.config[key]
-        if type(value) is not int:
-            raise ValueError(f"{key} is {value!r}; it must be an integer")
-        return value
 
     @property
     def _device(self) -> str:
@@ -219,7 +195,6 @@ class OwnPrefixCache(BaseAdapter, ABC):
     # -- the pool, called by who owns the slots --------------------------------------------------------
 
     def do_alloc(self, step: int, operation: Alloc) -> Result:
-        """Take slots, past the recorder."""
         inner = self._pool_of_caller()
         slots = inner.alloc(operation.tokens)
         if slots is None:
@@ -228,7 +203,6 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return Slots(tuple(slots.tolist()), tuple(halves))
 
     def do_read_halves(self, step: int, operation: ReadHalves) -> Result:
-        """Ask for the SWA halves of slots."""
         inner = self._pool_of_caller()
         if not hasattr(inner, "translate_to_swa"):
             raise UnsupportedError("the pool has no SWA halves")
@@ -236,12 +210,10 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return Slots((), tuple(halves.tolist()))
 
     def do_free(self, step: int, operation: Free) -> Result:
-        """Give slots back."""
         self._pool_of_caller().free(make_indices(self.numbers(operation.slots), operation.form))
         return Done()
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
-        """Give SWA halves back."""
         inner = self._pool_of_caller()
         if not hasattr(inner, "free_swa"):
             raise UnsupportedError("the pool has no SWA halves")
@@ -249,7 +221,6 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return Done()
 
     def do_move_swa(self, step: int, operation: MoveSWA) -> Result:
-        """Move SWA halves."""
         inner = self._pool_of_caller()
         if not hasattr(inner, "move_swa"):
             raise UnsupportedError("the pool has no SWA halves")
@@ -300,25 +271,17 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return make_indices(self.numbers(operation.slots), operation.form).to(self._device)
 
     def do_evict(self, step: int, operation: Evict) -> Result:
-        """Evict."""
         result = self.cache.evict(operation.tokens, operation.secondary)
         return Evicted(result.full_evicted, result.swa_evicted, result.mamba_evicted)
 
     def do_reset(self, step: int, operation: Reset) -> Result:
-        """Empty the cache."""
         self.cache.reset()
         return Done()
 
     # -- nodes by step ---------------------------------------------------------------------------------
 
     def node_of(self, step: int) -> Any:
-        """Return the node that a step gave, or that its hold was taken at.
-
-        Raises
-        ------
-        ProgramError
-            It gave none.
-        """
+        """Return the node that a step gave, or its hold was taken at; `ProgramError` where it gave none."""
         if step in self._nodes:
             return self._nodes[step]
         if step in self._holds:
@@ -332,7 +295,6 @@ class OwnPrefixCache(BaseAdapter, ABC):
         return self._holds[step][1]
 
     def do_lock(self, step: int, operation: Lock) -> Result:
-        """Take a hold."""
         node = self.node_of(operation.of)
         token = self.cache.inc_lock_ref(node)
         self.keep_hold(step, node, token)

@@ -12,6 +12,7 @@ import torch
 from pymllm.adapters.base import BaseAdapter, UnsupportedError
 from pymllm.adapters.exact_forward import ExactForward, read_rows
 from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
+from pymllm.adapters.malformed import Calls, call_malformed
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
@@ -43,22 +44,12 @@ from pymllm.history.outcomes import (
     RequestView,
     Result,
 )
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.invariants.blocks import check_dynamic_context
 from pymllm.mem_cache.base_prefix_cache import hash_token_ids
 
-__all__ = ["MALFORMED_CALLS", "Prompted", "Requests"]
-
-_STATES: Config = {"layers": 2, "conv_width": 2, "ssm_width": 2}
 _SHORT: Config = {
-    **{
-        "max_requests": 5,
-        "num_blocks": 13,
-        "max_blocks": 7,
-        "paused_limit": 6,
-        "block_size": 4,
-        "chunk_size": 2,
-    },
-    **_STATES,
+    **{"max_requests": 5, "num_blocks": 13, "max_blocks": 7, "paused_limit": 6, "block_size": 4},
+    **{"chunk_size": 2, "layers": 2, "conv_width": 2, "ssm_width": 2},
     **{"mamba_slots": 3, "policy": "lru", "hash_digits": None},
 }
 _LONG: Config = {**_SHORT, "block_size": 256, "chunk_size": 128}
@@ -84,7 +75,7 @@ def _spoiled(**attributes: Any) -> Prompted:
     return request
 
 
-MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
+MALFORMED_CALLS: Calls = {
     ("add_request", "no tokens"): lambda it: it.add_request(_spoiled(prompt_tokens=[])),
     ("add_request", "a float token"): lambda it: it.add_request(_spoiled(prompt_tokens=[1.5])),
     ("add_request", "a negative token"): lambda it: it.add_request(_spoiled(prompt_tokens=[-1])),
@@ -110,21 +101,12 @@ MALFORMED_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
 class Requests(BaseAdapter):
     """A `DynamicInferenceContext` of few blocks, so that something is evicted all the time.
 
-    Parameters
-    ----------
-    name, config
-        Configuration as of `pymllm.oracle.request_model.RequestModel`; ``device`` names another than the CPU.
-
-    Attributes
-    ----------
-    CONTEXT : type
-        Whose object it is; what is a variation of ours names itself here.
-    context : DynamicInferenceContext
-        What is adapted.
+    Configurations are as of `pymllm.oracle.request_model.RequestModel`; ``device`` may name a GPU.
     """
 
     KIND = "requests"
     CONTEXT: ClassVar[type[DynamicInferenceContext]] = DynamicInferenceContext
+    """Whose object it is; what is a variation of ours names itself here."""
     CONFIGURATIONS: ClassVar[Sequence[Config]] = (
         _SHORT,
         {**_SHORT, "mamba_slots": 1, "policy": "ref_zero"},
@@ -151,32 +133,26 @@ class Requests(BaseAdapter):
         """Build what is adapted."""
         digits = self.config.get("hash_digits")
         states: dict[str, Any] = {
-            "mamba_slots": self._size("mamba_slots"),
-            "num_mamba_layers": self._size("layers"),
-            "mamba_chunk_size": self._size("chunk_size"),
-            "conv_states_shape": (self._size("conv_width"),),
-            "ssm_states_shape": (1, self._size("ssm_width")),
+            "mamba_slots": self.number("mamba_slots"),
+            "num_mamba_layers": self.number("layers"),
+            "mamba_chunk_size": self.number("chunk_size"),
+            "conv_states_shape": (self.number("conv_width"),),
+            "ssm_states_shape": (1, self.number("ssm_width")),
             "conv_states_dtype": torch.bfloat16,
             "ssm_states_dtype": torch.float32,
         }
         return self.CONTEXT(
-            max_requests=self._size("max_requests"),
-            num_blocks=self._size("num_blocks"),
-            max_blocks_per_request=self._size("max_blocks"),
-            block_size_tokens=self._size("block_size"),
+            max_requests=self.number("max_requests"),
+            num_blocks=self.number("num_blocks"),
+            max_blocks_per_request=self.number("max_blocks"),
+            block_size_tokens=self.number("block_size"),
             prefix_caching_eviction_policy=PrefixCachingEvictionPolicy(str(self.config.get("policy"))),
             enable_prefix_caching=self.config.get("caching") is not False,
-            paused_limit=self._size("paused_limit"),
+            paused_limit=self.number("paused_limit"),
             hash_page=_weak_hash(digits) if isinstance(digits, int) else None,
             device=str(self.config.get("device", "cpu")),
-            **(states if self._size("layers") else {}),
+            **(states if self.number("layers") else {}),
         )
-
-    def _size(self, key: str) -> int:
-        value = self.config.get(key)
-        if not isinstance(value, int):
-            raise ValueError(f"the configuration's {key} is {value!r}; it must be an integer")
-        return value
 
     def _observe(self) -> None:
         """Write down what the block allocator tells its observer."""
@@ -192,7 +168,7 @@ class Requests(BaseAdapter):
 
     def claim(self) -> frozenset[str]:
         """Claim everything that is about requests; ``mamba`` where states are cached."""
-        has_states = self._size("layers") and self._size("mamba_slots")
+        has_states = self.number("layers") and self.number("mamba_slots")
         return frozenset({"pool", "refusals", "faults", "inspect", *(["mamba"] if has_states else [])})
 
     def sizes(self) -> dict[str, int]:
@@ -228,7 +204,6 @@ class Requests(BaseAdapter):
     # -- requests ------------------------------------------------------------------------------------------
 
     def do_add_request(self, step: int, operation: AddRequest) -> Result:
-        """Take up a request."""
         request = Prompted(operation.tokens, step)
         if not self.context.add_request(request, operation.limit):
             return NoRoom()
@@ -236,21 +211,17 @@ class Requests(BaseAdapter):
         return self._view(request)
 
     def do_schedule_chunk(self, step: int, operation: ScheduleChunk) -> Result:
-        """Schedule a chunk."""
         request = self._find(operation.request)
         return self._view(request) if self.context.schedule_chunk(request, operation.limit) else NoRoom()
 
     def do_pause(self, step: int, operation: Pause) -> Result:
-        """Set a request aside."""
         return Done() if self.context.pause(self._find(operation.request)) else NoRoom()
 
     def do_resume(self, step: int, operation: Resume) -> Result:
-        """Let a request go on."""
         self.context.resume(self._find(operation.request))
         return Done()
 
     def do_release(self, step: int, operation: Release) -> Result:
-        """Let a request go."""
         self.context.release(self._find(operation.request))
         return Done()
 
@@ -402,12 +373,7 @@ class Requests(BaseAdapter):
         return Done()
 
     def do_malformed(self, step: int, operation: Malformed) -> Result:
-        """Make one of `MALFORMED_CALLS`."""
-        call = MALFORMED_CALLS.get((operation.call, operation.wrong))
-        if call is None:
-            raise UnsupportedError(f"{operation.call} with {operation.wrong}")
-        call(self.context)
-        return Done()
+        return call_malformed(MALFORMED_CALLS, operation, self.context)
 
 
 def _weak_hash(digits: int) -> Callable[[Any, str | None], str]:

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.adapters.base import UnsupportedError
-from pymllm.adapters.own_pool import OwnPool
+from pymllm.adapters.malformed import Calls
+from pymllm.adapters.own_pools import OwnPool
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Config
 from pymllm.history.operations import (
@@ -27,12 +28,9 @@ from pymllm.history.operations import (
     Span,
 )
 from pymllm.history.outcomes import Done, NoRoom, Slots
-from pymllm.invariants.slot_store import check_slot_store
-from pymllm.invariants.swa_allocator import walk_swa_allocator
+from pymllm.invariants.slots import check_slot_store, walk_swa_allocator
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
-
-__all__ = ["SWASlots", "TokenSlots"]
 
 _ONE, _INT32 = torch.tensor([1]), torch.int32
 _WRONG_SIZES = {"negative size": -1, "float size": 1.0, "bool size": True}
@@ -43,18 +41,11 @@ _WRONG_INDICES = {
     "a list": [1],
     "None": None,
 }
-_Call = Callable[[Any], object]
 
 
-def _spoiled(
-    name: str, call: Callable[[Any, Any], object], wrong: Mapping[str, object]
-) -> dict[tuple[str, str], _Call]:
-    """Return a call with each of some wrong arguments, as `OwnPool.MALFORMED` has them."""
-
-    def with_value(value: object) -> _Call:
-        return lambda pool: call(pool, value)
-
-    return {(name, what): with_value(value) for what, value in wrong.items()}
+def _spoiled(name: str, call: Callable[[Any, Any], object], wrong: Mapping[str, object]) -> Calls:
+    """Return a call with each of some wrong arguments."""
+    return {(name, what): lambda pool, value=value: call(pool, value) for what, value in wrong.items()}  # type: ignore[misc]
 
 
 _PAGES, _SWA_PAGES = 12, 8
@@ -85,19 +76,14 @@ def _configurations(**extra: int) -> tuple[Config, ...]:
 class TokenSlots(OwnPool):
     """A `TokenToKVPoolAllocator`.
 
-    Parameters
-    ----------
-    name : str
-        As the registry knows it.
-    config : mapping
-        ``page_size`` and ``pages``; ``need_sort``, ``check_ownership`` (both on), ``store`` and ``device``
-        (the CPU), where they are given.
+    Keys of its configuration: ``page_size`` and ``pages``; ``need_sort``, ``check_ownership`` (both on),
+    ``store`` and ``device`` (the CPU), where they are given.
     """
 
     KIND = "slots"
     POOL: ClassVar[type[Any]] = TokenToKVPoolAllocator
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations()
-    MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
+    MALFORMED: ClassVar[Calls] = {
         **_spoiled("alloc", lambda pool, wrong: pool.alloc(wrong), _WRONG_SIZES),
         **_spoiled("free", lambda pool, wrong: pool.free(wrong), _WRONG_INDICES),
     }
@@ -109,7 +95,6 @@ class TokenSlots(OwnPool):
         )
 
     def make_pool(self) -> object:
-        """Build the allocator."""
         return self.POOL(self.tokens("pages"), **self.settings())
 
     def tokens(self, key: str) -> int:
@@ -133,7 +118,6 @@ class TokenSlots(OwnPool):
         return frozenset({"pool", "merges", "groups", "group_errors", *on})
 
     def sizes(self) -> dict[str, int]:
-        """Return what is available."""
         return {"available_size": self.pool.available_size()}
 
     def audit(self) -> Sequence[str]:
@@ -155,34 +139,28 @@ class TokenSlots(OwnPool):
     # -- operations ----------------------------------------------------------------------------------------
 
     def do_alloc(self, step: int, operation: Alloc) -> Slots | NoRoom:
-        """Take slots."""
         slots = self.pool.alloc(operation.tokens)
         if slots is None:
             return NoRoom()
         return Slots(self._plain("A3", slots), self._halves_of(slots))
 
     def do_free(self, step: int, operation: Free) -> Done:
-        """Give slots back."""
         self.pool.free(self._indices(operation.slots, operation.form))
         return Done()
 
     def do_merge(self, step: int, operation: Merge) -> Done:
-        """Merge."""
         self.pool.merge_and_sort_free()
         return Done()
 
     def do_begin_group(self, step: int, operation: BeginGroup) -> Done:
-        """Open a group."""
         self.pool.free_group_begin()
         return Done()
 
     def do_end_group(self, step: int, operation: EndGroup) -> Done:
-        """Close the group."""
         self.pool.free_group_end()
         return Done()
 
     def do_clear(self, step: int, operation: Clear) -> Done:
-        """Clear."""
         self.pool.clear()
         return Done()
 
@@ -216,7 +194,7 @@ class SWASlots(TokenSlots):
 
     POOL = SWATokenToKVPoolAllocator
     CONFIGURATIONS: ClassVar[Sequence[Config]] = _configurations(swa_pages=_SWA_PAGES)
-    MALFORMED: ClassVar[Mapping[tuple[str, str], _Call]] = {
+    MALFORMED: ClassVar[Calls] = {
         **TokenSlots.MALFORMED,
         **_spoiled("free_swa", lambda pool, wrong: pool.free_swa(wrong), _WRONG_INDICES),
         **_spoiled("move_swa", lambda pool, wrong: pool.move_swa(wrong, _ONE), _WRONG_INDICES),
@@ -224,11 +202,9 @@ class SWASlots(TokenSlots):
     }
 
     def make_pool(self) -> object:
-        """Build the allocator."""
         return self.POOL(self.tokens("pages"), self.tokens("swa_pages"), **self.settings())
 
     def claim(self) -> frozenset[str]:
-        """Claim SWA halves, too."""
         return super().claim() | {"swa"}
 
     def sizes(self) -> dict[str, int]:
@@ -245,17 +221,14 @@ class SWASlots(TokenSlots):
         return (*self._audited, "A7")
 
     def do_free_swa(self, step: int, operation: FreeSWA) -> Done:
-        """Give halves back."""
         self.pool.free_swa(self._indices(operation.slots, operation.form))
         return Done()
 
     def do_move_swa(self, step: int, operation: MoveSWA) -> Done:
-        """Move halves."""
         self.pool.move_swa(self._indices(operation.source), self._indices(operation.target))
         return Done()
 
     def do_read_halves(self, step: int, operation: ReadHalves) -> Slots:
-        """Translate slots."""
         return Slots((), self._halves_of(self._indices(operation.slots)))
 
     def _halves_of(self, slots: torch.Tensor) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pymllm.adapters.base import Adapter, AdapterClass
 from pymllm.adapters.process.command_name import PREFIX, split_command
@@ -17,28 +17,16 @@ from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
 from pymllm.torch_extra import why_no_torch
 
-__all__ = ["FAULTY", "OWN", "PEERS", "AdapterEntry", "find_adapter", "load_adapter", "make_adapter"]
-
 _LONGEST = 60  # of a name that is shown again
 _LONGEST_CONFIG = 300
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
-    """One line of the registry.
+    """One line of the registry: what ``--adapter`` takes, ``"module:Class"``, and what it adapts.
 
-    Parameters
-    ----------
-    name : str
-        What ``--adapter`` takes.
-    place : str
-        ``"module:Class"``.
-    summary : str
-        What it adapts.
-    package : str
-        What has to be installed for it, beyond what this package needs; empty for nothing.
-    environment : str
-        Of tox.ini, which installs that.
+    `package` has to be installed for it beyond what this package needs (empty for nothing), and `environment`
+    of tox.ini installs that.
     """
 
     name: str
@@ -63,83 +51,64 @@ class AdapterEntry:
         return self.place.startswith("pymllm.adapters.")
 
 
-OWN: tuple[AdapterEntry, ...] = (
-    AdapterEntry("token-slots", "pymllm.adapters.own_slots:TokenSlots", "TokenToKVPoolAllocator"),
-    AdapterEntry("swa-slots", "pymllm.adapters.own_slots:SWASlots", "SWATokenToKVPoolAllocator"),
-    AdapterEntry("rows", "pymllm.adapters.own_rows:Rows", "ReqToTokenPool"),
-    AdapterEntry("kv-buffers", "pymllm.adapters.own_buffers:KVBuffers", "KVPool"),
-    AdapterEntry("gdn-states", "pymllm.adapters.own_states:GDNStates", "GDNPool"),
-    AdapterEntry("hashes", "pymllm.adapters.own_hashes:KeysAndHashes", "RadixKey and the hash functions"),
-    AdapterEntry("radix", "pymllm.adapters.own_radix:Radix", "RadixCache"),
-    AdapterEntry(
-        "radix-window", "pymllm.adapters.own_radix:WindowedRadix", "RadixCache with a sliding window"
+_OWN = {
+    "token-slots": ("own_slots:TokenSlots", "TokenToKVPoolAllocator"),
+    "swa-slots": ("own_slots:SWASlots", "SWATokenToKVPoolAllocator"),
+    "rows": ("own_pools:Rows", "ReqToTokenPool"),
+    "kv-buffers": ("own_pools:KVBuffers", "KVPool"),
+    "gdn-states": ("own_pools:GDNStates", "GDNPool"),
+    "hashes": ("own_pools:KeysAndHashes", "RadixKey and the hash functions"),
+    "radix": ("own_caches:Radix", "RadixCache"),
+    "radix-window": ("own_caches:WindowedRadix", "RadixCache with a sliding window"),
+    "mamba": ("own_caches:Mamba", "MambaRadixCache"),
+    "chunk": ("own_caches:Chunk", "ChunkCache"),
+    "blocks": ("own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
+    "requests": ("own_requests:Requests", "DynamicInferenceContext"),
+}
+_PEERS = {
+    "sglang-radix": ("sglang.caches:SglangRadix", "sglang's RadixCache"),
+    "sglang-unified": ("sglang.caches:SglangUnified", "sglang's unified tree in Python"),
+    "sglang-unified-swa": (
+        "sglang.caches:SglangUnifiedSWA",
+        "sglang's unified tree in Python, with a sliding window",
     ),
-    AdapterEntry("mamba", "pymllm.adapters.own_mamba:Mamba", "MambaRadixCache"),
-    AdapterEntry("chunk", "pymllm.adapters.own_chunk:Chunk", "ChunkCache"),
-    AdapterEntry("blocks", "pymllm.adapters.own_blocks:Blocks", "KVBlockAllocator and MambaSlotAllocator"),
-    AdapterEntry("requests", "pymllm.adapters.own_requests:Requests", "DynamicInferenceContext"),
+    "sglang-rust": ("sglang.caches:SglangRust", "sglang's unified tree in Rust"),
+    "sglang-rust-swa": (
+        "sglang.caches:SglangRustSWA",
+        "sglang's unified tree in Rust, with a sliding window",
+    ),
+    "sglang-unified-mamba": (
+        "sglang.mamba:SglangUnifiedMamba",
+        "sglang's unified tree in Python, with recurrent states",
+    ),
+    "sglang-rust-mamba": (
+        "sglang.mamba:SglangRustMamba",
+        "sglang's unified tree in Rust, with recurrent states",
+    ),
+    "sglang-mamba": ("sglang.mamba:SglangMamba", "MambaRadixCache of an older sglang (0.5.15)"),
+    "sglang-swa": ("sglang.caches:SglangSWA", "SWARadixCache of an older sglang (0.5.15)"),
+    "sglang-token": ("sglang.slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"),
+    "sglang-paged": ("sglang.slots:SglangPagedSlots", "sglang's PagedTokenToKVPoolAllocator"),
+    "sglang-swa-allocator": ("sglang.slots:SglangSWASlots", "sglang's SWATokenToKVPoolAllocator"),
+    "sglang-rows": ("sglang.slots:SglangRows", "sglang's ReqToTokenPool"),
+}
+_OLDER = ("sglang-mamba", "sglang-swa")
+
+OWN: tuple[AdapterEntry, ...] = tuple(
+    AdapterEntry(name, f"pymllm.adapters.{place}", summary) for name, (place, summary) in _OWN.items()
 )
 """Our own classes; what ``pymllm verify`` examines by default."""
 
-_PEERS = (
-    AdapterEntry("sglang-radix", "pymllm.adapters.sglang_radix:SglangRadix", "sglang's RadixCache"),
-    AdapterEntry(
-        "sglang-unified", "pymllm.adapters.sglang_unified:SglangUnified", "sglang's unified tree in Python"
-    ),
-    AdapterEntry(
-        "sglang-unified-swa",
-        "pymllm.adapters.sglang_unified:SglangUnifiedSWA",
-        "sglang's unified tree in Python, with a sliding window",
-    ),
-    AdapterEntry("sglang-rust", "pymllm.adapters.sglang_unified:SglangRust", "sglang's unified tree in Rust"),
-    AdapterEntry(
-        "sglang-rust-swa",
-        "pymllm.adapters.sglang_unified:SglangRustSWA",
-        "sglang's unified tree in Rust, with a sliding window",
-    ),
-    AdapterEntry(
-        "sglang-unified-mamba",
-        "pymllm.adapters.sglang_mamba:SglangUnifiedMamba",
-        "sglang's unified tree in Python, with recurrent states",
-    ),
-    AdapterEntry(
-        "sglang-rust-mamba",
-        "pymllm.adapters.sglang_mamba:SglangRustMamba",
-        "sglang's unified tree in Rust, with recurrent states",
-    ),
-    AdapterEntry(
-        "sglang-mamba",
-        "pymllm.adapters.sglang_mamba:SglangMamba",
-        "MambaRadixCache of an older sglang (0.5.15)",
-    ),
-    AdapterEntry(
-        "sglang-swa", "pymllm.adapters.sglang_swa:SglangSWA", "SWARadixCache of an older sglang (0.5.15)"
-    ),
-    AdapterEntry(
-        "sglang-token", "pymllm.adapters.sglang_slots:SglangTokenSlots", "sglang's TokenToKVPoolAllocator"
-    ),
-    AdapterEntry(
-        "sglang-paged",
-        "pymllm.adapters.sglang_slots:SglangPagedSlots",
-        "sglang's PagedTokenToKVPoolAllocator",
-    ),
-    AdapterEntry(
-        "sglang-swa-allocator",
-        "pymllm.adapters.sglang_slots:SglangSWASlots",
-        "sglang's SWATokenToKVPoolAllocator",
-    ),
-    AdapterEntry("sglang-rows", "pymllm.adapters.sglang_rows:SglangRows", "sglang's ReqToTokenPool"),
-)
-_OLDER = ("sglang-mamba", "sglang-swa")
-
 PEERS: tuple[AdapterEntry, ...] = tuple(
-    replace(entry, package="sglang", environment="peers-older" if entry.name in _OLDER else "peers")
-    for entry in _PEERS
+    AdapterEntry(
+        name, f"pymllm.adapters.{place}", summary, "sglang", "peers-older" if name in _OLDER else "peers"
+    )
+    for name, (place, summary) in _PEERS.items()
 )
 """Other people's, loaded when built: ``tox -e peers`` installs the package, ``peers-older`` an older one."""
 
 _FAULTY = {
-    "faulty_slots": {
+    "faulty_pools": {
         "SlotZero": "hands out slot 0",
         "BackwardSlots": "hands out the slots of a page backwards",
         "EagerReuse": "hands out what was freed last while older pages are free",
@@ -151,8 +120,6 @@ _FAULTY = {
         "ForgottenRing": "clears a queue of pages and forgets its ring, which still has the pages of before",
         "ForgottenHalves": "frees slots and forgets to give their SWA halves back",
         "SharedHalves": "puts one SWA half behind all slots of an allocation",
-    },
-    "faulty_pools": {
         "RowZero": "hands out row 0",
         "DirtyRows": "frees rows without zeroing them",
         "WritesEverywhere": "writes rows into every layer",
@@ -172,24 +139,22 @@ _FAULTY = {
         "BareNamespaces": "seeds the hashes of a namespace with its name, be it a number or a text",
         "GreedyEviction": "evicts one token more than was asked for, and so now and then a leaf more",
         "OneByOne": "frees the victims of an eviction one by one",
+        "RepeatedPages": "names a page once for each of its slots where the pool asks for each page once",
         "OpenCallbacks": "lets a callback call the cache",
         "LeavesOnly": "counts only leaves as evictable",
         "HeldSlotsLost": "resets without giving the slots of held nodes back",
         "GlobalIds": "numbers the nodes of all caches of a process together",
-    },
-    "faulty_lookups": {
         "ShortMatches": "never matches the last token of a key",
         "BottomUpSlots": "gives the slots of a path node by node from its end to its start",
         "SilentHits": "begins to count the hits of the upper half of a split anew",
         "SplitViews": "splits the slots of a node into views, each of which keeps the whole alive",
+        "SharedPages": "splits a list of pages and leaves the lower half its first ones, the upper half's",
         "FreedDuplicates": "frees the slots of what is cached already, although they are the caller's",
         "OverstatedAdoption": "tells that it adopted all of a key whose end was new",
         "ZeroPrefix": "tells that nothing of a key was cached before",
         "ShortValues": "cuts a key and its slots to the shorter of the two instead of refusing them",
         "EarlyRefusal": "caches as much of a key as there are slots for, and only then refuses it",
         "EmptyNodes": "adds an empty node below a leaf that is cached again",
-    },
-    "faulty_windows": {
         "DeadWindows": "matches prefixes whose last window is dead",
         "StaleMatches": "does not make what it matches recent",
         "ShortHolds": "protects one page less than a hold's window needs",
@@ -266,10 +231,7 @@ FAULTY: tuple[AdapterEntry, ...] = tuple(
 def find_adapter(name: str) -> AdapterEntry:
     """Return the entry of a registry name, or make one for ``module:Class`` or ``command:PROGRAM ARGS``.
 
-    Raises
-    ------
-    UsageError
-        The registry has no such name, or the command names no program.
+    `UsageError` where the registry has no such name, or the command names no program.
     """
     if name.startswith(PREFIX):
         split_command(name)
@@ -291,11 +253,8 @@ def find_adapter(name: str) -> AdapterEntry:
 def load_adapter(entry: AdapterEntry) -> AdapterClass:
     """Import an adapter's class, or start the program and hear what it is.
 
-    Raises
-    ------
-    AdapterError
-        The module cannot be imported, what the entry names is no adapter class, or the program cannot be
-        started or does not introduce itself (`ConversationError`).
+    `AdapterError` where the module cannot be imported, what the entry names is no adapter class, or the
+    program cannot be started or does not introduce itself (`ConversationError`).
     """
     if entry.place.startswith(PREFIX):
         from pymllm.adapters.process.adapter import load_command  # needs msgspec, which our classes do not
@@ -320,21 +279,9 @@ def load_adapter(entry: AdapterEntry) -> AdapterClass:
 
 
 def make_adapter(name: str, config: Config | None = None) -> Adapter:
-    """Build an adapter.
+    """Build an adapter by its name, as of `find_adapter`, by default with the first of its `CONFIGURATIONS`.
 
-    Parameters
-    ----------
-    name : str
-        A registry name, ``module:Class`` or ``command:PROGRAM ARGS``.
-    config : dict, optional
-        What to build; by default the first of the class's `CONFIGURATIONS`.
-
-    Raises
-    ------
-    UsageError
-        There is no such name.
-    AdapterError
-        It cannot be loaded or built.
+    `UsageError` where there is no such name, `AdapterError` where it cannot be loaded or built.
     """
     entry = find_adapter(name)
     adapter_class = load_adapter(entry)

@@ -16,27 +16,14 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["standing_in"]
-
 
 @contextmanager
 def standing_in(stand_ins: Collection[str], bare_packages: Collection[str], keep: str) -> Iterator[None]:
-    """Let names stand in for modules while others are imported.
+    """Let names stand in for modules, each with all below it, while others are imported.
 
-    Parameters
-    ----------
-    stand_ins : collection of str
-        Modules that are replaced, each with all below it.
-    bare_packages : collection of str
-        Packages that are entered without their ``__init__``, which would import the rest.
-    keep : str
-        The package whose own stand-ins stay in ``sys.modules``; those for other packages are gone again
-        afterwards, and what they stood for is back, so that nobody else ever meets one.
-
-    Raises
-    ------
-    ImportError
-        A bare package is not installed.
+    ``bare_packages`` are entered without their ``__init__``, which would import the rest; `ImportError` where
+    one is not installed. The stand-ins of the package ``keep`` stay in ``sys.modules``; those for others are
+    gone afterwards, and what they stood for is back, so that nobody else ever meets one.
     """
     finder = _StandInFinder(stand_ins)
     ours = f"{keep}."

@@ -11,11 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 
-from pymllm.adapters.cabinet.bug import Bug
-from pymllm.adapters.cabinet.bugs import BUGS
-from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
+from pymllm.adapters.cabinet.fault import Bug, Fault
 from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
 from pymllm.cli.faults import cells_of
 from pymllm.conformance.documents import FaultsDocument
 

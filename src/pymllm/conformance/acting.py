@@ -127,14 +127,16 @@ class FoundViolation:
 class ActingMachine(RuleBasedStateMachine):
     """Acts on one configuration of one adapter; `make_machine` makes the classes that run."""
 
-    ADAPTER: ClassVar[str]
+    ADAPTER: ClassVar[str]  # registry name or ``module:Class``
     CONFIG: ClassVar[Config]
     SEED: ClassVar[int | None] = None
-    AUDIT: ClassVar[bool] = True
+    AUDIT: ClassVar[bool] = True  # whether to walk the implementation from inside after every step
     REPLAY_EVERY: ClassVar[int] = 8
+    # The last violation that any run met; after Hypothesis has shrunk, the smallest.
     found: ClassVar[FoundViolation | None] = None
-    steps_run: ClassVar[int] = 0
+    steps_run: ClassVar[int] = 0  # operations and programs so far
     runs: ClassVar[int] = 0
+    # Called with each ended examiner, and before each operation.
     on_end: ClassVar[Callable[[Examiner], None] | None] = None
     before_step: ClassVar[Callable[[], None] | None] = None
 

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pymllm.adapters.malformed_blocks import MALFORMED_BLOCKS
+from pymllm.adapters.malformed import MALFORMED_BLOCKS
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import SEED, PoolMachine
+from pymllm.conformance.pool_machine import SEED, PoolMachine, pick
 from pymllm.history.operations import (
     AllocBlocks,
     Fault,
@@ -286,9 +286,3 @@ class BlockActs(PoolMachine):
                 else self.judge.given.name((block,))
             )
         )
-
-
-def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
-    """Return up to ``count`` distinct ones from somewhere on, round the end, forwards or backwards."""
-    turned = [numbers[(start + place) % len(numbers)] for place in range(min(count, len(numbers)))]
-    return turned if start % 2 else turned[::-1]

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.block_acts import BlockActs, pick
-from pymllm.conformance.pool_machine import SEED
+from pymllm.conformance.block_acts import BlockActs
+from pymllm.conformance.pool_machine import SEED, pick
 from pymllm.history.operations import (
     AllocSlots,
     DropStates,

@@ -70,8 +70,8 @@ class Carrier:
 
     def __init__(self, do: Callable[[Operation], Outcome], judge: PrefixJudge) -> None:
         self.judge = judge
-        self.steps = 0
-        self.asked: Operation | None = None
+        self.steps = 0  # the number of the last operation, as the history counts them
+        self.asked: Operation | None = None  # what somebody has asked for and got no answer to
         self._do = do
         self._told: dict[str, int] = {}
 

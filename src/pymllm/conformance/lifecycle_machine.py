@@ -50,9 +50,9 @@ class DrawnSource:
     may_abort = True
 
     def __init__(self) -> None:
-        self.chunk = 0
-        self.victim = 0
-        self.aborting: Stage | None = None
+        self.chunk = 0  # most tokens of a prefill chunk; 0 for no limit
+        self.victim = 0  # how many places before the youngest the next victims stand, counted round
+        self.aborting: Stage | None = None  # where the last abort was asked for, until somebody clears it
         self._requests: deque[Request] = deque()
         self._doomed: set[tuple[int, Stage]] = set()
 

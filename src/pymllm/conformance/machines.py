@@ -1,4 +1,4 @@
-"""Which machines search a kind of implementation, each loaded only when it is to run."""
+"""Which machines search a kind of implementation, each loaded only when it is to run, and for how long."""
 
 from __future__ import annotations
 

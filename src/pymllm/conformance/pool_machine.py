@@ -1,4 +1,4 @@
-"""What the machines of rows, buffers, states and hashes have in common."""
+"""What the machines of pools have in common, and those of KV buffers and of keys and hashes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,16 @@ def index_form(source: random.Random, numbers: Sequence[int]) -> str:
     return source.choice([form for form in forms if low >= 0 or form != "uint8"])
 
 
+def pick(numbers: Sequence[int], start: int, count: int) -> list[int]:
+    """Return up to ``count`` distinct ones, from somewhere on, round the end, forwards or backwards."""
+    turned = [numbers[(start + place) % len(numbers)] for place in range(min(count, len(numbers)))]
+    return turned if start % 2 else turned[::-1]
+
+
 class PoolMachine(ActingMachine):
     """Misuse, and twins at the end: refused calls leave no trace, and what was cleared is as good as new."""
 
+    # Calls that no caller may make; an adapter passes over those that it cannot make.
     MALFORMED: ClassVar[Sequence[Malformed]] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""The caller's side of a prefix cache: takes slots, hands them over, remembers what steps gave.
+"""The caller's side of a prefix cache: keys, slots that are taken and handed over, what steps gave.
 
 What a caller may know, it asks the judge's model and ledger; what to do when is the business of
 `pymllm.conformance.prefix_machine`.
@@ -110,7 +110,7 @@ class Handle(NamedTuple):
 class PrefixCaller(ActingMachine):
     """What a caller of a prefix cache keeps and can do."""
 
-    INSPECT_EVERY: ClassVar[int] = 1
+    INSPECT_EVERY: ClassVar[int] = 1  # acts between two looks at the nodes, where the adapter shows them
 
     def begin(self) -> None:
         """Read the configuration once."""
@@ -124,8 +124,8 @@ class PrefixCaller(ActingMachine):
         self.page_size, self.window = self.model.page_size, self.model.window
         self.pool = str(config.get("pool", "none"))
         self.pool_slots = int(config.get("slots") or 0)
-        self.handles: list[Handle] = []
-        self.released: list[int] = []
+        self.handles: list[Handle] = []  # the last that matches and inserts returned, stale ones included
+        self.released: list[int] = []  # the last holds that were released, by the step of their `Lock`
         self._next_number = FIRST_NUMBER
         self._acts_until_look = self.INSPECT_EVERY
 
@@ -253,18 +253,9 @@ class PrefixCaller(ActingMachine):
         Where every key needs a state and comes without, it gets one, and is cut to whole pages.
         """
         if state is None and self.needs_state:
-            return self._insert_with_a_state(key, slots, style)
-        return self._insert(key, slots, style, protected, evicted, state)
-
-    def _insert(
-        self,
-        key: Key,
-        slots: Sequence[int] | None,
-        style: int,
-        protected: int = 0,
-        evicted: int = 0,
-        state: Span | None = None,
-    ) -> int | None:
+            if len(key.tokens) >= self.page_size:
+                return self._insert_with_a_state(key, slots, style)
+            protected = evicted = 0  # nothing that a state could belong to
         spans = None if slots is None else self.spans(slots)
         form = INSERT_FORMS[style % len(INSERT_FORMS)]
         step, result = self.take(Insert(key, spans, protected, evicted, form, state))
@@ -274,15 +265,13 @@ class PrefixCaller(ActingMachine):
 
     def _insert_with_a_state(self, key: Key, slots: Sequence[int] | None, style: int) -> int | None:
         length = len(key.tokens) // self.page_size * self.page_size
-        if not length:  # nothing that a state could belong to
-            return self._insert(key, slots, style)
         key = Key(key.tokens[:length], key.extra_key, key.form)
         state, slots = self.snapshot(), None if slots is None else slots[:length]
         if state is None:
             return None
         # The snapshot may have evicted what a match had found.
         is_whole = not self.has_pool or all(self.ledger.owner(slot) is not Owner.POOL for slot in slots or ())
-        step = self._insert(key, slots, style, state=state) if is_whole else None
+        step = self.insert(key, slots, style, state=state) if is_whole else None
         self._give_track_back(state)
         return step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pymllm.adapters.malformed_prefix import MALFORMED_CALLS
+from pymllm.adapters.malformed import MALFORMED_CALLS
 from pymllm.conformance.acting import act
 from pymllm.conformance.prefix_caller import (
     NTH,

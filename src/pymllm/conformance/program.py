@@ -1,4 +1,4 @@
-"""Run a program that was written down: every step carried out, judged, and at the end run again."""
+"""Run a program that was written down: each step judged, and the end run again, in part and as a whole."""
 
 from __future__ import annotations
 

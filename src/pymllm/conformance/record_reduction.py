@@ -11,8 +11,6 @@ from pymllm.conformance.reduction import REFERENCES, Reduction, references
 from pymllm.history.files import Config
 from pymllm.history.operations import Alloc, AllocBlocks, Evict, Insert, Key, Operation, Span, Token
 
-Program = tuple[Operation, ...]
-
 
 def shorten_keys(reduction: Reduction) -> None:
     """Cut whole pages out of keys, then single tokens: for all that share them, then for one alone."""
@@ -92,7 +90,7 @@ def merge_tokens(reduction: Reduction) -> None:
         is_merging = any(reduction.attempt(_merged(reduction.operations, *pair)) for pair in pairs)
 
 
-def _merged(operations: Program, gone: int, kept: int) -> Program:
+def _merged(operations: Sequence[Operation], gone: int, kept: int) -> tuple[Operation, ...]:
     return _with_tokens(operations, lambda token: kept if token == gone else token)
 
 

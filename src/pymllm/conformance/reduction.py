@@ -1,4 +1,7 @@
-"""The smallest program so far, and the rule by which another one takes its place."""
+"""The smallest program so far, the rule by which another one takes its place, and fewer operations.
+
+A program is a sequence of operations, numbered from 1: leaving some out takes along what refers to them.
+"""
 
 from __future__ import annotations
 

@@ -26,13 +26,12 @@ from pymllm.conformance.replay_plan import ReplayPlan, pick_name
 from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
 from pymllm.errors import InvariantViolation, UsageError
-from pymllm.workloads.belady import belady_hit_tokens
 from pymllm.workloads.block_engine import BlockEngine
-from pymllm.workloads.ceiling import HitCeiling
-from pymllm.workloads.cut_short import CutShort
+from pymllm.workloads.ceiling import HitCeiling, belady_hit_tokens
 from pymllm.workloads.engine import Engine, EngineConfig, EngineReport
 from pymllm.workloads.engine_config import BLOCKS, CACHES_OF_STATES
 from pymllm.workloads.engine_pools import CACHE_MAKERS
+from pymllm.workloads.engine_report import CutShort
 from pymllm.workloads.request import Request
 from pymllm.workloads.serial import SerialConfig, SerialReport, replay_serially
 from pymllm.workloads.source import TraceSource

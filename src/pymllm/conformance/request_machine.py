@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from pymllm.conformance.acting import ActingMachine, act
-from pymllm.conformance.program import check_twins
+from pymllm.conformance.acting import act
+from pymllm.conformance.pool_machine import PoolMachine
 from pymllm.history.operations import (
     AddRequest,
     Fault,
@@ -34,7 +34,7 @@ _PICK = (0, 7)
 _FAULTS = ("allocate_blocks", "no_blocks", "restore_state", "allocate_slots", "store_states", "forward")
 
 
-class RequestMachine(ActingMachine):
+class RequestMachine(PoolMachine):
     """Drives a context as a scheduler would, and now and then as none should (C1 to C9, E1 to E5).
 
     Prompts are made of pieces, the shortest text after which a chunk can leave a state: a trunk that all
@@ -72,11 +72,6 @@ class RequestMachine(ActingMachine):
         self.model: RequestModel = judge.model
         self._size = self.model.block_size
         self._piece = math.lcm(self._size, self.model.chunk_size) if self.model.layers else self._size
-
-    @property
-    def can_refuse(self) -> bool:
-        """Whether misuse is refused, so that it can be tried."""
-        return "refusals" in self.examiner.adapter.capabilities
 
     @property
     def can_fail(self) -> bool:
@@ -299,12 +294,6 @@ class RequestMachine(ActingMachine):
 
     # -- misuse --------------------------------------------------------------------------------------------
 
-    @act(needs="can_refuse", which=(0, 63))
-    def call_malformed(self, which: int) -> None:
-        """Make a call that no caller may make."""
-        self.do(self.MALFORMED[which % len(self.MALFORMED)])
-        self.observe()
-
     @act(needs="can_refuse", beyond=(1, 2), branch=_BRANCH)
     def add_too_long(self, beyond: int, branch: int) -> None:
         """Let a request arrive that can never fit."""
@@ -333,5 +322,4 @@ class RequestMachine(ActingMachine):
         for step in [*self.model.served]:
             self.do(Release(step))
         self.observe()
-        if self.is_replayed:
-            self._watched(lambda: check_twins(self.examiner, self.make_adapter))
+        super().end()

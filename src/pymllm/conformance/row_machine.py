@@ -1,4 +1,4 @@
-"""The machine of request rows: requests come and go, write stretches and next tokens, and misuse both."""
+"""The machines of request rows and of states: what comes and goes, is written and copied, and misused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole of ``pymllm verify``: smoke tests, searches, second searches for what is still unknown."""
+"""The whole of ``pymllm verify``: smoke tests, searches, second searches, and what was found made small."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class SearchPlan:
     # most programs that Hypothesis plays to make the first one smaller that fails, and then most to drop
     # steps. Not a time: what is found must not depend on the machine. 0 keeps what is found as it is
     shrinks: int = 300
-    first_slice: int = 0  # which run of Hypothesis is the first, and
-    # how many there are at most: what a search found in one can be found again without those before it
+    first_slice: int = 0  # which run of Hypothesis is the first, and how many there are at most:
+    # what a search found in one can be found again without those before it
     slices: int | None = None
     driven: int = 0  # long programs to drive behind those of Hypothesis, and as many more as that left out
 
@@ -114,8 +114,8 @@ class _Watch:
         self._steps = 0
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
         self._smallest: dict[str, FoundViolation] = {}
-        self.share = 1.0
-        self.most = plan.examples
+        self.share = 1.0  # of the plan's seconds: how much may be spent so far,
+        self.most = plan.examples  # and how many programs may have been played
         self._is_stopped = False
         self._is_out_of_time = False
         self._is_cut = False  # stopped while it made something smaller

@@ -6,9 +6,9 @@ What is found follows from the seed alone, and never from how fast a machine is.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.faulty import configured
@@ -43,42 +43,19 @@ class Caught:
     is_inside: bool  # whether a walk from inside saw it, and not the outcome of an operation
 
 
-class Searcher(Protocol):
-    """One way to look for a fault."""
-
-    name: str
-    crash: str | None
-
-    @property
-    def operations(self) -> int:
-        """Operations carried out so far."""
-
-    def go_on(self, operations: int) -> Caught | None:
-        """Play on until so many operations were carried out in all, or something is caught."""
-
-
-class MachineSearcher:
-    """Drives machines of `make_machine` in turn, each program from a seed of its own."""
+class Searcher(ABC):
+    """One way to look for a fault: plays on machines, each program from a seed of its own."""
 
     def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
-        self.name = name
-        self.crash: str | None = None
+        self.name = name  # one of `pymllm.adapters.cabinet.fault.SEARCHERS`
+        self.crash: str | None = None  # the first error that was no violation
+        self._seed = seed
         self._machines = machines
-        self._is_inside = False
-        self._programs = self._plan(seed)
-        for machine in machines:
-            machine.on_end = self._note
 
     @property
     def operations(self) -> int:
         """Operations carried out so far."""
         return sum(machine.steps_run for machine in self._machines)
-
-    def _plan(self, seed: int) -> Iterator[tuple[type[ActingMachine], int, int]]:
-        """Yield machine, seed and number of acts of each program."""
-        for number in itertools.count():
-            for place, machine in enumerate(self._machines):
-                yield machine, _seed_of(seed, number, place), _ACTS[number % len(_ACTS)]
 
     def go_on(self, operations: int) -> Caught | None:
         """Play on until so many operations were carried out in all, or something is caught.
@@ -88,65 +65,77 @@ class MachineSearcher:
         """
         spent = self.operations
         while spent < operations:
-            machine, seed, acts = next(self._programs)
             before = self.operations
-            try:
-                drive(machine, seed, acts)
-            except InvariantViolation:
-                return self._caught(machine)
-            except Exception as error:  # whatever the fault has made of the code
-                self.crash = self.crash or f"{type(error).__name__}: {error}"
-            spent += max(1, self.operations - before)
-        return None
-
-    def _note(self, examiner: Examiner) -> None:
-        self._is_inside = examiner.is_found_inside
-
-    def _caught(self, machine: type[ActingMachine]) -> Caught:
-        assert machine.found is not None  # every violation passes through the machine
-        return Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, self._is_inside)
-
-
-class SweepSearcher:
-    """Sweeps over one machine after the other, each program from a seed of its own."""
-
-    name = "sweep"
-
-    def __init__(self, machines: list[type[ActingMachine]], seed: int) -> None:
-        self.crash: str | None = None
-        self._machines = machines
-        self._runs = self._plan(seed)
-
-    @property
-    def operations(self) -> int:
-        """Operations carried out so far."""
-        return sum(machine.steps_run for machine in self._machines)
-
-    def _plan(self, seed: int) -> Iterator[Caught | None]:
-        """Play failing program after failing program; what each has caught."""
-        for number in itertools.count():
-            for place, machine in enumerate(self._machines):
-                runs = sweep_runs(machine, (_seed_of(seed, number, place),), CORPUS_ACTS)
-                try:
-                    for _ in runs:
-                        yield None
-                except InvariantViolation:
-                    assert machine.found is not None  # every violation passes through the machine
-                    yield Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, False)
-                except Exception as error:  # whatever the fault has made of the code
-                    self.crash = self.crash or f"{type(error).__name__}: {error}"
-                    yield None
-
-    def go_on(self, operations: int) -> Caught | None:
-        """Play on until so many operations were carried out in all, or something is caught."""
-        spent = self.operations
-        while spent < operations:
-            before = self.operations
-            caught = next(self._runs)
+            caught = self._play()
             if caught is not None:
                 return caught
             spent += max(1, self.operations - before)
         return None
+
+    @abstractmethod
+    def _play(self) -> Caught | None:
+        """Play the next program; what it has caught."""
+
+    def _places(self) -> Iterator[tuple[int, type[ActingMachine], int]]:
+        """Yield the number of each turn, and the machines in turn, each with a seed of its own."""
+        for number in itertools.count():
+            for place, machine in enumerate(self._machines):
+                yield number, machine, _seed_of(self._seed, number, place)
+
+    def _note_crash(self, error: Exception) -> None:
+        """Keep an error that is no violation: whatever the fault has made of the code."""
+        self.crash = self.crash or f"{type(error).__name__}: {error}"
+
+    def _caught(self, machine: type[ActingMachine], *, is_inside: bool) -> Caught:
+        assert machine.found is not None  # every violation passes through the machine
+        return Caught(machine.found, machine.ADAPTER, machine.CONFIG, machine, is_inside)
+
+
+class MachineSearcher(Searcher):
+    """Drives machines in turn."""
+
+    def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
+        super().__init__(name, machines, seed)
+        self._is_inside = False
+        self._turns = self._places()
+        for machine in machines:
+            machine.on_end = self._note
+
+    def _note(self, examiner: Examiner) -> None:
+        self._is_inside = examiner.is_found_inside
+
+    def _play(self) -> Caught | None:
+        number, machine, seed = next(self._turns)
+        try:
+            drive(machine, seed, _ACTS[number % len(_ACTS)])
+        except InvariantViolation:
+            return self._caught(machine, is_inside=self._is_inside)
+        except Exception as error:
+            self._note_crash(error)
+        return None
+
+
+class SweepSearcher(Searcher):
+    """Sweeps over one machine after the other."""
+
+    def __init__(self, name: str, machines: list[type[ActingMachine]], seed: int) -> None:
+        super().__init__(name, machines, seed)
+        self._runs = self._sweep()
+
+    def _play(self) -> Caught | None:
+        return next(self._runs)
+
+    def _sweep(self) -> Iterator[Caught | None]:
+        """Play failing program after failing program; what each has caught."""
+        for _, machine, seed in self._places():
+            try:
+                for _ in sweep_runs(machine, (seed,), CORPUS_ACTS):
+                    yield None
+            except InvariantViolation:
+                yield self._caught(machine, is_inside=False)
+            except Exception as error:
+                self._note_crash(error)
+                yield None
 
 
 def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
@@ -168,8 +157,7 @@ def make_searchers(fault: Fault, seed: int) -> list[Searcher]:
         if not machines[name]:
             continue
         made = [_make(place, seed, name in ("invariants", "sweep")) for place in machines[name]]
-        by_sweep = name == "sweep"
-        searchers.append(SweepSearcher(made, seed) if by_sweep else MachineSearcher(name, made, seed))
+        searchers.append((SweepSearcher if name == "sweep" else MachineSearcher)(name, made, seed))
     return searchers
 
 

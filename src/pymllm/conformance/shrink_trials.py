@@ -1,4 +1,4 @@
-"""Run candidates for a shorter program, each on a new adapter, and see whether it still breaks the law."""
+"""Run candidates for a shorter program within a budget, each on a new adapter, and see what they break."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ class ShrinkBudget:
     ) -> None:
         self.plays = 0
         self.hangs = 0
+        # Candidates that could not be run, by the class of the error that stopped them: an engine in a pool
+        # that is too small, a call that no adapter can carry out. Mistakes are this package's own, by what
+        # and where: a law may be broken by a smaller program that nobody could look at.
         self.misfits: Counter[str] = Counter()
         self.mistakes: Counter[str] = Counter()
         self._plays_max = plays

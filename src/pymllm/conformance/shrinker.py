@@ -17,6 +17,7 @@ from pymllm.conformance.record_reduction import (
     untangle_inserts,
 )
 from pymllm.conformance.reduction import (
+    Program,
     Reduction,
     drop_families,
     drop_kinds,
@@ -26,7 +27,7 @@ from pymllm.conformance.reduction import (
     renumbered,
 )
 from pymllm.conformance.scenario_reduction import ScenarioReduction
-from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, Program, ShrinkBudget, Trials
+from pymllm.conformance.shrink_trials import Look, OutOfBudgetError, ShrinkBudget, Trials
 from pymllm.history.files import History
 from pymllm.history.operations import Operation
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import ClassVar
 
 from pymllm.conformance.acting import act
-from pymllm.conformance.pool_machine import PoolMachine
+from pymllm.conformance.pool_machine import PoolMachine, pick
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,
@@ -284,9 +284,3 @@ class SlotMachine(PoolMachine):
 
     def _name(self, slots: Sequence[int]) -> tuple[Span, ...]:
         return self.judge.given.name(slots)
-
-
-def pick(pages: Sequence[int], start: int, count: int) -> list[int]:
-    """Return up to ``count`` distinct ones, from somewhere on, round the end, forwards or backwards."""
-    turned = [pages[(start + place) % len(pages)] for place in range(min(count, len(pages)))]
-    return turned if start % 2 else turned[::-1]

@@ -24,144 +24,44 @@ from pymllm.conformance.adapter_calls import (
 )
 from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
+from pymllm.history import operations as ops
+from pymllm.history import outcomes as out
+from pymllm.history.codec import decode, encode
 from pymllm.history.files import Config
-from pymllm.history.operations import (
-    AddRequest,
-    Alloc,
-    AllocBlocks,
-    AllocRows,
-    AllocSlots,
-    AllocTrack,
-    BeginGroup,
-    Clear,
-    DropStates,
-    EndGroup,
-    Evict,
-    EvictSlots,
-    Fault,
-    FindSlots,
-    Free,
-    FreeRow,
-    FreeSWA,
-    FreeTrack,
-    Hash,
-    HashBytes,
-    HashInt64,
-    HashPage,
-    Insert,
-    Inspect,
-    Key,
-    Lock,
-    Match,
-    Merge,
-    NameStates,
-    Operation,
-    Pause,
-    PickToken,
-    ReadHalves,
-    ReadKV,
-    ReadLive,
-    ReadRows,
-    ReadStates,
-    RegisterBlocks,
-    Release,
-    ReleaseBlocks,
-    Reset,
-    RestoreLive,
-    Resume,
-    RetainBlocks,
-    RunStep,
-    SaveLive,
-    ScheduleChunk,
-    SetClock,
-    SliceKey,
-    Span,
-    StampBlocks,
-    StoreState,
-    Unlock,
-    WriteLive,
-)
+from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import (
-    BlockBooks,
-    Buffers,
-    ContextView,
-    Done,
     Effect,
-    Evicted,
     Failed,
-    FoundSlots,
-    Hashes,
-    Inserted,
-    Inspected,
-    Locked,
-    Matched,
-    Number,
     Outcome,
-    Ran,
-    RequestView,
     Result,
-    Slots,
-    States,
-    Table,
-    Tokens,
     Unsupported,
-    outcome_from_plain,
-    outcome_to_plain,
 )
 from pymllm.oracle.judge import make_judge
 
+_ANSWERS: dict[str, tuple[type, ...]] = {
+    "AddRequest ScheduleChunk": (out.RequestView,),
+    ("Alloc AllocBlocks AllocRows AllocSlots AllocTrack EvictSlots ReadHalves"): (out.Slots,),
+    (
+        "BeginGroup Clear DropStates EndGroup Fault Free FreeRow FreeSWA FreeTrack Merge NameStates Pause "
+        "RegisterBlocks Release ReleaseBlocks Reset Resume RetainBlocks SaveLive SetClock StampBlocks "
+        "StoreState Unlock WriteLive"
+    ): (out.Done,),
+    "Evict": (out.Evicted,),
+    "FindSlots": (out.FoundSlots,),
+    "Hash HashPage": (out.Hashes,),
+    "HashBytes HashInt64 RestoreLive": (out.Number,),
+    "Insert": (out.Inserted,),
+    "Inspect": (out.Inspected, out.BlockBooks, out.ContextView),
+    "Lock": (out.Locked,),
+    "Match": (out.Matched,),
+    "PickToken SliceKey": (out.Tokens,),
+    "ReadKV": (out.Buffers,),
+    "ReadLive ReadStates": (out.States,),
+    "ReadRows": (out.Table,),
+    "RunStep": (out.Ran,),
+}
 LEGAL_RESULTS: dict[type, tuple[type, ...]] = {
-    AddRequest: (RequestView,),
-    Alloc: (Slots,),
-    AllocBlocks: (Slots,),
-    AllocRows: (Slots,),
-    AllocSlots: (Slots,),
-    AllocTrack: (Slots,),
-    BeginGroup: (Done,),
-    Clear: (Done,),
-    DropStates: (Done,),
-    EndGroup: (Done,),
-    Evict: (Evicted,),
-    EvictSlots: (Slots,),
-    Fault: (Done,),
-    FindSlots: (FoundSlots,),
-    Free: (Done,),
-    FreeRow: (Done,),
-    FreeSWA: (Done,),
-    FreeTrack: (Done,),
-    Hash: (Hashes,),
-    HashBytes: (Number,),
-    HashInt64: (Number,),
-    HashPage: (Hashes,),
-    Insert: (Inserted,),
-    Inspect: (Inspected, BlockBooks, ContextView),
-    Lock: (Locked,),
-    Match: (Matched,),
-    Merge: (Done,),
-    NameStates: (Done,),
-    Pause: (Done,),
-    PickToken: (Tokens,),
-    ReadHalves: (Slots,),
-    ReadKV: (Buffers,),
-    ReadLive: (States,),
-    ReadRows: (Table,),
-    ReadStates: (States,),
-    RegisterBlocks: (Done,),
-    Release: (Done,),
-    ReleaseBlocks: (Done,),
-    Reset: (Done,),
-    RestoreLive: (Number,),
-    Resume: (Done,),
-    RetainBlocks: (Done,),
-    RunStep: (Ran,),
-    SaveLive: (Done,),
-    ScheduleChunk: (RequestView,),
-    SetClock: (Done,),
-    SliceKey: (Tokens,),
-    StampBlocks: (Done,),
-    StoreState: (Done,),
-    Unlock: (Done,),
-    WriteLive: (Done,),
+    getattr(ops, name): legal for names, legal in _ANSWERS.items() for name in names.split()
 }
 """What a legal call may answer, where there is room for it."""
 
@@ -195,40 +95,45 @@ def _number(config: Config, key: str, default: int) -> int:
 def _slots(config: Config, capabilities: Collection[str]) -> _Steps:
     page = _number(config, "page_size", 1)
     return [
-        (None, Alloc(page)),
-        ("swa", ReadHalves((Span(1, 0, page),))),
-        ("swa", FreeSWA((Span(1, 0, page),))),
-        (None, Free((Span(1, 0, page),))),
-        ("merges", Merge()),
-        ("groups", BeginGroup()),
-        ("groups", EndGroup()),
-        (None, Clear()),
+        (None, ops.Alloc(page)),
+        ("swa", ops.ReadHalves((Span(1, 0, page),))),
+        ("swa", ops.FreeSWA((Span(1, 0, page),))),
+        (None, ops.Free((Span(1, 0, page),))),
+        ("merges", ops.Merge()),
+        ("groups", ops.BeginGroup()),
+        ("groups", ops.EndGroup()),
+        (None, ops.Clear()),
     ]
 
 
 def _rows(config: Config, capabilities: Collection[str]) -> _Steps:
-    return [(None, AllocRows(1)), (None, ReadRows()), (None, FreeRow(Span(1, 0, 1))), (None, Clear())]
+    return [
+        (None, ops.AllocRows(1)),
+        (None, ops.ReadRows()),
+        (None, ops.FreeRow(Span(1, 0, 1))),
+        (None, ops.Clear()),
+    ]
 
 
 def _buffers(config: Config, capabilities: Collection[str]) -> _Steps:
-    return [(None, ReadKV(0))]
+    return [(None, ops.ReadKV(0))]
 
 
 def _states(config: Config, capabilities: Collection[str]) -> _Steps:
-    steps: _Steps = [(None, ReadStates(0))]
+    steps: _Steps = [(None, ops.ReadStates(0))]
     if _number(config, "track_slots", 0):
-        steps += [(None, AllocTrack()), (None, FreeTrack(Span(2, 0, 1)))]
+        steps += [(None, ops.AllocTrack()), (None, ops.FreeTrack(Span(2, 0, 1)))]
     return steps
 
 
 def _hashes(config: Config, capabilities: Collection[str]) -> _Steps:
     key = Key((1, 2))
     return [
-        (None, SliceKey(key, 0, 1)),
-        (None, PickToken(key, 1)),
-        (None, HashPage(key)),
-        (None, HashInt64("00" * 32)),
-        (None, HashBytes("00")),
+        (None, ops.SliceKey(key, 0, 1)),
+        (None, ops.PickToken(key, 1)),
+        (None, ops.HashPage(key)),
+        (None, ops.HashInt64("00" * 32)),
+        (None, ops.HashBytes("00")),
     ]
 
 
@@ -238,61 +143,63 @@ def _prefix(config: Config, capabilities: Collection[str]) -> _Steps:
     slots = (Span(2, 0, page),) if "pool" in capabilities else None
     needs_state = "mamba" in capabilities and "bare_inserts" not in capabilities
     steps: _Steps = [
-        (None, Match(key)),
-        ("pool", Alloc(page)),
-        ("mamba", AllocTrack()),
-        (None, Insert(key, slots, state=Span(3, 0, 1) if needs_state else None)),
-        (None, Match(key)),
-        ("hashes", Hash(5)),
-        ("inspect", Inspect()),
-        ("faults", Fault("free")),
-        (None, Evict(0)),
+        (None, ops.Match(key)),
+        ("pool", ops.Alloc(page)),
+        ("mamba", ops.AllocTrack()),
+        (None, ops.Insert(key, slots, state=Span(3, 0, 1) if needs_state else None)),
+        (None, ops.Match(key)),
+        ("hashes", ops.Hash(5)),
+        ("inspect", ops.Inspect()),
+        ("faults", ops.Fault("free")),
+        (None, ops.Evict(0)),
     ]
-    steps += [] if needs_state else [("mamba", FreeTrack(Span(3, 0, 1)))]
+    steps += [] if needs_state else [("mamba", ops.FreeTrack(Span(3, 0, 1)))]
     # A hold comes last: what it does to later calls is the implementation's affair.
-    steps += [(None, Lock(5)), (None, Unlock(len(steps) + 1)), (None, Reset())]
+    steps += [(None, ops.Lock(5)), (None, ops.Unlock(len(steps) + 1)), (None, ops.Reset())]
     again = len(steps) + 1
-    return steps + ([("mamba", AllocTrack()), ("mamba", FreeTrack(Span(again, 0, 1)))] if needs_state else [])
+    return steps + (
+        [("mamba", ops.AllocTrack()), ("mamba", ops.FreeTrack(Span(again, 0, 1)))] if needs_state else []
+    )
 
 
 def _blocks(config: Config, capabilities: Collection[str]) -> _Steps:
     both, first = (Span(1, 0, 2),), Span(1, 0, 1)
     return [
-        (None, AllocBlocks(2)),
-        (None, RegisterBlocks(both, (11, 22))),
-        (None, SetClock(1)),
-        (None, StampBlocks(both)),
-        (None, RetainBlocks(both)),
-        ("mamba", AllocSlots((first,))),
-        ("mamba", FindSlots(both)),
-        ("mamba", StoreState(first, 0, 1, 2)),
-        ("mamba", WriteLive(0, 0, 3, 4)),
-        ("mamba", SaveLive((Span(6, 0, 1),), (0,))),
-        ("mamba", RestoreLive(0, first)),
-        ("mamba", ReadStates(0)),
-        ("mamba", ReadLive(0)),
-        ("mamba", NameStates((), ())),
-        ("mamba", DropStates((first,))),
-        ("mamba", EvictSlots(0)),
-        ("inspect", Inspect()),
-        ("faults", Fault("callback")),
-        (None, RetainBlocks(both)),
-        (None, ReleaseBlocks(both)),
-        (None, Reset()),
+        (None, ops.AllocBlocks(2)),
+        (None, ops.RegisterBlocks(both, (11, 22))),
+        (None, ops.SetClock(1)),
+        (None, ops.StampBlocks(both)),
+        (None, ops.RetainBlocks(both)),
+        ("mamba", ops.AllocSlots((first,))),
+        ("mamba", ops.FindSlots(both)),
+        ("mamba", ops.StoreState(first, 0, 1, 2)),
+        ("mamba", ops.WriteLive(0, 0, 3, 4)),
+        ("mamba", ops.SaveLive((Span(6, 0, 1),), (0,))),
+        ("mamba", ops.RestoreLive(0, first)),
+        ("mamba", ops.ReadStates(0)),
+        ("mamba", ops.ReadLive(0)),
+        ("mamba", ops.NameStates((), ())),
+        ("mamba", ops.DropStates((first,))),
+        ("mamba", ops.EvictSlots(0)),
+        ("inspect", ops.Inspect()),
+        ("faults", ops.Fault("callback")),
+        (None, ops.RetainBlocks(both)),
+        (None, ops.ReleaseBlocks(both)),
+        (None, ops.Reset()),
     ]
 
 
 def _requests(config: Config, capabilities: Collection[str]) -> _Steps:
     prompt = tuple(range(1, _number(config, "block_size", 1) + 2))
     return [
-        (None, AddRequest(prompt, 1)),
-        (None, RunStep()),
-        (None, ScheduleChunk(1)),
-        (None, RunStep((1,))),
-        ("inspect", Inspect()),
-        ("faults", Fault("forward", 99)),
-        (None, Release(1)),
-        (None, Reset()),
+        (None, ops.AddRequest(prompt, 1)),
+        (None, ops.RunStep()),
+        (None, ops.ScheduleChunk(1)),
+        (None, ops.RunStep((1,))),
+        ("inspect", ops.Inspect()),
+        ("faults", ops.Fault("forward", 99)),
+        (None, ops.Release(1)),
+        (None, ops.Reset()),
     ]
 
 
@@ -450,7 +357,7 @@ def _find_wrong_sizes(outcome: Outcome) -> str | None:
 
 def _find_lost_in_json(outcome: Outcome) -> str | None:
     try:
-        again = outcome_from_plain(json.loads(json.dumps(outcome_to_plain(outcome))))
+        again = decode(Outcome, json.loads(json.dumps(encode(outcome))))
     except (TypeError, ValueError) as error:
         return f"JSON does not keep {outcome}: {error}"
     return None if again == outcome else f"JSON turns {outcome} into {again}"

@@ -1,4 +1,4 @@
-"""How long one call of an adapter may take: where it does not answer, an alarm gets the caller out."""
+"""How long one call of an adapter, or a block of work, may take: an alarm gets the caller out."""
 
 from __future__ import annotations
 

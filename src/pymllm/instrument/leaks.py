@@ -1,20 +1,240 @@
-"""Checkpoints of a program at rest, and whether it leaks between them."""
+"""Does memory leak, and in which layer? A verdict from what checkpoints of a program at rest have read."""
 
 from __future__ import annotations
 
+import enum
 import gc
+import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, stdev
 from types import TracebackType
 from typing import Any, Self
 
-from pymllm.instrument.leak_layers import BOUNDS, Checkpoint, Layer, LeakVerdict, judge_leaks
-from pymllm.instrument.nvml_memory import DeviceUse, NvmlMemory
-from pymllm.instrument.reading import Reading
-from pymllm.instrument.torch_memory import read_torch_memory
-from pymllm.instrument.torch_memory_source import AllocatorSource, TorchAllocator
+from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
+from pymllm.instrument.reading import BYTES, Reading
+from pymllm.instrument.slope import Slope, estimate_slope
+from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, read_torch_memory
 
-__all__ = ["LeakCheck"]
+__all__ = [
+    "BOUNDS",
+    "Checkpoint",
+    "Layer",
+    "LayerVerdict",
+    "LeakCheck",
+    "LeakVerdict",
+    "Outcome",
+    "judge_leaks",
+]
+
+
+CONFIDENCE = 0.998
+FEWEST = 8  # settled checkpoints: with fewer, no growth is certain at that confidence
+_DEVIATIONS = 3.0  # of the mean step above zero, which growth must have that is no wandering
+_STEADY = 0.5  # of the whole slope, which the later half must have for growth to be a leak's
+_WARM_UP = 4  # the first quarter: modules, kernels and workspaces come with the first epochs
+
+
+class Layer(enum.Enum):
+    """Where memory can stay, from the inside out; none has what another has."""
+
+    SLOTS = "slots"
+    """Slots of a pool that are neither free nor anybody's."""
+    LIVE = "live bytes"
+    """Bytes that tensors hold when all of them should be gone."""
+    CACHE = "allocator cache"
+    """Bytes that the allocator holds for no tensor and cannot give back."""
+    DEVICE = "device"
+    """Bytes on the device that torch's allocator does not hold."""
+
+
+class Outcome(enum.Enum):
+    """What the checkpoints say of a layer."""
+
+    NO_LEAK = "no leak"
+    LEAK = "leak"
+    UNKNOWN = "unknown"
+
+
+BOUNDS: Mapping[Layer, float] = {
+    Layer.SLOTS: 0.0,
+    Layer.LIVE: 0.0,
+    # An eighth of the smallest segment that the allocator and the driver deal in (2 MiB): they round.
+    Layer.CACHE: float(256 << 10),
+    Layer.DEVICE: float(256 << 10),
+}
+"""Growth per epoch up to which a layer does not leak, in slots or bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was read while nothing ran.
+
+    Parameters
+    ----------
+    at : float
+        Epochs done.
+    slots : Reading
+        Of `Layer.SLOTS`.
+    live, cache : Reading
+        Bytes of `Layer.LIVE` and `Layer.CACHE`.
+    returned : Reading
+        Bytes that the allocator kept for later and gave back when asked: no leak, however many.
+    own : Reading
+        Bytes of `Layer.DEVICE` by what the driver says of this process.
+    device : Reading
+        The same by what is in use on the whole device.
+    others : Reading
+        How many other processes use the device.
+    """
+
+    at: float
+    slots: Reading
+    live: Reading
+    cache: Reading
+    returned: Reading
+    own: Reading
+    device: Reading
+    others: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class LayerVerdict:
+    """What the checkpoints say of one layer: growth per epoch, no leak up to ``bound``, or why unknown."""
+
+    layer: Layer
+    outcome: Outcome
+    unit: str
+    slope: Slope | None
+    bound: float
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        if self.outcome is Outcome.UNKNOWN or self.slope is None:
+            return f"{self.layer.value}: unknown ({self.reason})"
+        if self.outcome is Outcome.NO_LEAK:
+            allowed = f" (up to {self.bound:,.6g} {self.unit} per epoch are none)" if self.bound else ""
+            return f"{self.layer.value}: no leak{allowed}"
+        low, high, sure = self.slope.low, self.slope.high, self.slope.confidence
+        return (
+            f"{self.layer.value}: leak of {self.slope.value:,.6g} {self.unit} per epoch"
+            f" ({low:,.6g} to {high:,.6g} with {sure:.1%} confidence)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeakVerdict:
+    """What the checkpoints say of all layers, from the inside out."""
+
+    layers: tuple[LayerVerdict, ...]
+    checkpoints: int
+
+    @property
+    def leaking(self) -> tuple[LayerVerdict, ...]:
+        """The layers that leak, from the inside out."""
+        return tuple(it for it in self.layers if it.outcome is Outcome.LEAK)
+
+    def of(self, layer: Layer) -> LayerVerdict:
+        """Return the verdict on one layer."""
+        return next(it for it in self.layers if it.layer is layer)
+
+    def __str__(self) -> str:
+        return "\n".join(str(it) for it in self.layers)
+
+
+def judge_leaks(
+    checkpoints: Sequence[Checkpoint], bounds: Mapping[Layer, float] = BOUNDS, confidence: float = CONFIDENCE
+) -> LeakVerdict:
+    """Judge each layer by what the checkpoints have read, in order.
+
+    The first quarter is the warming up and does not count; 8 must be left. With a confidence of 0.998 a layer
+    without growth is accused once in a thousand times at most.
+
+    A layer leaks when even the lower end of its slope's interval is above the bound, it grew at least half as
+    fast in the later half, and its steps go up more than those of a level that wanders: what fills up and
+    then stays is no leak, nor is what comes and goes. It does not leak when the upper end is within the
+    bound, of all checkpoints or of the later half. Otherwise they do not tell.
+
+    The device's memory is judged by what the driver says of this process. Where that cannot be read, growth
+    is held against the process only if the driver lists no other one.
+    """
+    settled = checkpoints[len(checkpoints) // _WARM_UP :]
+
+    def judged(layer: Layer, read: Sequence[tuple[float, Reading]]) -> LayerVerdict:
+        return _judge_layer(layer, read, bounds[layer], confidence)
+
+    verdicts = [
+        judged(Layer.SLOTS, [(it.at, it.slots) for it in settled]),
+        judged(Layer.LIVE, [(it.at, it.live) for it in settled]),
+        judged(Layer.CACHE, [(it.at, it.cache) for it in settled]),
+    ]
+    if sum(it.own.is_known for it in settled) >= FEWEST:
+        verdicts.append(judged(Layer.DEVICE, [(it.at, it.own) for it in settled]))
+    else:
+        verdict = judged(Layer.DEVICE, [(it.at, it.device) for it in settled])
+        verdicts.append(_unless_it_was_others(verdict, settled))
+    return LeakVerdict(tuple(verdicts), len(checkpoints))
+
+
+def _judge_layer(
+    layer: Layer, read: Sequence[tuple[float, Reading]], bound: float, confidence: float
+) -> LayerVerdict:
+    """Judge one layer by its readings, unknown ones left out."""
+    unit = read[0][1].unit if read else BYTES
+    points = [(at, float(it.value)) for at, it in read if it.value is not None]
+
+    def verdict(outcome: Outcome, slope: Slope | None, reason: str | None = None) -> LayerVerdict:
+        return LayerVerdict(layer, outcome, unit, slope, bound, reason)
+
+    if len(points) < FEWEST:
+        why = next((it.reason for _, it in read if it.reason is not None), None)
+        short = f"too short: {len(points)} checkpoints after the warming up, {FEWEST} are needed"
+        return verdict(Outcome.UNKNOWN, None, why or short)
+    slope = estimate_slope([points], confidence)
+    late = estimate_slope([points[len(points) // 2 :]], confidence)
+    if slope is None or late is None:
+        return verdict(Outcome.UNKNOWN, None, "the checkpoints are all at one epoch")
+    if slope.low > bound and late.value > max(bound, slope.value * _STEADY) and _has_direction(points):
+        return verdict(Outcome.LEAK, slope)
+    is_flat = slope.high <= bound and late.value <= bound
+    if is_flat or late.high <= bound:
+        return verdict(Outcome.NO_LEAK, slope)
+    reason = (
+        f"{len(points)} checkpoints do not tell: {slope.low:,.6g} to {slope.high:,.6g} {unit} per epoch,"
+        f" where {bound:,.6g} are no leak; take more"
+    )
+    return verdict(Outcome.UNKNOWN, slope, reason)
+
+
+def _has_direction(points: Sequence[tuple[float, float]]) -> bool:
+    """Whether growth is more than that of a level that wanders, whose steps go up as often as down.
+
+    By the mean of the steps, or, should a few wild ones hide it, by how many went up.
+    """
+    steps = [
+        (later[1] - sooner[1]) / (later[0] - sooner[0])
+        for sooner, later in pairwise(points)
+        if later[0] > sooner[0]
+    ]
+    if len(steps) < 2:
+        return False
+    if fmean(steps) > _DEVIATIONS * stdev(steps) / math.sqrt(len(steps)):
+        return True
+    ups, moves = sum(step > 0 for step in steps), sum(step != 0 for step in steps)
+    as_many_by_chance = sum(math.comb(moves, more) for more in range(ups, moves + 1))
+    return as_many_by_chance < (1 - CONFIDENCE) * 2.0**moves
+
+
+def _unless_it_was_others(verdict: LayerVerdict, settled: Sequence[Checkpoint]) -> LayerVerdict:
+    """Take back an accusation that another process may deserve."""
+    if verdict.outcome is not Outcome.LEAK or all(it.others.value == 0 for it in settled):
+        return verdict
+    why = next((it.others.reason for it in settled if it.others.reason is not None), "others use it, too")
+    reason = f"device memory grows, but whose is unknown: {why}"
+    return replace(verdict, outcome=Outcome.UNKNOWN, reason=reason)
+
 
 _NO_SLOTS = "nobody said how to count slots; give slots=..."
 
@@ -95,17 +315,8 @@ class LeakCheck:
     def checkpoint(self, at: float | None = None) -> Checkpoint:
         """Let go of what nobody needs, and read what is left.
 
-        Parameters
-        ----------
-        at : float, optional
-            Epochs done, above those of the last checkpoint; by default one more than then.
-
-        Raises
-        ------
-        ValueError
-            When ``at`` is not above the last one.
-        TypeError
-            When what counts the slots returns no whole number.
+        ``at`` counts the epochs done, above those of the last checkpoint; by default it is one more than
+        then.
         """
         last = self._checkpoints[-1].at if self._checkpoints else None
         if at is None:

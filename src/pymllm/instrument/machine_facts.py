@@ -22,8 +22,7 @@ from pymllm.instrument.nvml_device import mig_uuids
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading, Unreadable
-from pymllm.instrument.torch_memory import TorchMemory, read_torch_memory
-from pymllm.instrument.torch_memory_source import TorchAllocator
+from pymllm.instrument.torch_memory import TorchAllocator, TorchMemory, read_torch_memory
 
 _PACKAGES = (
     "torch",

@@ -1,4 +1,4 @@
-"""Watches a device through NVML while something runs."""
+"""Watches a device through NVML while something runs: the tracker, and a run of it in its thread."""
 
 from __future__ import annotations
 
@@ -6,17 +6,317 @@ import functools
 import inspect
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from pymllm.errors import UsageError
-from pymllm.instrument.nvml_device import device_index
-from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
-from pymllm.instrument.nvml_run import NvmlRun
+from pymllm.instrument.nvml_counters import HealthWatch, MemoryGauge, process_memory, why_invalid
+from pymllm.instrument.nvml_device import NvmlDevice, device_index, find_device
+from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_record import (
+    CurveRecorder,
+    Health,
+    MemoryCurve,
+    NvmlRecord,
+    SamplingCost,
+    UsedMeans,
+)
+from pymllm.instrument.reading import BYTES, COUNT, PERCENT, Reading, Unreadable
 
-__all__ = ["NvmlTracker"]
+__all__ = ["NvmlRun", "NvmlTracker"]
+
+
+_FORKED = "this process was forked from the one that watches; track inside it, started with spawn"
+_NOT_ENDED = "read when the run ends"
+_PATIENCE = 3  # failures in a row after which a counter is not asked again
+
+
+class Channel:
+    """A number that is asked for at every sample, until it fails for good."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.reason: str | None = None
+        self.failures = 0
+        self.is_open = True
+        self._count = 0
+        self._sum = 0
+        self._peak = 0
+        self._in_a_row = 0
+
+    def add(self, value: int) -> None:
+        self._count += 1
+        self._sum += value
+        self._peak = max(self._peak, value)
+        self._in_a_row = 0
+
+    def fail(self, reason: Unreadable) -> None:
+        """Remember why; what never worked, or fails again and again, is not asked any more."""
+        self.reason = str(reason)
+        self.failures += self._count > 0
+        self._in_a_row += 1
+        self.is_open = self._count > 0 and self._in_a_row < _PATIENCE
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it gave nothing when it was last asked."""
+        return self._in_a_row > 0
+
+    def mean(self) -> Reading:
+        if not self._count:
+            return Reading.unknown(self.unit, self.reason or "no sample was taken")
+        return Reading(round(self._sum / self._count), self.unit)
+
+    def peak(self) -> Reading:
+        return Reading(self._peak, self.unit) if self._count else self.mean()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a run has where there is a device to watch."""
+
+    library: NvmlLibrary
+    device: NvmlDevice
+    gauge: MemoryGauge | None
+    health: HealthWatch
+
+    def utilization(self) -> int:
+        """Return the per cent of the last moments in which a kernel ran."""
+        rates = self.library.call("nvmlDeviceGetUtilizationRates", self.device.handle)
+        return int(rates.gpu)
+
+
+class NvmlRun:
+    """Watches a device from `start` to `stop`, with a sample every so many seconds."""
+
+    def __init__(self, device: int | str, period: float) -> None:
+        self._name = device
+        self._period = period
+        self._pid = os.getpid()
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._watched: Watched | None = None
+        self._reason: str | None = None
+        self._is_stopping = False
+        self._started_ns = 0
+        self._ended_ns: int | None = None
+        self._due = 0.0
+        self._recorder = CurveRecorder()
+        self._memory = Channel(BYTES)
+        self._utilization = Channel(PERCENT)
+        self._process_start = self._process_end = Reading.unknown(BYTES, _NOT_ENDED)
+        self._samples = self._total_ns = self._longest_ns = self._ends_ns = 0
+        self._pausing = self._pauses = self._paused_ns = self._paused_at_ns = 0
+
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that watches: it has neither the thread nor the library."""
+        return os.getpid() != self._pid
+
+    # -- start and end ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find the device, read what is read at the start, and start sampling; what is missing is unknown."""
+        began = time.perf_counter_ns()
+        library = NvmlLibrary()
+        try:
+            library.open()
+        except Unreadable as reason:
+            self._reason = str(reason)
+        else:
+            try:
+                self._watched = self._watch(library, find_device(library, self._name))
+            except Unreadable as reason:
+                self._reason = str(reason)
+                library.close()
+        self._started_ns = time.perf_counter_ns()
+        self._ends_ns += self._started_ns - began
+        if self._watched is not None:
+            self._sample()
+            self._thread = threading.Thread(target=self._keep_sampling, name="pymllm-nvml", daemon=True)
+            self._thread.start()
+
+    def _watch(self, library: NvmlLibrary, device: NvmlDevice) -> Watched:
+        gauge = None
+        try:
+            gauge = MemoryGauge(library, device)
+        except Unreadable as reason:
+            self._memory.fail(reason)
+        self._process_start = process_memory(library, device).mine
+        return Watched(library, device, gauge, HealthWatch(library, device))
+
+    def stop(self) -> None:
+        """Stop sampling, take a last sample, and read what is read at the end."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        with self._condition:
+            self._end()
+
+    def _end(self) -> None:
+        """Read what is read at the end, but nothing slow while somebody is being timed."""
+        watched, is_quiet = self._watched, not self._pausing
+        if is_quiet:
+            self._sample()
+        self._ended_ns = time.perf_counter_ns()
+        if watched is not None:
+            if is_quiet:
+                self._process_end = process_memory(watched.library, watched.device).mine
+            else:
+                self._process_end = Reading.unknown(BYTES, "the run ended while it was paused")
+            watched.health.close()
+            watched.library.close()
+        self._ends_ns += time.perf_counter_ns() - self._ended_ns
+
+    # -- sampling --------------------------------------------------------------------------------------
+
+    def _keep_sampling(self) -> None:
+        """Sample when it is due and nobody pauses; with the lock, so that a pause waits for its end."""
+        with self._condition:
+            while not self._is_stopping:
+                wait = None if self._pausing else self._due - time.perf_counter()
+                if wait is not None and wait <= 0:
+                    self._sample()
+                else:
+                    self._condition.wait(wait)
+
+    def _sample(self) -> None:
+        """Ask for everything that a sample has; the caller holds the lock, or is alone."""
+        watched = self._watched
+        if watched is None:
+            return
+        began = time.perf_counter_ns()
+        if watched.gauge is not None:
+            used = self._ask(watched, self._memory, watched.gauge.read)
+            if used is not None:
+                self._recorder.add((began - self._started_ns) / 1e9, used)
+        self._ask(watched, self._utilization, watched.utilization)
+        watched.health.sample()
+        took = time.perf_counter_ns() - began
+        self._samples += 1
+        self._total_ns += took
+        self._longest_ns = max(self._longest_ns, took)
+        self._due = time.perf_counter() + self._period
+
+    @staticmethod
+    def _ask(watched: Watched, channel: Channel, question: Callable[[], int]) -> int | None:
+        """Ask for one number of a sample, unless its channel is closed."""
+        if not channel.is_open:
+            return None
+        try:
+            value = question()
+        except Unreadable as reason:
+            channel.fail(reason)
+            watched.health.notice(reason)
+            return None
+        channel.add(value)
+        return value
+
+    def pause(self) -> None:
+        """Wait for a sample under way, and let none begin until `resume`."""
+        if self.is_forked():
+            return
+        with self._condition:
+            self._pausing += 1
+            self._pauses += 1
+            if self._pausing == 1:
+                self._paused_at_ns = time.perf_counter_ns()
+
+    def resume(self) -> None:
+        """Undo one `pause`; where that was the last, take a sample that is due."""
+        if self.is_forked():
+            return
+        with self._condition:
+            self._pausing -= 1
+            if self._pausing:
+                return
+            self._paused_ns += time.perf_counter_ns() - self._paused_at_ns
+            if self._ended_ns is None and time.perf_counter() >= self._due:
+                self._sample()
+            self._condition.notify_all()
+
+    # -- what was seen ---------------------------------------------------------------------------------
+
+    def record(self) -> NvmlRecord:
+        """Return what was seen so far."""
+        if self.is_forked():
+            return self._nothing(_FORKED)
+        with self._condition:
+            watched = self._watched
+            if watched is None:
+                return self._nothing(self._reason or "the run has not begun")
+            gauge, health = watched.gauge, watched.health.seen()
+            why = self._memory.reason or "no sample was taken"
+            none = Reading.unknown(BYTES, why)
+            first, last = self._recorder.first, self._recorder.last
+            unwatched = watched.health.unwatched()
+            if self._memory.reason is not None:
+                unwatched = (f"device memory: {self._memory.reason}", *unwatched)
+            return NvmlRecord(
+                device=watched.device.identity,
+                reason=None,
+                seconds=self._seconds(),
+                used_means=UsedMeans.UNKNOWN if gauge is None else gauge.means,
+                total=none if gauge is None else gauge.total,
+                reserved=none if gauge is None else gauge.reserved,
+                used_start=none if first is None else Reading(first, BYTES),
+                used_end=none if last is None or self._memory.is_failing else Reading(last, BYTES),
+                used_peak=self._memory.peak(),
+                process_start=self._process_start,
+                process_end=self._process_end,
+                utilization_mean=self._utilization.mean(),
+                utilization_peak=self._utilization.peak(),
+                health=health,
+                invalid=why_invalid(health),
+                unwatched=unwatched,
+                cost=self._cost(),
+                curve=self._recorder.curve(),
+            )
+
+    def _nothing(self, reason: str) -> NvmlRecord:
+        """Return the record of a run in which nothing could be watched."""
+        size, count, rate = (Reading.unknown(unit, reason) for unit in (BYTES, COUNT, PERCENT))
+        return NvmlRecord(
+            device=None,
+            reason=reason,
+            seconds=self._seconds(),
+            used_means=UsedMeans.UNKNOWN,
+            total=size,
+            reserved=size,
+            used_start=size,
+            used_end=size,
+            used_peak=size,
+            process_start=size,
+            process_end=size,
+            utilization_mean=rate,
+            utilization_peak=rate,
+            health=Health((), (), count, count, count, None),
+            invalid=(),
+            unwatched=(reason,),
+            cost=self._cost(),
+            curve=self._recorder.curve(),
+        )
+
+    def _seconds(self) -> float:
+        end = time.perf_counter_ns() if self._ended_ns is None else self._ended_ns
+        return max(0, end - self._started_ns) / 1e9
+
+    def _cost(self) -> SamplingCost:
+        return SamplingCost(
+            samples=self._samples,
+            failures=self._memory.failures + self._utilization.failures,
+            total_ns=self._total_ns,
+            longest_ns=self._longest_ns,
+            ends_ns=self._ends_ns,
+            pauses=self._pauses,
+            paused_ns=self._paused_ns,
+        )
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,15 +397,8 @@ class NvmlTracker:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return a function that is watched whenever it is called.
 
-        Parameters
-        ----------
-        function : callable
-            Neither a coroutine function nor a generator function of either kind: calling one does not run it.
-
-        Raises
-        ------
-        TypeError
-            For one of those.
+        Calling a coroutine function, or a generator function of either kind, does not run it: that is a
+        `TypeError`.
         """
         if any(begins_only(function) for begins_only in _BEGIN_ONLY):
             raise TypeError(f"{function.__qualname__} only begins when called; enter the tracker inside it")
@@ -121,13 +414,6 @@ class NvmlTracker:
     def paused(self) -> Iterator[None]:
         """Take no sample inside: for regions that are timed.
 
-        Raises
-        ------
-        UsageError
-            When the tracker was never entered.
-
-        Notes
-        -----
         A sample under way is waited for, so none overlaps the region. Pauses may overlap each other. Cost: a
         lock at either end; leaving takes a sample where one was due.
         """
@@ -144,13 +430,7 @@ class NvmlTracker:
         return self.summary().curve
 
     def summary(self) -> NvmlRecord:
-        """Return what was seen, so far or in the last run.
-
-        Raises
-        ------
-        UsageError
-            When the tracker was never entered.
-        """
+        """Return what was seen, so far or in the last run."""
         return self._started().record()
 
     def _started(self) -> NvmlRun:

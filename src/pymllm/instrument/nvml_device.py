@@ -1,18 +1,71 @@
-"""Which device is meant: NVML's, found by UUID, whatever CUDA calls it."""
+"""Which device is meant: NVML's, found by UUID, whatever CUDA calls it and shows this process."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pymllm.instrument.nvml_library import NvmlLibrary
-from pymllm.instrument.nvml_visible import is_uuid, visible_name
 from pymllm.instrument.reading import Unreadable
 
-__all__ = ["DeviceIdentity", "NvmlDevice", "cuda_uuid", "device_index", "find_device", "mig_uuids"]
+__all__ = [
+    "VARIABLE",
+    "DeviceIdentity",
+    "NvmlDevice",
+    "cuda_uuid",
+    "device_index",
+    "find_device",
+    "is_uuid",
+    "mig_uuids",
+    "visible_name",
+]
+
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+_NUMBER = re.compile(r"\s*([+-]?\d+)")
+
+
+def is_uuid(name: str) -> bool:
+    """Whether a name is the UUID of a GPU or of a MIG instance, or how one begins."""
+    return name.startswith(("GPU-", "MIG-"))
+
+
+def visible_name(index: int, environment: Mapping[str, str]) -> int | str:
+    """Return the index or the UUID to ask NVML for: the device to which CUDA gives this index.
+
+    As CUDA reads the variable: unset means all, empty means none, a UUID may be cut short, a negative or
+    malformed entry ends the list, and a device named twice empties it.
+    """
+    text = environment.get(VARIABLE)
+    if text is None:
+        return index
+    names = _names(text)
+    if len(set(names)) < len(names):
+        raise Unreadable(f"{VARIABLE}={text!r} names a device twice, for which CUDA shows none")
+    if index >= len(names):
+        devices = "1 device" if len(names) == 1 else f"{len(names)} devices"
+        raise Unreadable(f"{VARIABLE}={text!r} shows {devices}, so none has index {index}")
+    return names[index]
+
+
+def _names(text: str) -> list[int | str]:
+    """Return the entries up to the first that is none."""
+    names: list[int | str] = []
+    for entry in text.split(","):
+        name = entry.strip()
+        if is_uuid(name):
+            names.append(name)
+            continue
+        number = _NUMBER.match(name)
+        if number is None or int(number[1]) < 0:
+            break
+        names.append(int(number[1]))
+    return names
+
 
 _ORDER = "CUDA_DEVICE_ORDER"
 
@@ -21,18 +74,8 @@ _ORDER = "CUDA_DEVICE_ORDER"
 class DeviceIdentity:
     """What a device is, for a record.
 
-    Parameters
-    ----------
-    uuid : str
-        ``GPU-...`` or ``MIG-...``.
-    name : str
-        Its model.
-    is_mig : bool
-        Whether it is an instance of a divided GPU.
-    gpu_uuid : str
-        Of the GPU that the instance is a part of, else ``uuid``.
-    driver, nvml : str
-        Versions of the driver and its library, or why they are unknown.
+    Its UUID is ``GPU-...`` or ``MIG-...``; ``gpu_uuid`` is that of the GPU that a MIG instance is a part of,
+    else the same. For a version that is unknown stands why.
     """
 
     uuid: str
@@ -47,16 +90,8 @@ class DeviceIdentity:
 class NvmlDevice:
     """Handles of a device.
 
-    Parameters
-    ----------
-    identity : DeviceIdentity
-        What it is.
-    handle : object
-        What has the memory and the processes: the GPU, or the MIG instance.
-    gpu : object
-        What has the clocks and the errors: the GPU.
-    instance : int or None
-        The GPU instance's number within the GPU, for MIG.
+    ``handle`` has the memory and the processes: the GPU, or the MIG instance with its number in the GPU.
+    ``gpu`` has the clocks and the errors.
     """
 
     identity: DeviceIdentity
@@ -68,18 +103,8 @@ class NvmlDevice:
 def device_index(device: Any) -> int | str:
     """Return CUDA's index of a device, or the UUID that names it.
 
-    Parameters
-    ----------
-    device : int, str, torch.device or None
-        ``None`` is CUDA's current device where CUDA is in use, else its first. A string is ``"cuda"``,
-        ``"cuda:1"``, or a UUID (its beginning will do).
-
-    Raises
-    ------
-    TypeError
-        For anything else.
-    ValueError
-        When it names no CUDA device, or the index is negative.
+    ``None`` is CUDA's current device where CUDA is in use, else its first. A string is ``"cuda"``,
+    ``"cuda:1"``, or a UUID (its beginning will do).
     """
     if device is None or str(device) == "cuda":
         return _current_index()
@@ -103,13 +128,6 @@ def device_index(device: Any) -> int | str:
 def cuda_uuid(index: int) -> str | None:
     """Return the UUID, without what it begins with, of a device that CUDA already uses in this process.
 
-    Parameters
-    ----------
-    index : int
-        As CUDA counts.
-
-    Notes
-    -----
     ``None`` where CUDA is not in use. Neither loads torch nor initialises CUDA.
     """
     torch = _torch_in_use()
@@ -121,27 +139,11 @@ def cuda_uuid(index: int) -> str | None:
 def find_device(
     library: NvmlLibrary, device: int | str, uuid_of: Callable[[int], str | None] = cuda_uuid
 ) -> NvmlDevice:
-    """Find a device as CUDA would, without initialising CUDA.
+    """Find a device by its index in this process or its UUID as CUDA would, without initialising CUDA.
 
-    Parameters
-    ----------
-    library : NvmlLibrary
-        Open.
-    device : int or str
-        CUDA's index in this process, or a UUID or its beginning.
-    uuid_of : callable, default `cuda_uuid`
-        Knows the UUID of an index, or ``None``.
-
-    Raises
-    ------
-    Unreadable
-        When there is no such device, or what is known does not tell which one it is.
-
-    Notes
-    -----
     Where CUDA is in use, it is asked for the UUID. Elsewhere an index is looked up in
     ``CUDA_VISIBLE_DEVICES``. CUDA counts the fastest device first and NVML by PCI address, so among
-    different models an index alone does not tell, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    different models an index alone does not tell (`Unreadable`), unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
     if isinstance(device, str):
         return _by_uuid(library, device)
@@ -239,15 +241,7 @@ def _is_divided(library: NvmlLibrary, gpu: Any) -> bool:
 
 
 def mig_uuids(library: NvmlLibrary, gpu: Any) -> Iterator[str]:
-    """Give the UUID of each MIG instance of a GPU; none where it is whole.
-
-    Parameters
-    ----------
-    library : NvmlLibrary
-        Open.
-    gpu : object
-        The GPU's handle.
-    """
+    """Give the UUID of each MIG instance of a GPU; none where it is whole."""
     if _is_divided(library, gpu):
         for instance in _instances(library, gpu):
             try:

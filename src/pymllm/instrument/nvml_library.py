@@ -23,15 +23,7 @@ _open: set[tuple[int, int]] = set()
 
 
 class NvmlFailure(Unreadable):
-    """NVML answered with an error.
-
-    Parameters
-    ----------
-    reason : str
-        The function and what the library said.
-    code : int
-        The error's number.
-    """
+    """NVML answered with an error, whose number is ``code``."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -41,8 +33,6 @@ class NvmlFailure(Unreadable):
 class NvmlLibrary:
     """NVML of this machine, initialised from the first to the last user of this process.
 
-    Notes
-    -----
     NVML counts its users, and its functions may be called from any thread. Nothing says that it survives a
     fork, so a child that was forked while its parent had it open gets a reason and no library; start
     processes with ``spawn`` and track inside them.
@@ -55,13 +45,7 @@ class NvmlLibrary:
         self._pid = 0
 
     def open(self) -> None:
-        """Load and initialise the library.
-
-        Raises
-        ------
-        Unreadable
-            Without the package, the library, the driver or the permission.
-        """
+        """Load and initialise the library; `Unreadable` without package, library, driver or permission."""
         if any(pid != os.getpid() for pid, _ in tuple(_open)):
             raise Unreadable(
                 "this process was forked while its parent had NVML open; start it with spawn instead"
@@ -92,20 +76,7 @@ class NvmlLibrary:
             _open.discard((self._pid, id(self)))
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of pynvml.
-
-        Parameters
-        ----------
-        name : str
-            Its name there.
-        *arguments
-            Handed to it.
-
-        Raises
-        ------
-        Unreadable
-            With the function's name and what the library said, also where the library lacks the function.
-        """
+        """Call a function of pynvml; `Unreadable` names it and says why, also where the library lacks it."""
         if self._pynvml is None:
             raise Unreadable("NVML is not open")
         function = getattr(self._pynvml, name, None)
@@ -125,13 +96,7 @@ class NvmlLibrary:
         return value
 
     def first_of(self, *calls: tuple[Any, ...]) -> Any:
-        """Make the first call that the library has a function for: the newest form of a function first.
-
-        Raises
-        ------
-        Unreadable
-            With the reason of that call.
-        """
+        """Make the first call that the library has a function for: the newest form of a function first."""
         for call in calls[:-1]:
             try:
                 return self.call(*call)

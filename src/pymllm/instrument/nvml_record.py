@@ -1,14 +1,15 @@
-"""What an NVML tracker says after a run: plain frozen data, ready for JSON."""
+"""What an NVML tracker says after a run: plain frozen data, ready for JSON, in bounded memory."""
 
 from __future__ import annotations
 
 import enum
+from array import array
 from dataclasses import dataclass
 
 from pymllm.instrument.nvml_device import DeviceIdentity
 from pymllm.instrument.reading import Reading
 
-__all__ = ["Health", "MemoryCurve", "NvmlRecord", "SamplingCost", "UsedMeans"]
+__all__ = ["CurveRecorder", "Health", "MemoryCurve", "NvmlRecord", "SamplingCost", "UsedMeans"]
 
 
 class UsedMeans(enum.Enum):
@@ -30,12 +31,8 @@ class UsedMeans(enum.Enum):
 class MemoryCurve:
     """Device memory over time.
 
-    Parameters
-    ----------
-    times : tuple of float
-        Seconds since the tracker's start, rising.
-    used : tuple of int
-        Bytes in use on the whole device at those times, by anybody; `NvmlRecord.used_means` says of what.
+    ``times`` are seconds since the tracker's start, rising, and ``used`` bytes in use on the whole device
+    then, by anybody; `NvmlRecord.used_means` says of what.
     """
 
     times: tuple[float, ...] = ()
@@ -198,3 +195,40 @@ def _in_words(*readings: tuple[str, Reading]) -> str:
     if all(reading == first and not reading.is_known for _, reading in readings):
         return str(first)
     return ", ".join(f"{reading} {when}" for when, reading in readings)
+
+
+class CurveRecorder:
+    """Takes samples and keeps at most so many, evenly spread; ``peak`` is the highest of all, kept or not.
+
+    A full recorder drops every second one and from then on keeps half as many as before. Cost: 16 bytes a
+    kept sample, 256 KiB at most by default; at 10 Hz that is half an hour in full.
+    """
+
+    def __init__(self, most: int = 16384) -> None:
+        if most < 2 or most % 2:
+            raise ValueError(f"most must be even and at least 2, got {most}; 16384 is the default")
+        self._most = most
+        self._stride = 1
+        self._taken = 0
+        self._times = array("d")
+        self._used = array("Q")
+        self.peak: int | None = None
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def add(self, seconds: float, used: int) -> None:
+        """Take a sample of bytes at seconds since the start, later than those before."""
+        self.first = used if self.first is None else self.first
+        self.last = used
+        self.peak = used if self.peak is None else max(self.peak, used)
+        if self._taken % self._stride == 0:
+            if len(self._times) == self._most:
+                self._times, self._used = self._times[::2], self._used[::2]
+                self._stride *= 2
+            self._times.append(seconds)
+            self._used.append(used)
+        self._taken += 1
+
+    def curve(self) -> MemoryCurve:
+        """Return what is kept."""
+        return MemoryCurve(tuple(self._times), tuple(self._used))

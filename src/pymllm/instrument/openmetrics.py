@@ -39,17 +39,7 @@ _BOUNDS = range(10, 35)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line: a number and what it is of.
-
-    Parameters
-    ----------
-    value : int or float
-        The number.
-    labels : mapping of str to str
-        What it is of.
-    suffix : str
-        What the family's kind puts behind its name, such as ``"_bucket"``.
-    """
+    """One line: a number, what it is of, and what stands behind the name, such as ``"_bucket"``."""
 
     value: int | float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -58,26 +48,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Numbers of one meaning.
-
-    Parameters
-    ----------
-    name : str
-        Ends in its unit.
-    kind : str
-        ``"gauge"``, ``"histogram"`` or ``"info"``.
-    unit : str
-        Such as ``"seconds"``, or ``""``.
-    help : str
-        One sentence.
-    samples : tuple of Sample
-        The lines.
-
-    Raises
-    ------
-    ValueError
-        When the name, the unit or a suffix is not what the format allows.
-    """
+    """Numbers of one meaning, checked against the format: a name ends in its unit, if there is one."""
 
     name: str
     kind: str
@@ -103,18 +74,7 @@ class Family:
 
 
 def make_text(families: Iterable[Family]) -> str:
-    """Return families as OpenMetrics text; those without samples are left out.
-
-    Parameters
-    ----------
-    families : iterable of Family
-        Those of one name are put together, as the format demands.
-
-    Raises
-    ------
-    ValueError
-        When two of one name differ in more than their samples.
-    """
+    """Return families as OpenMetrics text, those of one name together; those without samples are left out."""
     joined: dict[str, list[Family]] = {}
     for family in families:
         alike = joined.setdefault(family.name, [])
@@ -130,12 +90,7 @@ def make_text(families: Iterable[Family]) -> str:
 def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
     """Write families to a file, which whoever reads it sees as it was or as it is now, never half.
 
-    Parameters
-    ----------
-    path : Path
-        A file; one that is there is replaced. Its folder must be there, and gets a second file for a moment.
-    families : iterable of Family
-        As for `make_text`.
+    Its folder must be there, and gets a second file for a moment.
     """
     write_text_file(path, make_text(families))
 
@@ -143,12 +98,7 @@ def write_openmetrics(path: Path, families: Iterable[Family]) -> None:
 def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
     """Return durations by operation: a histogram that can be added up over runs, and quantiles that cannot.
 
-    Parameters
-    ----------
-    timing : Timing
-        What was measured so far.
-    labels : mapping, optional
-        Beside ``adapter``, ``operation`` and ``result`` (``done`` or ``refused``).
+    ``labels`` come beside ``adapter``, ``operation`` and ``result`` (``done`` or ``refused``).
     """
     buckets: list[Sample] = []
     quantiles: list[Sample] = []
@@ -182,15 +132,7 @@ def timing_families(timing: Timing, labels: Mapping[str, str] | None = None) -> 
 
 
 def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return what NVML saw of a run; what it could not see has no number, but a line with the reason.
-
-    Parameters
-    ----------
-    record : NvmlRecord
-        Of the run.
-    labels : mapping, optional
-        Beside ``device``, the UUID.
-    """
+    """Return what NVML saw of a run; what it could not see has no number, but a line with the reason."""
     of = {**(labels or {}), "device": "unknown" if record.device is None else record.device.uuid}
     return (
         *_readings(
@@ -222,15 +164,7 @@ def device_families(record: NvmlRecord, labels: Mapping[str, str] | None = None)
 
 
 def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None = None) -> tuple[Family, ...]:
-    """Return what torch's allocator told of a run; as `device_families` for what it did not tell.
-
-    Parameters
-    ----------
-    record : TorchMemoryRecord
-        Of the run.
-    labels : mapping, optional
-        For every line.
-    """
+    """Return what torch's allocator told of a run; as `device_families` for what it did not tell."""
     of = labels or {}
     told: dict[str, dict[str, Reading]] = {
         name: {"start": getattr(record.start, name), "end": getattr(record.end, name)}

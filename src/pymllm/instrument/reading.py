@@ -18,22 +18,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number with its unit, or ``unknown`` with the reason: never a zero that nobody counted.
-
-    Parameters
-    ----------
-    value : int or None
-        What was read; ``None`` where it could not be.
-    unit : str
-        Such as ``"bytes"``, ``"%"``, ``"count"``.
-    reason : str or None
-        Why there is no value; ``None`` where there is one.
-
-    Raises
-    ------
-    ValueError
-        With both a value and a reason, or with neither.
-    """
+    """A number with its unit, or ``unknown`` with the reason: never a zero that nobody counted."""
 
     value: int | None
     unit: str
@@ -57,18 +42,7 @@ class Reading:
         return self.value is not None
 
     def minus(self, other: Reading) -> Reading:
-        """Return how much this is above another reading of the same unit; unknown where either is.
-
-        Parameters
-        ----------
-        other : Reading
-            What to take away.
-
-        Raises
-        ------
-        ValueError
-            When the units differ.
-        """
+        """Return how much this is above another reading of the same unit; unknown where either is."""
         if self.unit != other.unit:
             raise ValueError(f"cannot take {other.unit} from {self.unit}; subtract readings of one unit")
         if self.value is None:

@@ -1,9 +1,9 @@
-"""Writes down what an adapter is asked and what it does, while it does it."""
+"""Wrappers around an adapter have its interface and stack; the recorder writes down what it does."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,53 @@ from pymllm.errors import ProgramError
 from pymllm.history.files import Step, dump_header, dump_outcome, dump_step
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Outcome
-from pymllm.instrument.stacking import AdapterWrapper
 
-__all__ = ["Recorder"]
+__all__ = ["AdapterWrapper", "Recorder", "layers"]
+
+
+_INTERFACE = ("name", "kind", "config", "capabilities", "apply", "audit", "close")
+
+
+class AdapterWrapper:
+    """Looks like the adapter inside, and hands everything on to it.
+
+    An instrument derives from this and watches `apply`. Whoever runs a program cannot tell it from the
+    adapter: outcomes, errors and audits are those of the adapter.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        missing = [name for name in _INTERFACE if not hasattr(adapter, name)]
+        if missing:
+            raise TypeError(
+                f"adapter must have {', '.join(missing)}, got {adapter!r}; "
+                "make_adapter of pymllm.adapters.registry makes one of a name"
+            )
+        self.adapter = adapter
+        self.name = adapter.name
+        self.kind = adapter.kind
+        self.config = adapter.config
+        self.capabilities = adapter.capabilities
+
+    def apply(self, step: int, operation: Operation) -> Outcome:
+        """Have the adapter carry an operation out."""
+        return self.adapter.apply(step, operation)
+
+    def audit(self) -> Sequence[str]:
+        """Have the adapter look inside."""
+        return self.adapter.audit()
+
+    def close(self) -> None:
+        """Close the adapter."""
+        self.adapter.close()
+
+
+def layers(adapter: Adapter) -> Iterator[Adapter]:
+    """Give what is stacked, from the outermost wrapper to the adapter itself."""
+    yield adapter
+    while isinstance(adapter, AdapterWrapper):
+        adapter = adapter.adapter
+        yield adapter
+
 
 _STEP_ENDS = b"}\n"
 """What is written over when there is an outcome."""
@@ -75,13 +119,9 @@ class Recorder(AdapterWrapper):
     def apply(self, step: int, operation: Operation) -> Outcome:
         """Have an operation carried out, and write it down.
 
-        Raises
-        ------
-        ProgramError
-            The number is not above that of the step before, or the recorder is closed; nothing is done.
-        OSError
-            The file cannot be written, such as on a full disk. Either the operation was not carried out, or
-            its outcome is lost, and the recorder closed.
+        A number that is not above that of the step before is a `ProgramError`, and nothing is done. With an
+        `OSError`, such as on a full disk, either the operation was not carried out, or its outcome is lost,
+        and the recorder closed.
         """
         if self._file is None:
             raise ProgramError(f"step {step} comes after the close of the recorder of {self.path}")

@@ -21,15 +21,8 @@ MOST_SAMPLES = 256  # of a series, evenly spread: pairs grow with the square
 class Slope:
     """A slope, and the interval that has the true one with a given probability.
 
-    Parameters
-    ----------
-    value, low, high : float
-        Units of y per unit of x: the median of all pairs, and the ends of the interval. An end is infinite
-        where there are too few samples to bound the slope with that confidence.
-    confidence : float
-        Probability that the interval has the true slope.
-    samples, series : int
-        How many were looked at.
+    They are in units of y per unit of x. An end is infinite where there are too few samples to bound the
+    slope with that confidence.
     """
 
     value: float
@@ -43,32 +36,12 @@ class Slope:
 def estimate_slope(
     series: Iterable[Sequence[tuple[float, float]]], confidence: float = 0.95, most: int = MOST_SAMPLES
 ) -> Slope | None:
-    """Estimate the slope that some series of samples share.
+    """Estimate the slope that series of samples share; ``None`` where none has three that differ in x.
 
-    Parameters
-    ----------
-    series : iterable of sequences of (x, y)
-        Each with x that never falls. Only pairs within one series count, so that levels may differ; a
-        series with fewer than three samples is left out.
-    confidence : float, default 0.95
-        Probability that the interval has the true slope, between 0 and 1.
-    most : int, default 256
-        Samples of a series to look at, at least 3; a longer one is thinned evenly, its last sample kept.
-
-    Returns
-    -------
-    Slope or None
-        ``None`` where no series has three samples, or none differs in x.
-
-    Raises
-    ------
-    ValueError
-        When ``confidence`` or ``most`` is outside its range.
-
-    Notes
-    -----
-    Cost: the square of ``most`` for each series. Equal values make the interval wider than it needs to be,
-    never narrower.
+    In each, x never falls. Only pairs within one series count, so that levels may differ; a series with fewer
+    than three samples is left out, and one of more than ``most`` thinned evenly, its last sample kept. Cost:
+    the square of ``most`` for each series. Equal values make the interval wider than it needs to be, never
+    narrower.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}; 0.95 is usual")

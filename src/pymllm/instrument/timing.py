@@ -1,19 +1,121 @@
-"""Measures how long an adapter takes for each operation."""
+"""Measures how long an adapter takes for each operation, in histograms whose memory is bounded."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from pymllm.adapters.base import Adapter
+from pymllm.history.codec import name_of
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
-from pymllm.history.records import name_of
-from pymllm.instrument.histogram import Histogram
-from pymllm.instrument.stacking import AdapterWrapper
+from pymllm.instrument.recorder import AdapterWrapper
 
-__all__ = ["OperationTime", "Timing"]
+__all__ = ["PRECISION", "Histogram", "OperationTime", "Summary", "Timing"]
+
+
+_BITS = 7
+PRECISION = 1 / (1 << _BITS)
+"""How much a quantile may be above the sample that it stands for, as a share of it: 0.8 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a histogram comes to, in microseconds.
+
+    Mean and maximum are exact; the others are at most 0.8 % above a sample, never below it.
+    """
+
+    count: int
+    mean_us: float
+    p50_us: float
+    p95_us: float
+    p99_us: float
+    max_us: float
+
+
+class Histogram:
+    """Counts durations in nanoseconds.
+
+    A power of two is divided into 128 buckets, each of which has its upper end and not its lower one. Buckets
+    that nobody needed take no memory. Cost: a dictionary entry is raised by one; at most some thousand
+    entries between a nanosecond and an hour.
+    """
+
+    __slots__ = ("_counts", "count", "max_ns", "min_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self.count = 0
+        self.total_ns = 0
+        self.min_ns = 0
+        self.max_ns = 0
+
+    def add(self, duration_ns: int) -> None:
+        """Count a duration of at least 0 nanoseconds."""
+        if duration_ns < 0:
+            raise ValueError(f"duration_ns must be at least 0, got {duration_ns}; use a monotonic clock")
+        bucket = _bucket_of(duration_ns)
+        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self.min_ns = min(self.min_ns, duration_ns) if self.count else duration_ns
+        self.max_ns = max(self.max_ns, duration_ns)
+        self.count += 1
+        self.total_ns += duration_ns
+
+    def merge(self, other: Histogram) -> None:
+        """Add everything that another histogram has counted."""
+        if not other.count:
+            return
+        for bucket, count in other._counts.items():
+            self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.min_ns = min(self.min_ns, other.min_ns) if self.count else other.min_ns
+        self.max_ns = max(self.max_ns, other.max_ns)
+        self.count += other.count
+        self.total_ns += other.total_ns
+
+    def quantile(self, share: float) -> int:
+        """Return nanoseconds that this share of the samples, above 0 and at most 1, does not exceed."""
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {share}; 0.99 is the p99")
+        if not self.count:
+            raise ValueError("nothing was counted, so there is no quantile; look at count first")
+        rank = math.ceil(share * self.count - 1e-9)  # 0.07 * 100 is a little above 7
+        passed = 0
+        for bucket in sorted(self._counts):
+            passed += self._counts[bucket]
+            if passed >= rank:
+                break
+        return min(_upper_end(bucket), self.max_ns)
+
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """Return upper ends in nanoseconds with their counts, rising; those without a sample are left out."""
+        return tuple((_upper_end(bucket), self._counts[bucket]) for bucket in sorted(self._counts))
+
+    def at_most(self, exponent: int) -> int:
+        """Return how many samples were at most 2 to this power nanoseconds; exact."""
+        limit = 1 << exponent
+        return sum(count for bucket, count in self._counts.items() if _upper_end(bucket) <= limit)
+
+    def summary(self) -> Summary:
+        """Return the usual quantiles."""
+        p50, p95, p99 = (self.quantile(share) / 1e3 for share in (0.50, 0.95, 0.99))
+        return Summary(self.count, self.total_ns / self.count / 1e3, p50, p95, p99, self.max_ns / 1e3)
+
+
+def _bucket_of(duration: int) -> int:
+    """Return the bucket's number: so many powers of two above the finest buckets, and the place within."""
+    below = max(duration - 1, 0)  # an upper end belongs to its bucket: so do powers of two
+    shift = max(below.bit_length() - _BITS - 1, 0)
+    return (shift << _BITS) + (below >> shift)
+
+
+def _upper_end(bucket: int) -> int:
+    shift = max((bucket >> _BITS) - 1, 0)
+    return ((bucket - (shift << _BITS)) + 1) << shift
+
 
 OperationTime = tuple[str, bool]
 """An operation's name, and whether it succeeded."""

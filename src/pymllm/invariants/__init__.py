@@ -7,16 +7,15 @@ the code that they check but its fields.
 from __future__ import annotations
 
 import pymllm.torch_needed  # noqa: F401  # before a module asks for torch itself
-from pymllm.invariants.dynamic_context import check_dynamic_context
-from pymllm.invariants.gdn_pool import check_gdn_pool
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.kv_pool import check_kv_pool
+from pymllm.invariants.blocks import (
+    check_dynamic_context,
+    check_kv_block_allocator,
+    check_mamba_slot_allocator,
+)
 from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.pools import check_gdn_pool, check_kv_pool, check_req_to_token_pool
 from pymllm.invariants.radix_cache import check_radix_cache
-from pymllm.invariants.req_to_token_pool import check_req_to_token_pool
-from pymllm.invariants.swa_allocator import check_swa_allocator
-from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.invariants.slots import check_swa_allocator, check_token_allocator
 
 __all__ = [
     "check_dynamic_context",

@@ -1,7 +1,8 @@
 """White-box check of a `MambaRadixCache`: walk all of it and compare every field with what the others imply.
 
-What states add is here, the tree itself in `pymllm.invariants.radix_tree`. Nothing here calls what it checks:
-locks, sizes, victims and both lists are counted again from the holds and the tree. The cache is only read.
+What states add is here, the tree itself in `pymllm.invariants.radix_cache`. Nothing here calls what it
+checks: locks, sizes, victims and both lists are counted again from the holds and the tree. The cache is only
+read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 import torch
 
-from pymllm.invariants.radix_tree import (
+from pymllm.invariants.pools import check_subject
+from pymllm.invariants.radix_cache import (
     check_hashes,
     check_locks,
     check_order,
@@ -23,7 +25,6 @@ from pymllm.invariants.radix_tree import (
     check_waiting,
     fail,
 )
-from pymllm.invariants.subject import check_subject
 from pymllm.mem_cache.cached_states import StateVictims
 from pymllm.mem_cache.mamba_radix_cache import LRUList, MambaRadixCache, MambaTreeNode
 
@@ -31,27 +32,13 @@ __all__ = ["check_mamba_radix_cache"]
 
 
 def check_mamba_radix_cache(cache: MambaRadixCache) -> None:
-    """Raise if anything in the cache contradicts anything else.
+    """Raise if anything in the cache contradicts anything else, between two operations and outside callbacks.
 
-    Parameters
-    ----------
-    cache : MambaRadixCache
-        Between two operations; not from inside one of its callbacks.
-
-    Raises
-    ------
-    InvariantViolation
-        Naming the law: R9 (structure), R6 and M4 (holds), R7 and M6 (sizes), R8 and R10 (recency and
-        hits), R5 and M5 (the orders that victims are taken from), M8 (the two lists), H2 (hashes),
-        R1, R9 and M7 (slots, track slots and their pools), X5 (memory kept alive), K1 (namespaces), X3 (ids).
-    TypeError
-        It is no `MambaRadixCache`.
-
-    Notes
-    -----
-    Cost: O(nodes) in Python, and a few NumPy passes over all slots and, with a pool, over the pool's tables.
-    On a device the slots and the track slots are copied to the host once each.
-    Laws: K1, X3, X5, R1, R5-R10, M4-M8, H2.
+    Laws: R9 (structure), R6 and M4 (holds), R7 and M6 (sizes), R8 and R10 (recency and hits), R5 and M5 (the
+    orders that victims are taken from), M8 (the two lists), H2 (hashes), R1, R9, M1 and M7 (slots, track
+    slots and their pools), X5 (memory kept alive), K1 (namespaces), X3 (ids). Cost: O(nodes) in Python, and a
+    few NumPy passes over all slots and, with a pool, over the pool's tables. On a device the slots and the
+    track slots are copied to the host once each.
     """
     check_subject(cache, MambaRadixCache)
     tree = cache._tree

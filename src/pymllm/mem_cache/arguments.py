@@ -44,27 +44,7 @@ INTEGER_DTYPES = frozenset(
 def as_int(name: str, value: SupportsIndex) -> int:
     """Read one integer: an int, a NumPy integer, or an integer tensor of one element.
 
-    Parameters
-    ----------
-    name : str
-        What the value is called in the message.
-    value : int
-        The value. A bool is not an int, neither as a Python bool nor in a tensor.
-
-    Returns
-    -------
-    int
-        The value as a Python int.
-
-    Raises
-    ------
-    TypeError
-        It is a bool, a float, or anything else that is not one integer.
-
-    Notes
-    -----
-    Cost: O(1); reading a tensor of a CUDA device synchronises.
-    Laws: X1.
+    Cost: O(1); reading a tensor of a CUDA device synchronises. Laws: X1.
     """
     if type(value) is int:
         return value
@@ -78,33 +58,7 @@ def as_int(name: str, value: SupportsIndex) -> int:
 
 
 def as_size(name: str, value: SupportsIndex, minimum: int = 1) -> int:
-    """Read a size that has a smallest value.
-
-    Parameters
-    ----------
-    name : str
-        What the size is called in the message.
-    value : int
-        The size.
-    minimum : int
-        The smallest size that makes sense, 1 unless zero does.
-
-    Returns
-    -------
-    int
-        The size as a Python int.
-
-    Raises
-    ------
-    TypeError
-        It is not an int.
-    ValueError
-        It is below ``minimum``.
-
-    Notes
-    -----
-    Laws: X1.
-    """
+    """Read a size that has a smallest value (X1)."""
     size = as_int(name, value)
     if size < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {size}")
@@ -114,26 +68,7 @@ def as_size(name: str, value: SupportsIndex, minimum: int = 1) -> int:
 def as_switch(name: str, value: bool | None) -> bool | None:
     """Refuse anything that is not on, off, or left to the pool.
 
-    Parameters
-    ----------
-    name : str
-        What the switch is called in the message.
-    value : bool or None
-        The setting.
-
-    Returns
-    -------
-    bool or None
-        The same.
-
-    Raises
-    ------
-    TypeError
-        It is something else; a number or a string is no switch.
-
-    Notes
-    -----
-    Laws: X1.
+    Returns the same. Laws: X1.
     """
     if value is not None and not isinstance(value, bool):
         raise TypeError(f"{name} must be True, False or None, got {type(value).__name__} {value!r}")
@@ -141,29 +76,7 @@ def as_switch(name: str, value: bool | None) -> bool | None:
 
 
 def as_device(device: str | torch.device) -> torch.device:
-    """Resolve a device to the one its tensors will report.
-
-    Parameters
-    ----------
-    device : str or torch.device
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` and so on. ``"cuda"`` means the current one.
-
-    Returns
-    -------
-    torch.device
-        Equal to ``tensor.device`` of what is allocated there.
-
-    Raises
-    ------
-    TypeError
-        It is neither a name nor a device.
-    ValueError
-        Torch knows no such device. A device that this machine lacks is torch's own error.
-
-    Notes
-    -----
-    Laws: X1.
-    """
+    """Resolve a device to the one its tensors will report (X1)."""
     if not isinstance(device, (str, torch.device)):
         raise TypeError(f"device must be a str or a torch.device, got {type(device).__name__} {device!r}")
     try:
@@ -175,27 +88,7 @@ def as_device(device: str | torch.device) -> torch.device:
 
 
 def as_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Refuse anything that is not a `torch.dtype`.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Storage type of a buffer.
-
-    Returns
-    -------
-    torch.dtype
-        The same.
-
-    Raises
-    ------
-    TypeError
-        It is something else, such as a NumPy type or its name.
-
-    Notes
-    -----
-    Laws: X1.
-    """
+    """Refuse anything that is not a `torch.dtype` (X1)."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, got {type(dtype).__name__} {dtype!r}")
     return dtype
@@ -204,27 +97,6 @@ def as_dtype(dtype: torch.dtype) -> torch.dtype:
 def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """Refuse a dtype that rows of a buffer cannot have.
 
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Storage type of a buffer.
-    device : torch.device
-        Where the buffer will be.
-
-    Returns
-    -------
-    torch.dtype
-        The same.
-
-    Raises
-    ------
-    TypeError
-        It is no `torch.dtype`.
-    ValueError
-        Torch has a name for it, but cannot read rows of it by their indices: quantised, packed and bare bits.
-
-    Notes
-    -----
     Cost: one gather of one element; no synchronisation. Laws: X1, P3, P5.
     """
     is_number = as_dtype(dtype).is_floating_point or dtype.is_complex or dtype in INTEGER_DTYPES
@@ -244,28 +116,7 @@ def as_row_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
 def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "free") -> Any:
     """Refuse a pool that cannot take back what it gave.
 
-    Parameters
-    ----------
-    pool : object or None
-        Anything with the method; what else it offers is used where it is there.
-    name : str
-        Of the argument, for the error.
-    method : str
-        What it must have.
-
-    Returns
-    -------
-    object or None
-        The same.
-
-    Raises
-    ------
-    TypeError
-        It is not ``None`` and has no such method that can be called.
-
-    Notes
-    -----
-    Laws: X1.
+    Returns the same. Laws: X1.
     """
     if pool is not None and not callable(getattr(pool, method, None)):
         raise TypeError(f"{name} is {short_repr(pool)}, which has no method {method}: give a pool, or None")
@@ -273,31 +124,7 @@ def as_pool(pool: Any, name: str = "token_to_kv_pool_allocator", method: str = "
 
 
 def as_page_size(page_size: SupportsIndex, pool: Any) -> int:
-    """Read the size of a cache's pages, which must be that of its pool's.
-
-    Parameters
-    ----------
-    page_size : int
-        Tokens per page.
-    pool : object or None
-        Where it has a ``page_size``, that one counts.
-
-    Returns
-    -------
-    int
-        The size as a Python int.
-
-    Raises
-    ------
-    TypeError
-        It is not an int.
-    ValueError
-        It is below 1, or not the pool's.
-
-    Notes
-    -----
-    Laws: X1.
-    """
+    """Read the size of a cache's pages, which must be that of its pool's (X1)."""
     size = as_size("page_size", page_size)
     pool_page = getattr(pool, "page_size", size)
     if pool_page != size:

@@ -193,25 +193,6 @@ class RadixKey:
 def as_namespace(extra_key: str | int) -> str | int:
     """Read a namespace by its value, as a plain str or int.
 
-    Parameters
-    ----------
-    extra_key : str or int
-        As of a `RadixKey`; an instance of a subclass counts as what it is equal to.
-
-    Returns
-    -------
-    str or int
-        Of exactly that type, so that equal namespaces are filed and hashed alike.
-
-    Raises
-    ------
-    TypeError
-        Neither str nor int, or a bool.
-    ValueError
-        Text that UTF-8 cannot spell.
-
-    Notes
-    -----
     Cost: O(1), or O(length) for text beyond ASCII. Laws: K1, H3, X1.
     """
     if isinstance(extra_key, str):

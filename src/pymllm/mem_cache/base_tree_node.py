@@ -13,30 +13,10 @@ __all__ = ["BaseTreeNode"]
 class BaseTreeNode(EdgeSlots):
     """A node that `pymllm.mem_cache.radix_tree` can work with, but for its locks.
 
-    Attributes
-    ----------
-    children : dict
-        Child nodes, filed under the bytes of their first page (below the root with namespace and token
-        width).
-    parent : node or None
-        ``None`` for a root and once evicted.
-    key : RadixKey
-        The tokens of the edge, read-only: ``uint32``, or a tuple of tuples.
-    value : torch.Tensor or None
-        Their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's device; ``None`` once evicted.
-    last_access_time : float
-        Number of the last match or insert that used it, a logical clock (R8, X3).
-    hit_count : int
-        Matches whose returned path has the node.
-    hash_values : list of str or None
-        One chained SHA-256 per page, once the cache's ``compute_node_hash`` was asked.
-    id : int
-        Counts up per cache, never reused.
-
-    Notes
-    -----
-    Subclasses fill all fields themselves: an insert makes a node in 0.4 us, and a call to an ``__init__`` of
-    this class would add 0.1 by its name and 0.3 through ``super``.
+    ``parent``: ``None`` for a root and once evicted. ``key``: the tokens of the edge, read-only: ``uint32``,
+    or a tuple of tuples. ``value``: their KV slots, ``int64``, shape ``(len(key),)``, on the allocator's
+    device; ``None`` once evicted. Subclasses fill all fields themselves: an insert makes a node in 0.4 us,
+    and a call to an ``__init__`` of this class would add 0.1 by its name and 0.3 through ``super``.
     """
 
     __slots__ = (  # noqa: RUF023 - the documented order, then what is private
@@ -56,11 +36,14 @@ class BaseTreeNode(EdgeSlots):
         "_younger",
     )
 
+    # Child nodes, filed under the bytes of their first page (below the root with namespace and token
+    # width)
     children: dict[Any, Any]
-    last_access_time: float
-    hit_count: int
+    last_access_time: float  # Number of the last match or insert that used it, a logical clock (R8, X3)
+    hit_count: int  # Matches whose returned path has the node
+    # One chained SHA-256 per page, once the cache's ``compute_node_hash`` was asked
     hash_values: list[str] | None
-    id: int
+    id: int  # Counts up per cache, never reused
     _filed_under: Any
     _depth: int
     _holds: int

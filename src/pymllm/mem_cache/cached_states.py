@@ -23,11 +23,7 @@ class StateVictims(InnerVictims[MambaTreeNode]):
     """The unlocked leaves of a tree with states, and its inner nodes with a state to lose.
 
     The latter are the nodes with children whose state no hold protects. Here `leaves` are those with a state.
-
-    Attributes
-    ----------
-    bare_leaves : VictimOrder
-        Unlocked leaves without a state.
+    ``bare_leaves``: unlocked leaves without a state.
     """
 
     def clear(self) -> None:
@@ -54,19 +50,8 @@ class StateVictims(InnerVictims[MambaTreeNode]):
 class CachedStates:
     """The states in a tree.
 
-    Parameters
-    ----------
-    tree : RadixTree
-        Its nodes carry the states.
-    victims : StateVictims
-        The tree's.
-
-    Attributes
-    ----------
-    evictable, protected : int
-        States without and with a lock.
-    lru : LRUList
-        Every node with a state, by recency.
+    ``tree``: its nodes carry the states. ``victims``: the tree's. ``evictable``, ``protected``: states
+    without and with a lock. ``lru``: every node with a state, by recency.
     """
 
     def __init__(self, tree: RadixTree[MambaTreeNode], victims: StateVictims) -> None:
@@ -143,10 +128,7 @@ class CachedStates:
 class StatePlan(LeafPlan[MambaTreeNode]):
     """An eviction in a tree with states: leaves that go, and inner nodes that lose their state (M5).
 
-    Parameters
-    ----------
-    states : CachedStates
-        Its `victims` lose what is chosen; the nodes keep their states until `give_back`.
+    ``states``: its `victims` lose what is chosen; the nodes keep their states until `give_back`.
     """
 
     __slots__ = ("_going", "_states")
@@ -175,13 +157,7 @@ class StatePlan(LeafPlan[MambaTreeNode]):
                 self.take(node)
 
     def give_back(self, pool: Any) -> None:
-        """Return the states one by one; each node that gave its state is a valid stateless node (X2).
-
-        Raises
-        ------
-        Exception
-            What the pool raised; everything that was chosen and not returned is called off.
-        """
+        """Return the states one by one; each node that gave its state is a valid stateless node (X2)."""
         for node in list(self._going.values()):
             if pool is not None:
                 try:

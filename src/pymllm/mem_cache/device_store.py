@@ -7,6 +7,7 @@ synchronises, and says so. Where only some of what a call names is given back, t
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,40 +15,72 @@ import torch
 from numpy.typing import NDArray
 
 from pymllm.mem_cache.arguments import INTEGER_DTYPES
-from pymllm.mem_cache.late_count import LateCount, Whereabouts
 from pymllm.mem_cache.slot_store import SlotStore
 
-__all__ = ["DeviceSlotStore"]
+__all__ = ["DeviceSlotStore", "LateCount", "Whereabouts"]
 
 # What `_state` says of a page, where ownership is checked. Held is zero, so that one `any` over what a call
 # names tells whether something must be refused.
 _HELD, _FREE, _PENDING, _RESERVED = 0, 1, 2, 3
 
 
+class Whereabouts(enum.Enum):
+    """Where the pages are that a `LateCount` counts."""
+
+    PENDING = "pending"
+    RELEASED = "released"
+    MAIN = "main"
+
+
+class LateCount:
+    """Count pages on their device without waiting for it.
+
+    ``pages``: shape ``(n,)``; zeros are no pages, and only what is none is counted out. ``where``: the list
+    that they are in. ``where``: as given; whoever moves the pages changes it. On CUDA the number goes to
+    pinned memory on the current stream, behind which an event is recorded: who reads it later waits for what
+    was launched before, and for nothing after it. Elsewhere it stays where it is until it is read.
+    """
+
+    def __init__(self, pages: torch.Tensor, where: Whereabouts) -> None:
+        self.where = where
+        self._number = torch.count_nonzero(pages)
+        self._done: torch.cuda.Event | None = None
+        if pages.is_cuda:
+            self._send(pages.device)  # pragma: needs cuda
+
+    def _send(self, device: torch.device) -> None:  # pragma: needs cuda
+        # The sender's memory is its stream's, and so free for reuse as soon as the name is gone.
+        there = torch.empty((), dtype=torch.int64, pin_memory=True)
+        there.copy_(self._number, non_blocking=True)
+        self._number, self._done = there, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done.record(torch.cuda.current_stream(device))
+
+    def is_here(self) -> bool:
+        """Tell whether reading waits for nobody."""
+        return self._done is not None and bool(self._done.query())  # type: ignore[no-untyped-call]
+
+    def read(self) -> int:
+        """Return the number, now or as soon as it is here."""
+        if self._done is not None:
+            self._done.synchronize()  # pragma: needs cuda
+        return int(self._number)
+
+
 class DeviceSlotStore(SlotStore):
     """A free list on a device, as two lists: what `take` reads from, and what was freed since.
 
-    Parameters
-    ----------
-    size, page_size, device, need_sort, check_ownership
-        As in `SlotStore`.
-
-    Notes
-    -----
-    ``_main[_main_from:]`` is what `take` reads from, ``_released`` what was freed since the last
-    merge (law A4). A merge with ``need_sort`` marks both in a byte per page and reads the marks in
-    order: four launches and a pass of the device over one byte per page, no sort and no wait of the host.
-    Pages are int64 everywhere, which is what torch wants of an index: in int32 each use of one is a
-    conversion more, and a free list takes half the bytes.
-
-    Both lists may have zeros, which are no pages, where `free_with` gave back what a table had: ``_main`` at
-    its end, ``_released`` anywhere. How many pages there are beside them is a `LateCount`; what is certain
-    without it is in ``_main_sure`` and ``_free_sure``, and is handed out without asking.
-
-    Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
-    group that has pages to tell apart, once each; and, where a late count decides, whoever asks what is
-    free. With checks on every `claim` does, twice at most.
-    Laws: A1-A6, X1, X4. Source: docs/specification/slots.md.
+    ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`.
+    ``_main[_main_from:]`` is what `take` reads from, ``_released`` what was freed since the last merge (law
+    A4). A merge with ``need_sort`` marks both in a byte per page and reads the marks in order: four launches
+    and a pass of the device over one byte per page, no sort and no wait of the host. Pages are int64
+    everywhere, which is what torch wants of an index: in int32 each use of one is a conversion more, and a
+    free list takes half the bytes. Both lists may have zeros, which are no pages, where `free_with` gave back
+    what a table had: ``_main`` at its end, ``_released`` anywhere. How many pages there are beside them is a
+    `LateCount`; what is certain without it is in ``_main_sure`` and ``_free_sure``, and is handed out without
+    asking. Cost: with checks off nothing synchronises but `claim` with ``page_size > 1`` and the end of a
+    group that has pages to tell apart, once each; and, where a late count decides, whoever asks what is free.
+    With checks on every `claim` does, twice at most. Source: docs/specification/slots.md. Laws: A1-A6, X1,
+    X4.
     """
 
     def __init__(
@@ -211,8 +244,6 @@ class DeviceSlotStore(SlotStore):
     def free_with(self, indices: torch.Tensor, table: torch.Tensor, others: SlotStore) -> None:
         """Give back pages, and what a table has for them to another store.
 
-        Notes
-        -----
         Without checks there is no wait for single slots, nor for pages inside a group, and one for pages and
         what the table has for them together.
         """
@@ -245,8 +276,6 @@ class DeviceSlotStore(SlotStore):
     def free_starts(self, starts: torch.Tensor | NDArray[np.int64]) -> None:
         """Give back the pages that begin at ``starts``, each named once.
 
-        Notes
-        -----
         Without checks nothing has to be told apart, so nothing waits for the device.
         """
         if self.check_ownership or self.page_size == 1 or isinstance(starts, np.ndarray):
@@ -279,8 +308,6 @@ class DeviceSlotStore(SlotStore):
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Return the distinct pages that ``indices`` names, and what ``table`` has for them.
 
-        Notes
-        -----
         Without checks, one wait tells how many of both there are.
         """
         if whole or self.page_size == 1 or self.check_ownership:
@@ -436,8 +463,6 @@ class DeviceSlotStore(SlotStore):
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
 
-        Notes
-        -----
         Read from the lists alone, which is right with checks off too: a pass over the whole pool.
         """
         held = torch.ones(self.pages + 1, dtype=torch.bool, device=self.device)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.mem_cache.edge_key import EdgeKey
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.token_encoding import BYTES_PER_ID, decode_tokens
 
 __all__ = ["EdgeSlots", "PageStarts", "expand_pages"]
 
@@ -18,6 +20,39 @@ PageStarts: TypeAlias = "NDArray[np.int64]"
 
 # Up to here NumPy is quicker: 2.4 us for 32 pages of 16 slots, where torch takes 3.2; for 8,192, 114 and 51.
 _FEW_PAGES = 64
+
+
+class EdgeKey(OneOwner):
+    """What gives a node its ``key``: the tokens of its edge, read from the bytes that the tree compares.
+
+    Trees work on the bytes alone. So a node has no `RadixKey` and no array of its own until its key is
+    looked at: an insert is 0.8 us shorter and a node 170 bytes smaller.
+    """
+
+    _INSTEAD: ClassVar[str] = "keep its id, or match its prompt again"
+
+    __slots__ = ("_key", "_length", "_namespace", "_raw")
+
+    _key: RadixKey | None
+    _namespace: str | int | None
+    _raw: bytes
+    _length: int
+
+    @property
+    def key(self) -> RadixKey | None:
+        """The tokens of the edge, read-only; ``None`` before the node has an edge.
+
+        An array, ``uint32``; a tuple of tuples where tokens have several integers: a key for any call.
+        """
+        if self._key is None and self._length:
+            width = len(self._raw) // (self._length * BYTES_PER_ID)
+            ids = decode_tokens(self._raw, width)
+            self._key = RadixKey(ids if width == 1 else tuple(map(tuple, ids.tolist())), self._namespace)
+        return self._key
+
+    @key.setter
+    def key(self, key: RadixKey | None) -> None:
+        self._key = key
 
 
 class EdgeSlots(EdgeKey):
@@ -55,17 +90,8 @@ class EdgeSlots(EdgeKey):
 def expand_pages(starts: PageStarts, page_size: int) -> torch.Tensor:
     """Write down every slot of pages.
 
-    Parameters
-    ----------
-    starts : numpy.ndarray
-        The first slot of each, ``int64``, shape ``(n,)``.
-    page_size : int
-        Slots per page.
-
-    Returns
-    -------
-    torch.Tensor
-        ``int64``, shape ``(n * page_size,)``, on the CPU, memory of its own.
+    ``starts``: the first slot of each, ``int64``, shape ``(n,)``. Returns ``int64``, shape ``(n *
+    page_size,)``, on the CPU, memory of its own.
     """
     column = starts.reshape(-1, 1)
     if starts.size <= _FEW_PAGES:

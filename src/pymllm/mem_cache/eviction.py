@@ -28,23 +28,10 @@ NodeT = TypeVar("NodeT", bound=RadixNode)
 class LeafPlan(Generic[NodeT]):
     """Leaves to remove, oldest first, together with the parents that must not stay behind.
 
-    Where inner nodes have something to lose, too, the plan is a subclass.
-
-    Parameters
-    ----------
-    tree : RadixTree
-        Its `victims` lose what is chosen and gain the parents that become leaves; the nodes stay untouched.
-
-    Attributes
-    ----------
-    removed : list of node
-        What goes, children before parents.
-    tokens : int
-        Their tokens.
-
-    Notes
-    -----
-    Cost: O(1) per node chosen, whatever else is in the tree. Laws: R5, S4, X2.
+    Where inner nodes have something to lose, too, the plan is a subclass. ``tree``: its `victims` lose what
+    is chosen and gain the parents that become leaves; the nodes stay untouched. ``removed``: what goes,
+    children before parents. ``tokens``: their tokens. Cost: O(1) per node chosen, whatever else is in the
+    tree. Laws: R5, S4, X2.
     """
 
     __slots__ = ("_children_left", "_tree", "removed", "tokens")
@@ -108,18 +95,11 @@ class LeafPlan(Generic[NodeT]):
 class EvictionCallbacks:
     """Tell a cache's user which nodes went, and keep others' code out of the cache meanwhile (X2, X6).
 
-    Attributes
-    ----------
-    inside : str or None
-        Whose code runs now, in words; whoever called it takes that back.
-    unsettled : bool
-        A pool has been given slots that may still be in the tree. True outside of a call only where an
-        interrupt has left it.
-
-    Notes
-    -----
-    It remembers which thread runs that code, so that a refusal can tell a callback from a second thread. That
-    is best effort: two threads that meet where no pool and no callback runs are not noticed. Laws: X2, X6.
+    ``inside``: whose code runs now, in words; whoever called it takes that back. ``unsettled``: a pool has
+    been given slots that may still be in the tree. True outside of a call only where an interrupt has left
+    it. It remembers which thread runs that code, so that a refusal can tell a callback from a second thread.
+    That is best effort: two threads that meet where no pool and no callback runs are not noticed. Laws: X2,
+    X6.
     """
 
     def __init__(self) -> None:
@@ -173,13 +153,7 @@ class EvictionCallbacks:
             raise errors[0]
 
     def refuse(self, call: str) -> None:
-        """Refuse a call on the cache from inside a callback, or from a pool in the middle of a call.
-
-        Raises
-        ------
-        RuntimeError
-            Naming whose code it is, or the other thread in whose call that code runs.
-        """
+        """Refuse a call on the cache from inside a callback, or from a pool in the middle of a call."""
         inside = self.inside
         if inside is not None:
             refuse_other_thread(call, "cache", self._thread, f"is inside {inside}")

@@ -31,14 +31,8 @@ _TILE_WORDS: Final = 1024
 class FusedKV:
     """Write rows into the K and the V buffer of a layer, in one launch.
 
-    Parameters
-    ----------
-    k_buffer, v_buffer : sequence of torch.Tensor
-        Per layer ``[rows, ...]``, contiguous. K and V may differ in width.
-
-    Notes
-    -----
-    Laws: P3, E5. Neither rows nor buffers get a hint to be evicted from L2: attention reads either next.
+    ``k_buffer``, ``v_buffer``: per layer ``[rows, ...]``, contiguous. K and V may differ in width. Neither
+    rows nor buffers get a hint to be evicted from L2: attention reads either next. Laws: P3, E5.
     """
 
     def __init__(self, k_buffer: Sequence[torch.Tensor], v_buffer: Sequence[torch.Tensor]) -> None:
@@ -50,24 +44,11 @@ class FusedKV:
     def write(self, layer: int, index: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor) -> bool:
         """Write rows where an index says.
 
-        Parameters
-        ----------
-        layer : int
-            Of the buffers.
-        index : torch.Tensor
-            Shape ``(n,)``, any integer dtype; int32 and int64 are read as they are.
-        k_rows, v_rows : torch.Tensor
-            ``[n, ...]``, in the dtype and on the device of the buffers, and not in their memory.
-
-        Returns
-        -------
-        bool
-            False where torch is to do it, nothing was launched then: the elements of a row lie apart, or not
-            at the multiples of 16 bytes (less for narrow rows) that the kernel was compiled for.
-
-        Notes
-        -----
-        Cost: one launch. No synchronisation while ``index`` is on the device.
+        ``index``: shape ``(n,)``, any integer dtype; int32 and int64 are read as they are. ``k_rows``,
+        ``v_rows``: ``[n, ...]``, in the dtype and on the device of the buffers, and not in their memory.
+        Returns false where torch is to do it, nothing was launched then: the elements of a row lie apart, or
+        not at the multiples of 16 bytes (less for narrow rows) that the kernel was compiled for. Cost: one
+        launch. No synchronisation while ``index`` is on the device.
         """
         count = index.numel()
         if count < FEWEST_ROWS and not is_capturing(self._device):

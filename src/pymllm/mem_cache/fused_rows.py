@@ -52,21 +52,12 @@ _WORDS_PER_WARP: Final = {False: 32 * 8, True: 32 * 16}
 
 
 class RowForm(NamedTuple):
-    """In which pieces the rows of a buffer are moved.
+    """In which pieces the rows of a buffer are moved."""
 
-    Attributes
-    ----------
-    unit : int
-        Bytes that every address of a row is a multiple of, at most 16: what one access of a thread moves.
-    word : int
-        Bytes of the integers that rows are seen as, at most 8.
-    words : int
-        Words of a row; 0 where rows are empty.
-    """
-
+    # Bytes that every address of a row is a multiple of, at most 16: what one access of a thread moves
     unit: int
-    word: int
-    words: int
+    word: int  # Bytes of the integers that rows are seen as, at most 8
+    words: int  # Words of a row; 0 where rows are empty
 
     @classmethod
     def of(cls, buffers: Sequence[torch.Tensor], leading: int) -> RowForm:
@@ -101,27 +92,13 @@ class _Tiles(NamedTuple):
 class FusedRows:
     """Move the same rows of two buffers in one launch.
 
-    Parameters
-    ----------
-    device : torch.device
-        Where the buffers are.
-    forms : tuple of RowForm
-        Of the two buffers.
-    layers : int
-        Layers of both that every launch serves.
-    tile_words : int
-        Words that one program moves.
-    row_limits : sequence of int
-        Empty where sources and targets are different memory: then any number of rows goes in one launch.
-        Otherwise the numbers of rows, ascending, for which a kernel is prepared that reads all of them before
-        it writes one; more than the last are refused.
-    clears : bool
-        Whether rows are filled with zeros, from no source.
-
-    Notes
-    -----
-    All kernels are compiled and loaded here, so that none is while a graph is captured. They depend on the
-    forms alone, and pools share them. Laws: P3, P5, C7.
+    ``device``: where the buffers are. ``forms``: of the two buffers. ``layers``: layers of both that every
+    launch serves. ``tile_words``: words that one program moves. ``row_limits``: empty where sources and
+    targets are different memory: then any number of rows goes in one launch. Otherwise the numbers of rows,
+    ascending, for which a kernel is prepared that reads all of them before it writes one; more than the last
+    are refused. ``clears``: whether rows are filled with zeros, from no source. All kernels are compiled and
+    loaded here, so that none is while a graph is captured. They depend on the forms alone, and pools share
+    them. Laws: P3, P5, C7.
     """
 
     def __init__(
@@ -163,22 +140,6 @@ class FusedRows:
     ) -> bool:
         """Copy rows, or clear them where there are no sources.
 
-        Parameters
-        ----------
-        count : int
-            How many.
-        sources, targets : tuple of tuple of int
-            A `Place` in each buffer.
-        read, write : tuple of int
-            An `Index` of rows of the sources, and of the targets; `NO_INDEX` for the first ``count``.
-
-        Returns
-        -------
-        bool
-            False where no kernel is prepared for so many rows; nothing was launched then.
-
-        Notes
-        -----
         Cost: one launch; no synchronisation.
         """
         prepared = bisect_left(self._limits, count)
@@ -216,23 +177,9 @@ def as_kernel_index(rows: torch.Tensor, device: torch.device) -> torch.Tensor:
 def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:
     """Return where rows are, if a kernel can move them in that form.
 
-    Parameters
-    ----------
-    rows : torch.Tensor
-        ``[rows, ...]`` or ``[layers, rows, ...]``, in a dtype whose rows have the form's bytes.
-    form : RowForm
-        Of the buffer that is its source or target.
-    leading : int
-        1 or 2, the dimensions before those of a row.
-
-    Returns
-    -------
-    tuple of int or None
-        A `Place`; None where a row does not lie in one piece, or not at a multiple of the form's unit.
-
-    Notes
-    -----
-    Cost: O(1), on the host.
+    ``rows``: ``[rows, ...]`` or ``[layers, rows, ...]``, in a dtype whose rows have the form's bytes. Returns
+    A `Place`; None where a row does not lie in one piece, or not at a multiple of the form's unit. Cost:
+    O(1), on the host.
     """
     address = rows.data_ptr()
     if address % form.unit:
@@ -258,35 +205,8 @@ def place_of(rows: torch.Tensor, form: RowForm, leading: int) -> Place | None:
 def make_fused(fused: bool | None, device: torch.device, build: Callable[[], T]) -> T | None:
     """Build what launches kernels, where that was asked for or can be.
 
-    Parameters
-    ----------
-    fused : bool or None
-        Always, never, or (None) on CUDA devices where Triton is installed and works.
-    device : torch.device
-        Where the buffers are.
-    build : callable
-        Compiles and loads the kernels.
-
-    Returns
-    -------
-    object or None
-        What ``build`` returned; None where torch is to move rows.
-
-    Raises
-    ------
-    TypeError
-        ``fused`` is no switch.
-    ValueError
-        ``fused`` is True and cannot be; the message says why.
-
-    Warns
-    -----
-    RuntimeWarning
-        Triton is installed for the device and cannot compile for it, which is no reason for a pool to fail.
-
-    Notes
-    -----
-    Laws: X1.
+    ``fused``: always, never, or (None) on CUDA devices where Triton is installed and works. Returns what
+    ``build`` returned; None where torch is to move rows. Laws: X1.
     """
     if as_switch("fused", fused) is False or (fused is None and device.type != "cuda"):
         return None

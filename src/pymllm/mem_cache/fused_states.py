@@ -32,17 +32,10 @@ _ROW_LIMITS: Final = (1, 8, 64, 512)
 class FusedStates:
     """Move rows of two buffers ``[layers, rows, ...]`` in one launch, all layers.
 
-    Parameters
-    ----------
-    first, second : torch.Tensor
-        Contiguous, with equally many layers; their rows may be empty.
-    within : bool
-        Whether rows are moved inside these buffers, where one may be read and written by the same call, and
-        are cleared. Otherwise they are copied between these and others, which are different memory.
-
-    Notes
-    -----
-    Laws: P5, C7. Bits are moved, whatever they mean.
+    ``first``, ``second``: contiguous, with equally many layers; their rows may be empty. ``within``: whether
+    rows are moved inside these buffers, where one may be read and written by the same call, and are cleared.
+    Otherwise they are copied between these and others, which are different memory. Bits are moved, whatever
+    they mean. Laws: P5, C7.
     """
 
     def __init__(self, first: torch.Tensor, second: torch.Tensor, *, within: bool) -> None:
@@ -58,25 +51,8 @@ class FusedStates:
     def copy(self, count: int, sources: _Pair, read: Rows, targets: _Pair, write: Rows) -> bool:
         """Copy rows.
 
-        Parameters
-        ----------
-        count : int
-            How many.
-        sources, targets : tuple of torch.Tensor
-            The two buffers, or others with such rows.
-        read, write : int or torch.Tensor
-            One row, or an index of ``count`` rows, of any integer dtype.
-
-        Returns
-        -------
-        bool
-            False where torch is to do it; nothing was launched then. Rows that lie apart or out of alignment
-            are left to it, more than 512 of them within the buffers, and otherwise sources in the memory of
-            their targets.
-
-        Notes
-        -----
-        Cost: one launch. No synchronisation while an index is on the device.
+        ``read``, ``write``: one row, or an index of ``count`` rows, of any integer dtype. Cost: one launch.
+        No synchronisation while an index is on the device.
         """
         source_places, target_places = self._places(sources), self._places(targets)
         if source_places is None or target_places is None:

@@ -285,39 +285,18 @@ class GDNPool(OneOwner):
     def is_track_slot_handed_out(self, slot: int) -> bool:
         """Tell whether ``slot`` is a track slot that is handed out (beyond the documented interface).
 
-        Parameters
-        ----------
-        slot : int
-            Any number; working rows and numbers outside the pool are no track slots.
-
-        Returns
-        -------
-        bool
-            Whether `free_track_slot` would take it.
-
-        Notes
-        -----
         Cost: one lookup on the host; no device call. Laws: P5, M7.
         """
         return slot in self._held_track_slots
 
     def available_track_slots(self) -> int:
-        """Count the track slots that can still be handed out (beyond the documented interface).
-
-        Returns
-        -------
-        int
-            Slots, ``0 .. max_track_slots``.
-        """
+        """Count the track slots that can still be handed out (beyond the documented interface)."""
         return len(self._free_track_slots)
 
     def clear(self) -> None:
         """Take every track slot back and fill all states with zeros (beyond the documented interface).
 
-        Notes
-        -----
-        Cost: one fill of all states; no synchronisation.
-        Laws: X7 (the pool then behaves like a new one).
+        Cost: one fill of all states; no synchronisation. Laws: X7 (the pool then behaves like a new one).
         """
         self.recurrent_state.zero_()
         self.conv_state.zero_()

@@ -23,10 +23,8 @@ _NO_OFFSET = np.zeros(1, _INT64)
 class HostPages(SlotStore):
     """Numbers of slots and pages in NumPy; which pages are free is a subclass's business.
 
-    Parameters
-    ----------
-    size, page_size, device, need_sort, check_ownership
-        As in `SlotStore`; ``device`` is the CPU.
+    ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
+    the CPU.
     """
 
     def __init__(

@@ -17,22 +17,14 @@ _SIGNED = frozenset({torch.int32, torch.int64})  # what callers have: other inte
 class HostQueueStore(HostPages):
     """A ring of free pages: what was freed first goes first.
 
-    Parameters
-    ----------
-    size, page_size, device, need_sort, check_ownership
-        As in `SlotStore`; ``device`` is the CPU, and both switches are off.
-
-    Notes
-    -----
-    A queue keeps law A4 by itself, so a merge has nothing to do. Nobody asks for an order of numbers or
-    checks an owner here, so no page has a label, and nothing is searched: taking and giving are one copy
-    each. Of a million slots, giving 4096 back and taking as many takes 5 us, with labels 25.
-
-    What is freed twice is handed out twice, as in any pool that does not check; more than was handed out
-    is refused all the same, since it would overwrite the queue.
-
-    Cost: a copy of what is handed out or taken back; 4 bytes a page, and 4 more where it has several slots.
-    Laws: A1-A4, A6, X4. Source: our choice.
+    ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
+    the CPU, and both switches are off. A queue keeps law A4 by itself, so a merge has nothing to do. Nobody
+    asks for an order of numbers or checks an owner here, so no page has a label, and nothing is searched:
+    taking and giving are one copy each. Of a million slots, giving 4096 back and taking as many takes 5 us,
+    with labels 25. What is freed twice is handed out twice, as in any pool that does not check; more than was
+    handed out is refused all the same, since it would overwrite the queue. Cost: a copy of what is handed out
+    or taken back; 4 bytes a page, and 4 more where it has several slots. Source: our choice. Laws: A1-A4, A6,
+    X4.
     """
 
     def __init__(
@@ -105,8 +97,6 @@ class HostQueueStore(HostPages):
     def free(self, indices: torch.Tensor) -> None:
         """Give back the pages that ``indices`` names, or refuse all of them.
 
-        Notes
-        -----
         A slot, or the tail of a request, which is in one page, goes into the ring as a number: as an array
         that is read, told apart and written it takes 7 us, and so 1.5.
         """
@@ -198,8 +188,6 @@ class HostQueueStore(HostPages):
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot, in or out of the pool, whether a caller has it: bool, same shape.
 
-        Notes
-        -----
         Cost: a pass over the free pages, since none has a label.
         """
         held = np.ones(self.pages + 1, np.bool_)

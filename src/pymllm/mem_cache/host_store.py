@@ -31,23 +31,14 @@ _LONG_RUN = 64
 class HostSlotStore(HostPages):
     """A free list that costs what it hands out and takes back, whatever the size of the pool.
 
-    Parameters
-    ----------
-    size, page_size, device, need_sort, check_ownership
-        As in `SlotStore`; ``device`` is the CPU.
-
-    Notes
-    -----
-    ``_state`` holds, per page, either a label (held, pending, reserved) or the epoch in which the
-    page was freed. A merge only begins a new epoch: pages of earlier epochs are *old* and go first,
-    those of the current one are *young* (law A4). So neither a free nor a merge moves a free list,
-    and nothing is ever sorted. Old pages are found lowest first by searching the chunks that may
-    have some; what one search finds is kept in ``_ready`` for the next calls. As order costs nothing
-    here, ``need_sort=False`` changes nothing.
-
-    Cost: no device synchronisation; `take` searches a few chunks per 1024 pages taken, in the worst
-    case (free pages far apart) as many chunks as it takes pages.
-    Laws: A1-A6, X1, X4. Source: our choice.
+    ``size``, ``page_size``, ``device``, ``need_sort``, ``check_ownership``: as in `SlotStore`; ``device`` is
+    the CPU. ``_state`` holds, per page, either a label (held, pending, reserved) or the epoch in which the
+    page was freed. A merge only begins a new epoch: pages of earlier epochs are *old* and go first, those of
+    the current one are *young* (law A4). So neither a free nor a merge moves a free list, and nothing is ever
+    sorted. Old pages are found lowest first by searching the chunks that may have some; what one search finds
+    is kept in ``_ready`` for the next calls. As order costs nothing here, ``need_sort=False`` changes
+    nothing. Cost: no device synchronisation; `take` searches a few chunks per 1024 pages taken, in the worst
+    case (free pages far apart) as many chunks as it takes pages. Source: our choice. Laws: A1-A6, X1, X4.
     """
 
     def __init__(
@@ -136,8 +127,6 @@ class HostSlotStore(HostPages):
     def merge(self) -> None:
         """Begin an epoch, so that the young pages become old.
 
-        Notes
-        -----
         Cost: one byte per 1024 pages, no page is moved. Law: A4.
         """
         if not self._young_pages:

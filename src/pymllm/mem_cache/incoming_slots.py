@@ -23,38 +23,10 @@ def read_incoming_slots(
 ) -> torch.Tensor:
     """Return the slots of a key as the caller gave them, or raise.
 
-    Parameters
-    ----------
-    value : torch.Tensor or None
-        One slot per token, any integer dtype, shape ``(key_length,)``; ``None`` stands for the token ids
-        themselves, only without a pool.
-    key_length : int
-        Tokens of the caller's key.
-    key : PagedKey
-        Its whole pages.
-    page_size : int
-        Tokens per page.
-    pool : allocator or None
-        Owner of the slots.
-
-    Returns
-    -------
-    torch.Tensor
-        ``value`` itself, to be read but not kept; or new ``int64`` slots equal to the token ids.
-
-    Raises
-    ------
-    TypeError
-        ``value`` is no dense tensor with numbers in it, or its dtype no integer.
-    ValueError
-        Another length than the key's; a ``uint64`` slot from 2**63 on; ``None`` with a pool or for tokens of
-        several integers; or a page of the key that is not one page of the pool, in order, where the pool
-        checks ownership.
-
-    Notes
-    -----
-    Cost: O(1), and one vectorised pass where pages are checked, and over ``uint64`` slots, which waits for
-    their device. Laws: R1, X1.
+    ``value``: one slot per token, any integer dtype, shape ``(key_length,)``; ``None`` stands for the token
+    ids themselves, only without a pool. Returns ``value`` itself, to be read but not kept; or new ``int64``
+    slots equal to the token ids. Cost: O(1), and one vectorised pass where pages are checked, and over
+    ``uint64`` slots, which waits for their device. Laws: R1, X1.
     """
     if value is None:
         if pool is not None or key.width > 1:
@@ -88,25 +60,10 @@ def copy_for_tree(
 ) -> torch.Tensor | PageStarts:
     """Copy whole pages of a caller's slots as the nodes of a tree keep them.
 
-    Parameters
-    ----------
-    tree : RadixTree
-        Whose node it will be.
-    slots : torch.Tensor
-        Integers, shape ``(n,)``, on any device.
-    start, stop : int
-        The range, ``0 <= start <= stop <= n``, whole pages.
-
-    Returns
-    -------
-    torch.Tensor or numpy.ndarray
-        What `RadixTree.append` takes: all slots, or the first of each page.
-
-    Notes
-    -----
-    That each page is one of the pool's is the caller's duty, checked where ownership is. Elsewhere a glance
-    at the first and the last page finds slots in an order of their own, which are kept as they came; a look
-    at all pages would add 5 us to the 23 of an insert in T3. Cost: one copy of what is kept. Laws: R1, X5.
+    ``slots``: integers, shape ``(n,)``, on any device. That each page is one of the pool's is the caller's
+    duty, checked where ownership is. Elsewhere a glance at the first and the last page finds slots in an
+    order of their own, which are kept as they came; a look at all pages would add 5 us to the 23 of an insert
+    in T3. Cost: one copy of what is kept. Laws: R1, X5.
     """
     if tree.keeps_pages:
         numbers, size = (slots if slots.is_cpu else slots.cpu()).numpy()[start:stop], tree.page_size
@@ -125,24 +82,9 @@ def copy_for_tree(
 def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.device) -> torch.Tensor:
     """Copy a range of a caller's slots: trees hold no view of a caller's tensor (X5).
 
-    Parameters
-    ----------
-    slots : torch.Tensor
-        Integers, shape ``(n,)``, on any device.
-    start, stop : int
-        The range, ``0 <= start <= stop <= n``.
-    device : torch.device
-        Where the copy is to live.
-
-    Returns
-    -------
-    torch.Tensor
-        ``int64``, shape ``(stop - start,)``.
-
-    Notes
-    -----
-    Cost: one copy. By the shortest of torch's ways: a slice takes 1.0 us and ``to`` 2.2, ``long`` and
-    ``clone`` 1.2.
+    ``slots``: integers, shape ``(n,)``, on any device. Returns ``int64``, shape ``(stop - start,)``. Cost:
+    one copy. By the shortest of torch's ways: a slice takes 1.0 us and ``to`` 2.2, ``long`` and ``clone``
+    1.2.
     """
     part = slots if start == 0 and stop == slots.numel() else slots[start:stop]
     if part.device != device:
@@ -153,30 +95,8 @@ def copy_for_keeps(slots: torch.Tensor, start: int, stop: int, device: torch.dev
 def read_track_slot(value: Any, pool: Any) -> int:
     """Return the one track slot of a caller's tensor, or raise.
 
-    Parameters
-    ----------
-    value : torch.Tensor
-        Any integer dtype, shape ``(1,)``.
-    pool : pool or None
-        Owner of the track slots; asked where it has ``is_track_slot_handed_out``.
-
-    Returns
-    -------
-    int
-        In ``1 .. 2**63 - 1``.
-
-    Raises
-    ------
-    TypeError
-        ``value`` is no tensor, has no numbers in it, or its dtype is no integer.
-    ValueError
-        Another shape.
-    OwnershipError
-        Out of range, or not the caller's to give: no eviction could ever give it back.
-
-    Notes
-    -----
-    Cost: O(1); reading the number waits for the device that it is on. Laws: M1, M7, X1.
+    ``value``: any integer dtype, shape ``(1,)``. Cost: O(1); reading the number waits for the device that it
+    is on. Laws: M1, M7, X1.
     """
     if not isinstance(value, torch.Tensor):
         given = "an int" if type(value) is int else f"a {type(value).__name__}"

@@ -22,30 +22,9 @@ IndexLike: TypeAlias = "torch.Tensor | npt.NDArray[np.integer] | Sequence[int]"
 def as_integers(name: str, value: IndexLike) -> torch.Tensor:
     """Read integers of any dtype and shape as a flat tensor.
 
-    Parameters
-    ----------
-    name : str
-        What the integers are called in the message.
-    value : torch.Tensor, numpy.ndarray or sequence of int
-        Integers of any shape. Bools are not integers.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape ``(n,)``; a tensor keeps its dtype and device, anything else becomes int64 on the CPU. It may
-        share memory with ``value``.
-
-    Raises
-    ------
-    TypeError
-        The dtype or an element is not an integer, or the tensor is not dense.
-    ValueError
-        An int of a sequence is beyond int64.
-
-    Notes
-    -----
-    Cost: O(1) for contiguous tensors, else O(n); no synchronisation.
-    Laws: X1.
+    ``value``: integers of any shape. Bools are not integers. Returns shape ``(n,)``; a tensor keeps its dtype
+    and device, anything else becomes int64 on the CPU. It may share memory with ``value``. Cost: O(1) for
+    contiguous tensors, else O(n); no synchronisation. Laws: X1.
     """
     if isinstance(value, torch.Tensor):
         if value.dtype not in INTEGER_DTYPES:
@@ -73,48 +52,16 @@ def as_integers(name: str, value: IndexLike) -> torch.Tensor:
 def as_index(name: str, value: IndexLike) -> torch.Tensor:
     """Read indices of any integer dtype and shape as a flat int64 tensor.
 
-    Parameters
-    ----------
-    name : str
-        What the indices are called in the message.
-    value : torch.Tensor, numpy.ndarray or sequence of int
-        Indices of any shape. Bools are not indices, and uint8 is a number here, never a mask.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape ``(n,)``, int64, on the device of ``value`` (CPU unless it is a tensor). It may share
-        memory with ``value``.
-
-    Raises
-    ------
-    TypeError
-        The dtype or an element is not an integer.
-    ValueError
-        An int of a sequence is beyond int64.
-
-    Notes
-    -----
-    Cost: O(n) where a conversion is needed, else O(1); no synchronisation.
-    Laws: X1.
+    ``value``: indices of any shape. Bools are not indices, and uint8 is a number here, never a mask. Returns
+    shape ``(n,)``, int64, on the device of ``value`` (CPU unless it is a tensor). It may share memory with
+    ``value``. Cost: O(n) where a conversion is needed, else O(1); no synchronisation. Laws: X1.
     """
     integers = as_integers(name, value)
     return integers if integers.dtype is torch.int64 else integers.to(torch.int64)
 
 
 def is_single(value: object) -> TypeGuard[SupportsIndex]:
-    """Tell whether ``value`` is meant as one number and not as a run of them.
-
-    Parameters
-    ----------
-    value : object
-        Anything that was given for an index.
-
-    Returns
-    -------
-    bool
-        True for numbers and for tensors and arrays without dimensions; a run of one is a run.
-    """
+    """Tell whether ``value`` is meant as one number and not as a run of them."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return value.ndim == 0
     return hasattr(value, "__index__")
@@ -123,17 +70,7 @@ def is_single(value: object) -> TypeGuard[SupportsIndex]:
 def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
     """Tell whether the values of ``index`` are to be looked at.
 
-    Parameters
-    ----------
-    index : torch.Tensor
-        Any tensor.
-    check_bounds : bool or None
-        The pool's setting: always, never, or (None) where looking costs no synchronisation.
-
-    Returns
-    -------
-    bool
-        The setting, or whether ``index`` is on the host.
+    ``check_bounds``: the pool's setting: always, never, or (None) where looking costs no synchronisation.
     """
     return index.device.type == "cpu" if check_bounds is None else check_bounds
 
@@ -141,26 +78,8 @@ def is_readable(index: torch.Tensor, check_bounds: bool | None) -> bool:
 def check_range(name: str, index: torch.Tensor, stop: int, advice: str) -> None:
     """Refuse integers outside ``0 .. stop - 1``.
 
-    Parameters
-    ----------
-    name : str
-        What the indices are called in the message.
-    index : torch.Tensor
-        Shape ``(n,)``, any integer dtype.
-    stop : int
-        First value that is too large.
-    advice : str
-        What the caller should do about it.
-
-    Raises
-    ------
-    IndexError
-        Some index is negative or at least ``stop``; the message names the first one.
-
-    Notes
-    -----
-    Cost: O(n); synchronises where ``index`` is on another device than the host.
-    Laws: X1, P3, P5.
+    ``index``: shape ``(n,)``, any integer dtype. Cost: O(n); synchronises where ``index`` is on another
+    device than the host. Laws: X1, P3, P5.
     """
     values = index.cpu().numpy()
     if values.dtype != np.int64 and (values.dtype != np.int32 or stop > 2**31):

@@ -280,13 +280,7 @@ class KVPool(OneOwner):
         self._v_bits[layer].index_copy_(0, index, v_bits)
 
     def mem_bytes(self) -> int:
-        """Count the bytes of all buffers, the padding rows included.
-
-        Returns
-        -------
-        int
-            Bytes of K and V over all layers, as requested from torch (its allocator may round up).
-        """
+        """Count the bytes of all buffers, the padding rows included."""
         return sum(buffer.nbytes for buffer in (*self.k_buffer, *self.v_buffer))
 
     def _check_layer(self, layer_id: SupportsIndex) -> int:

@@ -124,8 +124,6 @@ class LRUList(OneOwner):
     def clear(self) -> None:
         """Take every member out; they name no neighbours any more.
 
-        Notes
-        -----
         From both ends, as far as links lead: an interrupt may have left them cut.
         """
         for end, step in ((self.head, self._next), (self.tail, self._prev)):
@@ -188,13 +186,6 @@ class LRUList(OneOwner):
     def touch_path_mru(self, path: Sequence[MambaTreeNode]) -> None:
         """Make the nodes of a path the most recent members, the last one first.
 
-        Parameters
-        ----------
-        path : sequence of MambaTreeNode
-            Distinct nodes; who is no member is passed over.
-
-        Notes
-        -----
         For those who have walked the path already: `touch_node_and_parents_mru` without its way up.
         """
         newer, forward, home = self.head, self._next, self._home
@@ -208,13 +199,6 @@ class LRUList(OneOwner):
     def touch_stretch_mru(self, newest: MambaTreeNode, oldest: MambaTreeNode) -> None:
         """Make neighbours the most recent members, in the order that they have.
 
-        Parameters
-        ----------
-        newest, oldest : MambaTreeNode
-            The ends of a stretch of members: following the older ones from ``newest`` leads to ``oldest``.
-
-        Notes
-        -----
         For those who know that: the nodes of a path that were last used together stand together. Cost: O(1),
         of which a path of 1,000 nodes is one. Law: M8.
         """

@@ -12,12 +12,9 @@ class OneOwner:
 
     A shallow copy shares half of its books with the original, and both hand out the same slots. A deep one
     has copies where there were views of one memory, and books about slots of a pool that others own; from
-    some hundred nodes on it ends in a ``RecursionError``, as pickle does.
-
-    Notes
-    -----
-    All three ask for ``__reduce_ex__`` where a class has nothing of its own; a subclass that knows how may
-    define ``__copy__`` or ``__deepcopy__``. Laws: X1, X5.
+    some hundred nodes on it ends in a ``RecursionError``, as pickle does. All three ask for ``__reduce_ex__``
+    where a class has nothing of its own; a subclass that knows how may define ``__copy__`` or
+    ``__deepcopy__``. Laws: X1, X5.
     """
 
     __slots__ = ()

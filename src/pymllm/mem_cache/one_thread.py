@@ -10,24 +10,6 @@ __all__ = ["refuse_other_thread"]
 def refuse_other_thread(call: str, what: str, thread: int, doing: str) -> None:
     """Refuse a call that another thread's work was met by; do nothing where that work is this thread's own.
 
-    Parameters
-    ----------
-    call : str
-        The call that is to be refused.
-    what : str
-        What both use, in words: ``"cache"``.
-    thread : int
-        The `threading.get_ident` of the work that was met, remembered when it began.
-    doing : str
-        What that thread does, in words: ``"is inside on_node_evict"``.
-
-    Raises
-    ------
-    RuntimeError
-        It is another thread's.
-
-    Notes
-    -----
     Best effort: only what leaves a flag behind is met, which is a cache inside a pool or callback, an
     observer, a step, and a free group. Two calls that meet anywhere else are not noticed, and what they leave
     is undefined. Asked only where a call is refused anyway, so that others pay nothing. Laws: X6, A6.

@@ -122,18 +122,9 @@ def namespace_prior(namespace: str | int | None) -> str | None:
 class RadixTree(Generic[NodeT]):
     """Nodes and what is true of them in every prefix cache.
 
-    Parameters
-    ----------
-    make_node : callable
-        Makes an empty node.
-    page_size : int
-        Tokens per page.
-    device : torch.device
-        Where the nodes' slots live.
-    keeps_pages : bool
-        Whether a node keeps the first slot of each page instead of all slots.
-    victims : Victims, optional
-        The orders in which its nodes wait; without them, the unlocked leaves by age.
+    ``make_node``: makes an empty node. ``page_size``: tokens per page. ``device``: where the nodes' slots
+    live. ``keeps_pages``: whether a node keeps the first slot of each page instead of all slots. ``victims``:
+    the orders in which its nodes wait; without them, the unlocked leaves by age.
     """
 
     root: NodeT

@@ -45,14 +45,7 @@ class WindowVictims(InnerVictims[NodeT]):
 class SlidingWindow(Generic[NodeT]):
     """The windows over one tree.
 
-    Parameters
-    ----------
-    tree : RadixTree
-        The nodes.
-    victims : WindowVictims
-        The tree's.
-    size : int
-        Tokens that a window layer looks back (W).
+    ``tree``: the nodes. ``victims``: the tree's. ``size``: tokens that a window layer looks back (W).
     """
 
     def __init__(self, tree: RadixTree[NodeT], victims: WindowVictims[NodeT], size: int) -> None:
@@ -122,15 +115,7 @@ class SlidingWindow(Generic[NodeT]):
     def hold(self, node: NodeT) -> int | None:
         """Hold ``node`` and protect the window before its end (S5).
 
-        Returns
-        -------
-        int or None
-            Boundary id of the node at the window's edge; ``None`` where the window covers the whole path.
-
-        Raises
-        ------
-        ValueError
-            The prefix is not usable.
+        Returns the boundary id of the node at the window's edge; ``None`` where it covers the whole path.
         """
         if not self.is_usable(node):
             raise ValueError(
@@ -195,15 +180,8 @@ class SlidingWindow(Generic[NodeT]):
 class WindowPlan(LeafPlan[NodeT]):
     """An eviction in a windowed tree: leaves that go, and inner nodes that lose their window KV (S3, S4).
 
-    Parameters
-    ----------
-    window : SlidingWindow
-        Its `victims` lose what is chosen; the nodes stay untouched until `commit_tombstones`.
-
-    Attributes
-    ----------
-    alive_tokens : int
-        Alive tokens that go, in removed and in tombstoned nodes.
+    ``window``: its `victims` lose what is chosen; the nodes stay untouched until `commit_tombstones`.
+    ``alive_tokens``: alive tokens that go, in removed and in tombstoned nodes.
     """
 
     __slots__ = ("_dying", "_window", "alive_tokens")

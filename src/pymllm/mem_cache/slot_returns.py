@@ -31,22 +31,6 @@ NodeT = TypeVar("NodeT", bound=RadixNode)
 def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
     """Give the slots of ``nodes`` back, in their order, in one call of the pool.
 
-    Parameters
-    ----------
-    pool : allocator
-        Its ``free_pages`` is called where it stands for ``free``, otherwise ``free``.
-    tree : RadixTree
-        Where the nodes still are.
-    nodes : list of node
-        At least one, with whole pages of slots.
-
-    Raises
-    ------
-    Exception
-        What the pool raised.
-
-    Notes
-    -----
     Of 13,000 slots in pages of 16, reading all of them and telling their pages apart takes 38 us of a request
     of T3 in ``benchmarks``; this takes 11. On a device nothing waits.
     """
@@ -60,17 +44,6 @@ def return_slots(pool: Any, tree: RadixTree[NodeT], nodes: list[NodeT]) -> None:
 def return_what_is_left(pool: Any, tree: RadixTree[NodeT], nodes: Sequence[NodeT]) -> None:
     """Give back the slots of nodes that a pool may have in part already, after a call that was interrupted.
 
-    Parameters
-    ----------
-    pool : allocator
-        Asked where it has ``is_handed_out``; what it refuses is left to its ``clear``, and logged.
-    tree : RadixTree
-        Where the nodes are.
-    nodes : sequence of node
-        With slots, or without any more.
-
-    Notes
-    -----
     Node by node, no slot twice. Cost: O(tokens) in Python.
     """
     is_handed_out = getattr(pool, "is_handed_out", None)
@@ -95,19 +68,7 @@ def try_to_return(give: Callable[[Any], Any], what: Any) -> None:
 
 
 def takes_pages(pool: Any) -> bool:
-    """Tell whether a pool's ``free_pages`` does what its ``free`` does.
-
-    Parameters
-    ----------
-    pool : object
-        Any pool.
-
-    Returns
-    -------
-    bool
-        Whether it has ``free_pages``, and nobody has replaced ``free`` alone: in a subclass that counts what
-        is freed, or on the one object, in a test.
-    """
+    """Tell whether a pool's ``free_pages`` does what its ``free`` does."""
     free: Any = getattr(pool, "free", None)
     if getattr(free, "__self__", None) is not pool:
         return False  # somebody has given this one object another

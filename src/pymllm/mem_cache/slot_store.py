@@ -38,21 +38,11 @@ _LAST_INT32 = 2**31 - 1
 class SlotStore(ABC):
     """The pages of one pool and which of them are free.
 
-    Page ``p`` (``1 <= p <= pages``) is slots ``[p * page_size, (p + 1) * page_size)``; page 0 is
-    padding and is never handed out (law A1).
-
-    Parameters
-    ----------
-    size : int
-        Slots in the pool, a multiple of ``page_size``, padding not counted.
-    page_size : int
-        Slots per page.
-    device : torch.device
-        Device of the slots handed out.
-    need_sort : bool
-        Whether the lowest pages go first after a merge.
-    check_ownership : bool
-        Whether `claim` verifies that what it is given was handed out.
+    Page ``p`` (``1 <= p <= pages``) is slots ``[p * page_size, (p + 1) * page_size)``; page 0 is padding and
+    is never handed out (law A1). ``size``: slots in the pool, a multiple of ``page_size``, padding not
+    counted. ``page_size``: slots per page. ``device``: device of the slots handed out. ``need_sort``: whether
+    the lowest pages go first after a merge. ``check_ownership``: whether `claim` verifies that what it is
+    given was handed out.
     """
 
     #: The highest number of a slot in the pool; the lowest is 0, which is padding.
@@ -93,22 +83,7 @@ class SlotStore(ABC):
         self.give_loosely(self.claim_loosely(indices))
 
     def free_with(self, indices: torch.Tensor, table: Pages, others: SlotStore) -> None:
-        """Give back pages, and what a table has for them to another store, or refuse all of them.
-
-        Parameters
-        ----------
-        indices : torch.Tensor
-            As of `claim`.
-        table : Pages
-            As of `new_table`: a page of ``others`` for each page, 0 for none. Zeros are left there.
-        others : SlotStore
-            Of the same kind, with a free group open where this one has.
-
-        Raises
-        ------
-        TypeError, OwnershipError
-            As of `claim`.
-        """
+        """Give back pages, and what a table has for them to another store, or refuse all of them."""
         whole = self.held_pages == others.held_pages
         pages, found, (where, before) = self.claim_with(indices, table, whole)
         self.give(pages)
@@ -131,8 +106,6 @@ class SlotStore(ABC):
     def clear(self) -> None:
         """Make every page free, as in a new store, and close the group.
 
-        Notes
-        -----
         Reads nothing of what it replaces, so that it works after an interrupt anywhere. Cost: one pass over
         the pool. Laws: A6, X7.
         """
@@ -178,16 +151,7 @@ class SlotStore(ABC):
 
     @abstractmethod
     def check_held(self, indices: torch.Tensor) -> Pages:
-        """Return the page of each slot that a caller names, repeats and all; change nothing.
-
-        Raises
-        ------
-        TypeError
-            ``indices`` is not a tensor of integers.
-        OwnershipError
-            Ownership is checked and one of them is not handed out, or a slot is named twice where
-            pages have one slot (law A5).
-        """
+        """Return the page of each slot that a caller names, repeats and all; change nothing."""
 
     def claim_with(
         self, indices: torch.Tensor, table: Pages, whole: bool
@@ -195,20 +159,6 @@ class SlotStore(ABC):
         """Return the distinct pages that a caller names, as `claim`, and what a table has for them.
 
         Last, what to write where so that the table is as it was.
-
-        Parameters
-        ----------
-        indices : torch.Tensor
-            As of `claim`.
-        table : Pages
-            As of `new_table`: a number for each page, 0 for none.
-        whole : bool
-            Whether each of those pages is known to have one; otherwise zeros are left out.
-
-        Raises
-        ------
-        TypeError, OwnershipError
-            As of `claim`.
         """
         pages = self.claim(indices)
         found = before = table[pages]
@@ -237,26 +187,14 @@ class SlotStore(ABC):
         """Put what was freed since the last merge on a par with what was free before (law A4)."""
 
     def begin_group(self) -> None:
-        """Let what is given back from now on stay pending until `end_group`.
-
-        Raises
-        ------
-        RuntimeError
-            A group is open already.
-        """
+        """Let what is given back from now on stay pending until `end_group`."""
         if self.group_open:
             refuse_other_thread("free_group_begin", "allocator", self._group_thread, "has a free group open")
             raise RuntimeError("a free group is open already: call free_group_end first, groups do not nest")
         self.group_open, self._group_thread = True, get_ident()
 
     def end_group(self) -> None:
-        """Make free what was given back since `begin_group`.
-
-        Raises
-        ------
-        RuntimeError
-            No group is open.
-        """
+        """Make free what was given back since `begin_group`."""
         if not self.group_open:
             raise RuntimeError("no free group is open: call free_group_begin first")
         self._release_pending()
@@ -291,19 +229,7 @@ class SlotStore(ABC):
     def locate(self, indices: torch.Tensor, *, check_range: bool = False) -> tuple[Pages, Pages]:
         """Return page and offset in the page for each slot, repeats and all; one offset where all are 0.
 
-        Parameters
-        ----------
-        indices : torch.Tensor
-            Slots, of any shape.
-        check_range : bool
-            Whether to look at the numbers, too; padding is none of the pool's slots, but a place in it.
-
-        Raises
-        ------
-        TypeError
-            ``indices`` is not a tensor of integers.
-        OwnershipError
-            ``check_range``, and one is outside the pool.
+        ``indices``: slots, of any shape.
         """
 
     @abstractmethod
@@ -362,30 +288,8 @@ def make_slot_store(
 ) -> SlotStore:
     """Check a pool's dimensions and make the store that fits its device.
 
-    Parameters
-    ----------
-    size, page_size : int
-        Slots in the pool and slots per page; ``size`` is a multiple of ``page_size``.
-    device : str or torch.device
-        Device of the slots handed out.
-    need_sort : bool
-        Whether the lowest pages go first after a merge.
-    check_ownership : bool or None
-        ``None`` checks on CPU only, since on CUDA a check synchronises.
-    store : {"auto", "host", "device"}
-        ``"auto"`` is a host store on CPU and the device store elsewhere.
-
-    Raises
-    ------
-    TypeError
-        A size is not an integer, or a switch is not a bool.
-    ValueError
-        A size is not positive, not a multiple of the page size, or too large for int32 slots; an
-        unknown ``store``, or the host store for another device than the CPU.
-
-    Notes
-    -----
-    Laws: A1, A5, X1. Source: docs/specification/slots.md.
+    ``check_ownership``: ``None`` checks on CPU only, since on CUDA a check synchronises. Source:
+    docs/specification/slots.md. Laws: A1, A5, X1.
     """
     from pymllm.mem_cache.device_store import DeviceSlotStore  # a store imports this module
     from pymllm.mem_cache.host_queue import HostQueueStore

@@ -317,15 +317,7 @@ class SWATokenToKVPoolAllocator(OneOwner):
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each full slot whether it is in the hands of a caller.
 
-        Parameters
-        ----------
-        indices : torch.Tensor
-            Full slots, as in `TokenToKVPoolAllocator.is_handed_out`.
-
-        Returns
-        -------
-        torch.Tensor
-            Bool, same shape, on ``device``.
+        Returns bools of the same shape on ``device``.
         """
         return self._full.is_handed_out(indices)
 
@@ -335,26 +327,13 @@ class SWATokenToKVPoolAllocator(OneOwner):
         self._swa.merge()
 
     def free_group_begin(self) -> None:
-        """Open a group for `free` and `free_swa`.
-
-        Raises
-        ------
-        RuntimeError
-            A group is open already (law A6).
-        """
+        """Open a group for `free` and `free_swa`."""
         self._full.begin_group()
         self._swa.begin_group()
 
     def free_group_end(self) -> None:
         """Close the group and make free what it collected, in both pools.
 
-        Raises
-        ------
-        RuntimeError
-            No group is open (law A6).
-
-        Notes
-        -----
         Cost: what the group frees; on a device with ``page_size > 1`` one synchronisation, for both pools.
         """
         self._full.end_group_with(self._swa)
@@ -362,8 +341,6 @@ class SWATokenToKVPoolAllocator(OneOwner):
     def clear(self) -> None:
         """Make all slots of both pools free again, as in a new allocator, and close the group.
 
-        Notes
-        -----
         Cost: one pass over both pools. Laws: A6, A7, X7.
         """
         full, swa, half_of = self._full.new_books(), self._swa.new_books(), self._full.new_table()

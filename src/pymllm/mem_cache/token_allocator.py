@@ -169,47 +169,20 @@ class TokenToKVPoolAllocator(OneOwner):
         """Give whole pages back, each named once, by its first slot.
 
         For caches, which know their pages: `free` would have to tell them apart among all their slots.
-
-        Parameters
-        ----------
-        starts : torch.Tensor or numpy.ndarray
-            First slots of pages that `alloc` handed out, no page twice: any integer dtype, shape and device.
-            An array is ``int64`` and has one dimension, as caches keep them.
-
-        Raises
-        ------
-        TypeError, OwnershipError
-            As `free`.
-
-        Notes
-        -----
-        The same as ``free(starts)``, but that a page named twice is not noticed where ownership is not
-        checked. Cost: what it frees, and on a device no synchronisation where ownership is not checked.
-        Laws: A2, A5, A6, X1.
+        ``starts``: first slots of pages that `alloc` handed out, no page twice: any integer dtype, shape and
+        device. An array is ``int64`` and has one dimension, as caches keep them. The same as
+        ``free(starts)``, but that a page named twice is not noticed where ownership is not checked. Cost:
+        what it frees, and on a device no synchronisation where ownership is not checked. Laws: A2, A5, A6,
+        X1.
         """
         self._store.free_starts(starts)
 
     def is_handed_out(self, indices: torch.Tensor) -> torch.Tensor:
         """Answer for each slot whether it is in the hands of a caller.
 
-        Parameters
-        ----------
-        indices : torch.Tensor
-            Slots: any integers, any shape. Slots outside the pool are in nobody's hands.
-
-        Returns
-        -------
-        torch.Tensor
-            Bool, same shape, on ``device``. Slots pending in a group are no longer handed out.
-
-        Raises
-        ------
-        TypeError
-            ``indices`` is not a tensor of integers.
-
-        Notes
-        -----
-        Meant for checks. Cost: on the host what is asked, on a device a pass over the pool. Law: A2.
+        ``indices``: slots: any integers, any shape. Slots outside the pool are in nobody's hands. Returns
+        bool, same shape, on ``device``. Slots pending in a group are no longer handed out. Meant for checks.
+        Cost: on the host what is asked, on a device a pass over the pool. Law: A2.
         """
         return self._store.is_handed_out(indices)
 

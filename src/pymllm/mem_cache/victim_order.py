@@ -141,16 +141,13 @@ class _End:
 class VictimOrder(Generic[NodeT]):
     """A set of nodes ordered by recency, smaller is older; a node is in one order at a time.
 
-    Notes
-    -----
-    A node's ``last_access_time`` and ``_depth`` must not change while it is a member: `discard` it,
-    stamp it, `add` it again; or `move` it, and stamp it then. Cost: every operation is O(1) amortised (the
-    heap of blocks grows by one entry per 512 accesses). Laws: R5, R8, S3.
-
-    Nearly all members enter as the most recent one. They are linked in a ring through the nodes themselves,
-    so that nothing is looked up: what was not touched for long is in no cache of the processor. With two
-    orders for its leaf and its state, each of dictionaries by access number, the match of a path with one
-    state took 7.7 us, and 6.4 so. Whoever enters with an older number is filed under it.
+    A node's ``last_access_time`` and ``_depth`` must not change while it is a member: `discard` it, stamp it,
+    `add` it again; or `move` it, and stamp it then. Cost: every operation is O(1) amortised (the heap of
+    blocks grows by one entry per 512 accesses). Laws: R5, R8, S3. Nearly all members enter as the most recent
+    one. They are linked in a ring through the nodes themselves, so that nothing is looked up: what was not
+    touched for long is in no cache of the processor. With two orders for its leaf and its state, each of
+    dictionaries by access number, the match of a path with one state took 7.7 us, and 6.4 so. Whoever enters
+    with an older number is filed under it.
     """
 
     __slots__ = ("_end", "_late", "_size")
@@ -217,14 +214,7 @@ class VictimOrder(Generic[NodeT]):
             node._older = node._younger = None
 
     def move(self, nodes: Sequence[NodeT]) -> None:
-        """Make the members among nodes of one path the most recent ones.
-
-        Parameters
-        ----------
-        nodes : sequence
-            Shallowest first; the first and the last are members. The caller gives them the number of a new
-            access before anything else is asked of the order.
-        """
+        """Make the members among nodes of one path the most recent ones."""
         first, last = nodes[0], nodes[-1]
         number = first.last_access_time
         # On a path nothing is more recent than what is above it: with equal ends, all are of one access. Who

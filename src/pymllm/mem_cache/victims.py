@@ -25,12 +25,8 @@ class Victims(Generic[NodeT]):
     """The unlocked leaves of a tree, by age.
 
     Where inner nodes have something to lose, too, there are more orders: see `InnerVictims`. A node is in one
-    at most, and so touched, chosen and linked in one place only.
-
-    Attributes
-    ----------
-    leaves : VictimOrder
-        Nodes without children and without a hold.
+    at most, and so touched, chosen and linked in one place only. ``leaves``: nodes without children and
+    without a hold.
     """
 
     def __init__(self) -> None:
@@ -83,10 +79,7 @@ class Victims(Generic[NodeT]):
 class InnerVictims(Victims[NodeT]):
     """The unlocked leaves of a tree, and its inner nodes that may lose something and stay.
 
-    Attributes
-    ----------
-    inner : VictimOrder
-        The latter.
+    ``inner``: the latter.
     """
 
     def clear(self) -> None:

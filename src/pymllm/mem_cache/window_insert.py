@@ -45,20 +45,10 @@ class _Carving(NamedTuple, Generic[NodeT]):
 class WindowInsert(Generic[NodeT]):
     """One insert into a windowed tree.
 
-    Parameters
-    ----------
-    window : SlidingWindow
-        The windows of the tree.
-    pool : allocator or None
-        Gets back what is displaced; ``move_swa`` is used where it has one.
-    key : PagedKey
-        The whole pages of the key.
-    walk : Walk
-        How far the key is cached.
-    slots : torch.Tensor
-        Incoming slots, ``int64``, on the tree's device, at least ``key.length`` of them; never kept.
-    protected, evicted : int
-        Law S7's p, up to whole pages, and e.
+    ``window``: the windows of the tree. ``pool``: gets back what is displaced; ``move_swa`` is used where it
+    has one. ``key``: the whole pages of the key. ``walk``: how far the key is cached. ``slots``: incoming
+    slots, ``int64``, on the tree's device, at least ``key.length`` of them; never kept. ``protected``,
+    ``evicted``: law S7's p, up to whole pages, and e.
     """
 
     def __init__(
@@ -82,14 +72,7 @@ class WindowInsert(Generic[NodeT]):
         self._revivals = list(self._plan_revivals(max(protected, evicted)))
 
     def run(self) -> InsertResult:
-        """Carry the insert out, or change nothing where the key would not be usable afterwards.
-
-        Raises
-        ------
-        OwnershipError
-            Where the pool checks ownership: a window half is still there before e, or gone where it is
-            needed.
-        """
+        """Carry the insert out, or change nothing where the key would not be usable afterwards."""
         walk = self._walk
         if not self._is_usable_afterwards():
             usable, _ = self._window.usable_part(replace(walk, partial=None, shared=0))

@@ -10,6 +10,7 @@ from pymllm.errors import ProgramError
 from pymllm.history.operations import KEY_FORMS, HashBytes, HashInt64, HashPage, Key, PickToken, SliceKey
 from pymllm.history.outcomes import Hashes, Number, Outcome, Tokens
 from pymllm.oracle.pool_judge import MALFORMED_ERRORS, PoolJudge
+from pymllm.oracle.prefix_pages import demand_namespace
 
 __all__ = ["HashJudge", "hash_page"]
 
@@ -123,6 +124,7 @@ def _widths(key: Key) -> set[int]:
 def _demand_form(key: Key) -> None:
     if key.form not in KEY_FORMS:
         raise ProgramError(f"the key is in form {key.form!r}; it must be one of {', '.join(KEY_FORMS)}")
+    demand_namespace(key)
 
 
 def _demand_width(key: Key) -> None:

@@ -123,10 +123,6 @@ class PrefixModel:
         """Count the holds at or below a page (R6)."""
         return self.pages[page].locks
 
-    def swa_locks(self, page: Path) -> int:
-        """Count the holds whose window covers a page (S6)."""
-        return self.pages[page].swa_locks
-
     def usable(self, alive: Sequence[bool]) -> bool:
         """Tell whether a prefix whose pages have these flags may be resumed from (S1)."""
         if self.window is None or all(alive):

@@ -18,6 +18,7 @@ __all__ = [
     "Page",
     "Path",
     "Space",
+    "demand_namespace",
     "ends_of_pages",
     "merge_runs",
     "path_of_key",
@@ -68,8 +69,10 @@ def path_of_key(key: Key) -> Path:
     Raises
     ------
     ProgramError
-        Its tokens are of different kinds, or tuples of one number, which are no tokens (K1).
+        Its tokens are of different kinds, or tuples of one number, which are no tokens, or its namespace is
+        no text (K1).
     """
+    demand_namespace(key)
     widths = {len(token) if isinstance(token, tuple) else 1 for token in key.tokens}
     if len(widths) > 1:
         raise ProgramError(f"the tokens of a key have widths {sorted(widths)}; they must have one")
@@ -179,3 +182,16 @@ def merge_runs(starts: Iterable[int], size: int) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append((start, start + size))
     return tuple(ranges)
+
+
+def demand_namespace(key: Key) -> None:
+    """Raise `ProgramError` for a namespace with half of a surrogate pair: no hash can read it (K1)."""
+    space = key.extra_key
+    if isinstance(space, str) and not space.isascii():
+        try:
+            space.encode()
+        except UnicodeEncodeError as error:
+            raise ProgramError(
+                f"the namespace {space!r} has half of a surrogate pair at {error.start}: "
+                "UTF-8 cannot spell it; give text that it can"
+            ) from None

@@ -1,16 +1,104 @@
-"""Who may run on a GPU: only where there is one, and one test at a time."""
+"""Who may run on a GPU: only where there is one, and one test at a time among all processes of a machine."""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from pymllm.instrument.nvml_device import device_index, find_device
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
-from pymllm.testing.gpu_lock import GpuLock
 
-__all__ = ["MODES", "GpuGate", "device_name", "why_no_cuda"]
+__all__ = ["FOLDER", "MODES", "GpuBusyError", "GpuGate", "GpuLock", "device_name", "why_no_cuda"]
+
+
+FOLDER = "PYMLLM_GPU_LOCKS"
+"""Environment variable: the folder of the locks, where it is not that of temporary files."""
+
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class GpuBusyError(Exception):
+    """Somebody else holds the lock of a GPU; the message says who, as far as that is known."""
+
+
+class GpuLock:
+    """A lock that is a file, named by the device, which the system lets go of when its holder dies.
+
+    The folder is the same for everybody who shares the device: by default what the environment variable
+    ``PYMLLM_GPU_LOCKS`` names, else that of temporary files. The file stays when the lock goes: who removed
+    it would take it from whoever waits. A child that was forked by the holder does not keep the lock.
+    """
+
+    def __init__(self, device: str, folder: Path | None = None) -> None:
+        name = re.sub(r"[^\w.-]", "_", device)
+        place = folder or Path(os.environ.get(FOLDER) or tempfile.gettempdir())
+        self.device = device
+        self.path = place / f"pymllm-{name}.lock"
+        self._file: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._file is not None
+
+    def acquire(self, *, wait: bool = True, before_waiting: Callable[[str], object] | None = None) -> None:
+        """Take the lock; where somebody else has it, wait or raise `GpuBusyError`.
+
+        ``before_waiting`` is told who has it, once, before the wait begins.
+        """
+        import fcntl  # Not at the top: a system without it can still load the plugin.
+
+        if self._file is not None:
+            return
+        file = self._open()
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                who = f"{self.device} is in use by {_holder(file)}"
+                if not wait:
+                    raise GpuBusyError(f"{who}; its lock is {self.path}") from None
+                if before_waiting is not None:
+                    before_waiting(who)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            self._sign()
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def release(self) -> None:
+        """Let the lock go; nothing where it is not held."""
+        if self._file is None:
+            return
+        import fcntl
+
+        file, self._file = self._file, None
+        fcntl.flock(file, fcntl.LOCK_UN)  # by name: a forked child may have the descriptor still
+        os.close(file)
+
+    def _open(self) -> int:
+        """Open the file of whichever user, or make it; a lock needs no right to write."""
+        with suppress(FileNotFoundError):
+            return os.open(self.path, _FLAGS)
+        return os.open(self.path, _FLAGS | os.O_CREAT, 0o644)
+
+    def _sign(self) -> None:
+        """Leave the holder's number for others to read, where the file is this user's."""
+        with suppress(OSError):
+            self.path.write_text(f"process {os.getpid()}\n", encoding="ascii")
+
+
+def _holder(file: int) -> str:
+    """Return who signed the file last: whoever has the lock, if the file is that user's."""
+    return os.pread(file, 64, 0).decode("ascii", "replace").strip() or "another process"
+
 
 MODES = ("wait", "fail", "off")
 """What a test does whose GPU is in use: wait for it, fail, or run all the same."""
@@ -20,8 +108,6 @@ MODES = ("wait", "fail", "off")
 def why_no_cuda() -> str | None:
     """Return why there is no CUDA device for torch, or ``None`` where there is one.
 
-    Notes
-    -----
     Loads torch, so ask only for a test that needs to know.
     """
     try:
@@ -34,8 +120,6 @@ def why_no_cuda() -> str | None:
 def device_name() -> str:
     """Return what all programs of this machine know CUDA's current device by: its UUID.
 
-    Notes
-    -----
     NVML is asked, which initialises no CUDA; torch only where that cannot tell.
     """
     try:
@@ -48,16 +132,9 @@ def device_name() -> str:
 
 
 class GpuGate:
-    """Lets one test at a time on a GPU.
+    """Lets one test at a time on a GPU, by one of `MODES`.
 
-    Parameters
-    ----------
-    mode : str
-        One of `MODES`.
-    before_waiting : callable
-        Told who has the GPU before the wait for it begins.
-    name_device : callable, optional
-        Names the device, once; by default `device_name` does.
+    ``before_waiting`` is told who has the GPU before the wait for it begins; ``name_device`` names it, once.
     """
 
     def __init__(
@@ -72,13 +149,7 @@ class GpuGate:
         self._lock: GpuLock | None = None
 
     def enter(self) -> None:
-        """Take the GPU for a test.
-
-        Raises
-        ------
-        GpuBusyError
-            Somebody else has it, and the mode is ``"fail"``.
-        """
+        """Take the GPU for a test; with the mode ``"fail"`` it is a `GpuBusyError` where somebody has it."""
         if self._mode == "off":
             return
         if self._lock is None:

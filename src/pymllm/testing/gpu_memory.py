@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,13 +11,34 @@ from types import TracebackType
 from typing import Any, Self
 
 from pymllm.instrument.nvml import NvmlTracker
-from pymllm.instrument.nvml_memory import DeviceUse, NvmlMemory
+from pymllm.instrument.nvml_counters import DeviceUse, NvmlMemory
 from pymllm.instrument.nvml_record import MemoryCurve, NvmlRecord
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.instrument.torch_memory import TorchMemoryRecord, TorchMemoryTracker
-from pymllm.instrument.torch_memory_source import AllocatorSource
+from pymllm.instrument.torch_memory import AllocatorSource, TorchMemoryRecord, TorchMemoryTracker
 
-__all__ = ["GpuMemory", "GpuMemoryRecord", "LimitOutcome", "LimitVerdict"]
+__all__ = ["GpuMemory", "GpuMemoryRecord", "LimitOutcome", "LimitVerdict", "parse_bytes"]
+
+
+_UNITS = {
+    "B": 1,
+    **{f"{prefix}iB": 1 << 10 * power for power, prefix in enumerate("KMGT", 1)},
+    **{f"{prefix}B": int(10 ** (3 * power)) for power, prefix in enumerate("kMGT", 1)},
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+
+
+def parse_bytes(size: int | str) -> int:
+    """Return a number of bytes, given as one or with a unit: ``"2 GiB"``, ``"512MiB"``, ``"1.5 GB"``."""
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        raise TypeError(f"size must be a number of bytes or a text such as '2 GiB', got {size!r}")
+    if isinstance(size, int):
+        if size < 0:
+            raise ValueError(f"size must be at least 0, got {size}")
+        return size
+    found = _SIZE.fullmatch(size.strip())
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(f"size is {size!r}; write a number and one of {', '.join(_UNITS)}, such as '2 GiB'")
+    return round(float(found[1]) * _UNITS[found[2]])
 
 
 class LimitOutcome(enum.Enum):
@@ -31,16 +53,7 @@ class LimitOutcome(enum.Enum):
 class LimitVerdict:
     """Whether a test kept to its limit.
 
-    Parameters
-    ----------
-    limit : int
-        Bytes above what was in use before.
-    outcome : LimitOutcome
-        What is known.
-    found : Reading
-        Bytes that were used on top, at least; unknown where nobody can tell.
-    by : str
-        Whose figure that is.
+    ``found`` are bytes on top of what was in use before, at least, and ``by`` is whose figure that is.
     """
 
     limit: int
@@ -95,8 +108,6 @@ class GpuMemoryRecord:
     def beside(self) -> Reading:
         """Bytes that this process took beside torch's allocator, at least.
 
-        Notes
-        -----
         Unknown unless the process is alone on the device. Both peaks may lie at different times, so this is a
         lower bound: what the allocator reserved when the device was fullest is at most its own peak.
         """
@@ -106,21 +117,12 @@ class GpuMemoryRecord:
         return alone.minus(self.torch.reserved_peak.minus(self.torch.start.reserved))
 
     def judge(self, limit: int, whole_device: bool = False) -> LimitVerdict:
-        """Say whether the memory used on top of what was in use before stayed within a limit.
+        """Say whether the memory used on top of what was in use before stayed within a limit, in bytes.
 
-        Parameters
-        ----------
-        limit : int
-            Bytes.
-        whole_device : bool, default False
-            Whether everything on the device counts, whoever uses it; else only what is certainly this
-            process's.
-
-        Notes
-        -----
         Where torch's allocator tells, its tensors are judged, nothing else: what is `beside` it comes with
         whichever test is the first to launch a kernel or to open a library. Elsewhere the device is asked,
-        and counts only if this process is alone on it. So a test that kept its limit is never accused.
+        and counts only if this process is alone on it. So a test that kept its limit is never accused. With
+        ``whole_device`` everything on the device counts, whoever uses it.
         """
         if whole_device:
             found = [(self.device, "the whole device, by NVML")]
@@ -213,13 +215,7 @@ class GpuMemory:
         return self._nvml.curve
 
     def summary(self) -> GpuMemoryRecord:
-        """Return what was seen so far.
-
-        Raises
-        ------
-        UsageError
-            Before the test begins.
-        """
+        """Return what was seen so far."""
         others = [it.others for it in (self._before, self._after)]
         unknown = next((it for it in others if not it.is_known), None)
         return GpuMemoryRecord(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pymllm.instrument.leak_layers import Layer, LeakVerdict, Outcome
-from pymllm.instrument.leaks import LeakCheck
-from pymllm.instrument.nvml_memory import DeviceUse
-from pymllm.instrument.torch_memory_source import AllocatorSource
+from pymllm.instrument.leaks import Layer, LeakCheck, LeakVerdict, Outcome
+from pymllm.instrument.nvml_counters import DeviceUse
+from pymllm.instrument.torch_memory import AllocatorSource
 
 __all__ = ["EPOCHS", "FEWEST_EPOCHS", "check_epochs", "run_epochs", "why_unknown"]
 
@@ -27,23 +26,10 @@ def run_epochs(
     device_memory: Callable[[], DeviceUse] | None = None,
     bounds: Mapping[Layer, float] | Mapping[str, float] | None = None,
 ) -> LeakVerdict:
-    """Do work so often, and judge what stays after each time.
+    """Do work so often, at least 10 times, and judge what stays after each time.
 
-    Parameters
-    ----------
-    work : callable
-        The same each time; it lets go of everything that it took.
-    epochs : int, default 12
-        How often, at least 10.
-    slots, device, source, device_memory, bounds
-        As `LeakCheck` takes them.
-
-    Raises
-    ------
-    ValueError
-        For fewer epochs than 10.
-    TypeError
-        For work or slots that cannot be called, and epochs that are no whole number.
+    The work is the same each time, and lets go of everything that it took; all else is as `LeakCheck` takes
+    it.
     """
     __tracebackhide__ = True  # pytest shows the caller instead
     if not callable(work):
@@ -59,15 +45,7 @@ def run_epochs(
 
 
 def check_epochs(epochs: int) -> None:
-    """Refuse a number of epochs that nothing can be judged by.
-
-    Raises
-    ------
-    ValueError
-        For fewer than 10.
-    TypeError
-        For what is no whole number.
-    """
+    """Refuse a number of epochs that nothing can be judged by: fewer than 10."""
     __tracebackhide__ = True
     if isinstance(epochs, bool) or not isinstance(epochs, int):
         raise TypeError(f"epochs must be a whole number, got {epochs!r}; {EPOCHS} are usual")

@@ -25,15 +25,9 @@ _POINTS = 240  # of a curve in a log
 
 
 def sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Draw values as bars from the lowest to the highest, one line of text.
+    """Draw values in order of time as bars from the lowest to the highest, one line of text.
 
-    Parameters
-    ----------
-    values : sequence of float
-        In order of time.
-    width : int, default 60
-        Characters at most. Where there are more values, each character is the highest of its share, so that
-        no peak is lost.
+    Where there are more values than ``width``, each character is the highest of its share: no peak is lost.
     """
     if not values:
         return ""
@@ -59,15 +53,7 @@ def curve_text(curve: MemoryCurve) -> str:
 
 
 def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) -> str:
-    """Return what is known of a test's memory, a few lines.
-
-    Parameters
-    ----------
-    record : GpuMemoryRecord
-        Of the test.
-    verdict : LimitVerdict, optional
-        On its limit.
-    """
+    """Return what is known of a test's memory, a few lines."""
     lines = [] if verdict is None else [str(verdict)]
     if record.nvml.device is None:
         lines.append(f"device: not watched: {record.nvml.reason}")
@@ -91,16 +77,8 @@ def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) ->
 def make_line(test: str, worker: str, record: GpuMemoryRecord, verdict: LimitVerdict | None) -> str:
     """Return one line of JSON about a test, without its end, for a log that dashboards are made of.
 
-    Parameters
-    ----------
-    test : str
-        Pytest's id of it.
-    worker : str
-        Of pytest-xdist, or ``"main"``.
-    record : GpuMemoryRecord
-        Of the test; of a long curve, evenly spread samples are kept, the last one always.
-    verdict : LimitVerdict or None
-        On its limit.
+    The worker is pytest-xdist's, or ``"main"``. Of a long curve, evenly spread samples are kept, the last one
+    always.
     """
     plain = dataclasses.asdict(record)
     plain["nvml"]["curve"] = {key: _thinned(values) for key, values in plain["nvml"]["curve"].items()}

@@ -11,14 +11,12 @@ from collections.abc import Callable, Sequence
 
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import CapacityError, InvariantViolation
-from pymllm.workloads.block_context import MeasuredContext, make_block_context
-from pymllm.workloads.block_memory import BlockMemory
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import snapshots_of
-from pymllm.workloads.block_watch import BlockOnlooker, BlockWatch
+from pymllm.workloads.block_memory import BlockMemory, MeasuredContext, make_block_context
+from pymllm.workloads.block_watch import BlockOnlooker, BlockWatch, snapshots_of
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_loop import EngineLoop
 from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import BlockRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
@@ -26,37 +24,11 @@ __all__ = ["BlockEngine"]
 
 
 class BlockEngine(EngineLoop[BlockRequest]):
-    """One engine over a `DynamicInferenceContext`, and one run of it.
+    """One engine over a `DynamicInferenceContext`, and one run of it. Not thread-safe. Laws: C1-C8, E1-E5.
 
-    Parameters
-    ----------
-    config : EngineConfig
-        Of cache ``"blocks"``; capacities are rounded down to whole blocks.
-    source : Source
-        Requests and every other choice. Of a request that is held and not admitted it is not asked.
-    progress : callable, optional
-        Called with the number of requests that have ended, after each iteration in which one did.
-    context : MeasuredContext, optional
-        To drive, new and of the configuration's sizes, instead of the one that it describes.
-    onlooker : callable, optional
-        Told of every `pymllm.workloads.engine_watch.Event`.
-
-    Attributes
-    ----------
-    config : EngineConfig
-        As used.
-    memory : BlockMemory
-        The context, for those who look inside.
-    watch : BlockWatch
-        Checks, and how often each law was tested.
-    queue : deque of BlockRequest
-        Waiting, in order of arrival, retracted ones first.
-    running, paused : list of BlockRequest
-        In the context, in order of admission and of pausing.
-
-    Notes
-    -----
-    Not thread-safe. Laws: C1-C8, E1-E5.
+    ``source`` is not asked of a request that is held and not admitted. A ``context``, new and of the
+    configuration's sizes, is driven instead of the one that the configuration describes; ``running`` and
+    ``paused`` are in the context, in order of admission and of pausing.
 
     Examples
     --------
@@ -92,15 +64,7 @@ class BlockEngine(EngineLoop[BlockRequest]):
         return [*self.running, *self.paused]
 
     def evict_everything(self) -> None:
-        """Empty the cache and check that the pools own everything (law E3).
-
-        Raises
-        ------
-        UsageError
-            Requests wait or live.
-        InvariantViolation
-            E3: something stays cached, or was lost.
-        """
+        """Empty the cache and check that the pools own everything (law E3)."""
         self.check_quiescent()
         kv = self._context.kv_block_allocator
         blocks = kv.allocate_memory_blocks(kv.dummy_block_idx)

@@ -6,37 +6,110 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 
-from pymllm.core.inference.contexts.forward_batch import ForwardBatch
-from pymllm.workloads.block_context import MeasuredContext
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import Snapshot
-from pymllm.workloads.block_watch import BlockWatch
-from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
+import torch
 
-__all__ = ["BlockMemory"]
+from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch
+from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
+from pymllm.core.inference.contexts.prefix_index import HashPage
+from pymllm.workloads.block_watch import BlockWatch, Snapshot
+from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
+from pymllm.workloads.live_request import BlockRequest
+
+__all__ = ["BlockMemory", "MeasuredContext", "make_block_context"]
+
+
+_LAYERS = 2
+_CONV_SHAPE, _CONV_DTYPE = (3,), torch.bfloat16
+_SSM_SHAPE, _SSM_DTYPE = (2, 2), torch.float32
+
+
+class MeasuredContext(DynamicInferenceContext):
+    """A `DynamicInferenceContext` that counts and times the allocations that had to evict blocks."""
+
+    evict_calls = 0
+    evicted_blocks = 0
+    evict_ns = 0
+
+    def room(self) -> int:
+        """Count the blocks that are free or evictable (law E4)."""
+        return self._room()
+
+    def blocks_for(self, tokens: int) -> int:
+        """Count the blocks that some tokens take."""
+        return self._blocks_for(tokens)
+
+    def cached_states(self) -> int:
+        """Count the cached states."""
+        slots = self.mamba_slot_allocator
+        return 0 if slots is None else slots.max_slots - slots.free_count
+
+    def missing_blocks(self, req: BlockRequest) -> int:
+        """Count the blocks that the rest of a request's prompt will take."""
+        live = self._live_by_id[id(req)]
+        return max(0, self._blocks_for(live.prompt.size) - len(live.blocks))
+
+    def scheduled_tokens(self, req: BlockRequest) -> int:
+        """Count the tokens of a request's scheduled chunk that are computed; 0 without one."""
+        live = self._live_by_id[id(req)]
+        return live.chunk - live.skip if live.chunk else 0
+
+    def note_hit(self, req: BlockRequest) -> None:
+        """Tell a request that was just added how much of it was cached, and how much is computed again."""
+        live = self._live_by_id[id(req)]
+        usable = (live.prompt.size - 1) // self.block_size_tokens
+        req.cached_tokens = min(live.matched, usable) * self.block_size_tokens
+        req.resumed_tokens = live.skip
+
+    def _allocate(self, count: int) -> list[int] | None:
+        missing = count - self.kv_block_allocator.pool_avail
+        if missing <= 0:
+            return super()._allocate(count)
+        began = perf_counter_ns()
+        blocks = super()._allocate(count)
+        self.evict_ns += perf_counter_ns() - began
+        if blocks is not None:
+            self.evict_calls += 1
+            self.evicted_blocks += missing
+        return blocks
+
+
+def make_block_context(config: EngineConfig, hash_page: HashPage | None = None) -> MeasuredContext:
+    """Build the empty context that a rounded configuration describes.
+
+    Its live and cached states are the smallest that have every dimension; tests give a ``hash_page`` that
+    collides.
+    """
+    assert config.track_slots is not None
+    assert config.mamba_chunk_size is not None
+    assert config.eviction_policy is not None
+    assert config.paused_capacity is not None
+    return MeasuredContext(
+        max_requests=config.max_running,
+        num_blocks=config.capacity // config.page_size + 1,
+        max_blocks_per_request=-(-config.max_context // config.page_size),
+        block_size_tokens=config.page_size,
+        mamba_chunk_size=config.mamba_chunk_size,
+        mamba_slots=config.track_slots,
+        num_mamba_layers=_LAYERS,
+        conv_states_shape=_CONV_SHAPE,
+        ssm_states_shape=_SSM_SHAPE,
+        conv_states_dtype=_CONV_DTYPE,
+        ssm_states_dtype=_SSM_DTYPE,
+        prefix_caching_eviction_policy=PrefixCachingEvictionPolicy(config.eviction_policy),
+        paused_limit=config.paused_capacity // config.page_size,
+        hash_page=hash_page,
+        device=config.device,
+    )
 
 
 class BlockMemory:
-    """The requests' side of one engine's context.
+    """The requests' side of one engine's context, to which nobody else adds requests.
 
-    Parameters
-    ----------
-    context : MeasuredContext
-        Nobody else adds requests to it.
-    watch : BlockWatch
-        Told of what is cached and given back, and asked to check.
-    check_every : int
-        Let ``watch`` check after every n-th operation; 0 never does.
-
-    Attributes
-    ----------
-    changes : int
-        Counts up whenever a waiting request's chance may have become better.
-
-    Notes
-    -----
-    Times are those of whole calls: adding a request is its match, a commit the insert of all in the batch,
-    leaving, pausing and resuming are locking, and of each the part that evicts blocks is eviction.
+    ``changes`` counts up whenever a waiting request's chance may have become better. Times are those of whole
+    calls: adding a request is its match, a commit the insert of all in the batch, leaving, pausing and
+    resuming are locking, and of each the part that evicts blocks is eviction.
     """
 
     def __init__(self, context: MeasuredContext, watch: BlockWatch, check_every: int) -> None:
@@ -76,10 +149,7 @@ class BlockMemory:
     def add(self, live: BlockRequest, limit: int, reserve: int) -> bool:
         """Let a request match and have blocks for its first chunk, of at most ``limit`` tokens.
 
-        Returns
-        -------
-        bool
-            False if no row is left, or its prompt would leave fewer than ``reserve`` blocks.
+        False if no row is left, or its prompt would leave fewer than ``reserve`` blocks.
         """
         began = perf_counter_ns()
         with self._evicting([live]) as evicted:
@@ -100,10 +170,7 @@ class BlockMemory:
     def begin(self, growing: Sequence[BlockRequest]) -> ForwardBatch:
         """Begin a step; ``growing`` are the decoding requests that begin a block, and may have to evict.
 
-        Raises
-        ------
-        CapacityError
-            There are too few blocks for them.
+        With too few blocks for them it is a `CapacityError`.
         """
         with self._evicting(growing):
             batch = self.context.begin_step()
@@ -111,12 +178,7 @@ class BlockMemory:
         return batch
 
     def commit(self, batch: ForwardBatch, next_tokens: list[int], left: Sequence[Snapshot]) -> None:
-        """Register what a step has computed, and cache the states that it has ``left``.
-
-        Notes
-        -----
-        A state that finds no slot is left out, and counted.
-        """
+        """Register what a step has computed, and cache what it has ``left`` where there is a slot."""
         blocks = dict.fromkeys(snapshot.block for snapshot in left)
         before, fresh = (
             self.context.cached_states(),

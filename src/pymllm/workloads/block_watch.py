@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,15 +12,187 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch, RequestStep
 from pymllm.errors import InvariantViolation
-from pymllm.invariants.dynamic_context import check_dynamic_context
-from pymllm.workloads.block_recurrent import BlockRecurrent
-from pymllm.workloads.block_request import BlockRequest
-from pymllm.workloads.block_snapshots import Snapshot
+from pymllm.invariants.blocks import check_dynamic_context
+from pymllm.mem_cache.bit_view import bit_view
 from pymllm.workloads.engine_config import EngineConfig
 from pymllm.workloads.engine_forward import SimulatedForward
 from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import BlockRequest
+from pymllm.workloads.recurrence import RecurrentStates
 
-__all__ = ["BlockOnlooker", "BlockWatch"]
+__all__ = ["BlockOnlooker", "BlockRecurrent", "BlockWatch", "Snapshot", "snapshots_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state that a request leaves after ``depth`` tokens, where ``block`` ends."""
+
+    live: BlockRequest
+    block: int
+    depth: int
+
+
+def snapshots_of(batch: ForwardBatch, block_size: int) -> list[Snapshot]:
+    """List the states that a step is to leave, before anything is committed (law C8).
+
+    They are at the extracted offsets, and at the end of a prompt of whole blocks. Two requests that share a
+    block may both leave its state.
+    """
+    return [
+        Snapshot(step.req, step.blocks[depth // block_size - 1], depth)
+        for step in batch.requests
+        for depth in _depths(step, block_size)
+    ]
+
+
+def _depths(step: RequestStep, block_size: int) -> list[int]:
+    depths = [step.start + offset for offset in step.offsets]
+    stop = step.start + len(step.tokens)
+    if stop == step.req.prompt_length and stop % block_size == 0:
+        depths.append(stop)
+    return depths
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The buffers of one kind of states, each ``[layers, rows, ...]``, and what was written there."""
+
+    name: str
+    model: RecurrentStates
+    live: torch.Tensor
+    record: torch.Tensor  # of live, on the host
+    extracted: torch.Tensor | None
+    cached: torch.Tensor | None
+    left: dict[int, torch.Tensor] = field(default_factory=dict)  # by block, what the step leaves
+    kept: dict[int, torch.Tensor] = field(default_factory=dict)  # by block, what is cached
+
+
+class BlockRecurrent:
+    """The states of a small integer model, advanced and read through a real context (laws E1, C7).
+
+    ``checked_states`` counts the live ones that were compared. Cost: a record of all states on the host.
+    """
+
+    def __init__(self, context: DynamicInferenceContext) -> None:
+        self.checked_states = 0
+        self._slots = slots = context.mamba_slot_allocator
+        conv, ssm = context.mamba_conv_states, context.mamba_ssm_states
+        assert conv is not None
+        assert ssm is not None
+        outs = (None, None) if slots is None else (slots.intermediate_conv_out, slots.intermediate_ssm_out)
+        cached = (None, None) if slots is None else (slots.conv_states, slots.ssm_states)
+        self._kinds = [
+            _make_kind("mamba_conv_states", conv, outs[0], cached[0], salt=1),
+            _make_kind("mamba_ssm_states", ssm, outs[1], cached[1], salt=2),
+        ]
+        self._in_use: set[int] = set()
+
+    # -- the forward pass --------------------------------------------------------------------------------
+
+    def prefill(self, step: RequestStep, left: Sequence[Snapshot]) -> None:
+        """Let a live state take in a chunk, and write the states that it is to leave at its offsets."""
+        blocks = {snapshot.depth: snapshot.block for snapshot in left}
+        for kind in self._kinds:
+            [value] = kind.model.values(kind.live[:, step.state_idx : step.state_idx + 1])
+            done = 0
+            for place, offset in enumerate([*step.offsets, len(step.tokens)]):
+                value = kind.model.recurrence.advance(value, step.tokens[done:offset], None)
+                done, state = offset, kind.model.states(value[None])[:, 0]
+                if place < len(step.offsets) and kind.extracted is not None:
+                    kind.extracted[:, step.first_output + place] = state.to(kind.extracted.device)
+                if step.start + offset in blocks:
+                    kind.left[blocks[step.start + offset]] = state
+            self._write(kind, np.array([step.state_idx]), value[None])
+        self._in_use.add(step.state_idx)
+
+    def decode(self, steps: Sequence[RequestStep]) -> None:
+        """Let the live states of a batch take in one token each."""
+        if not steps:
+            return
+        rows = np.array([step.state_idx for step in steps])
+        tokens = np.concatenate([step.tokens for step in steps])
+        for kind in self._kinds:
+            values = kind.model.values(kind.live[:, torch.from_numpy(rows).to(kind.live.device)])
+            inputs = kind.model.recurrence.inputs(tokens, None)
+            self._write(kind, rows, kind.model.recurrence.step(values, inputs))
+
+    def _write(self, kind: _Kind, rows: np.ndarray, values: np.ndarray) -> None:
+        index, states = torch.from_numpy(rows), kind.model.states(values)
+        kind.live[:, index.to(kind.live.device)] = states.to(kind.live.device)
+        kind.record[:, index] = states
+
+    # -- what the context does to states -----------------------------------------------------------------
+
+    def note_commit(self, left: Sequence[Snapshot]) -> int:
+        """Compare what a commit has cached with what the step has left (law C7); return how many it has."""
+        blocks = list(dict.fromkeys(snapshot.block for snapshot in left))
+        for kind in self._kinds:
+            kind.kept.update((block, kind.left[block]) for block in blocks)
+            kind.left.clear()
+        return self._check_cached(blocks)
+
+    def note_release(self, state_idx: int) -> None:
+        """Take note that a row of the live states is free."""
+        self._in_use.discard(state_idx)
+
+    # -- checks ------------------------------------------------------------------------------------------
+
+    def check(self, request_id: int, state_idx: int, tokens: np.ndarray) -> None:
+        """Compare a live state with a cold run's after all ``tokens`` that it took in, bit for bit (law E1).
+
+        Cost: O(tokens): nothing is remembered from one check to the next.
+        """
+        self.checked_states += 1
+        for kind in self._kinds:
+            expected, found = kind.model.cold(tokens), kind.live[:, state_idx].cpu()
+            _compare("E1", f"request {request_id}: {kind.name} after {len(tokens)} tokens", expected, found)
+
+    def check_untouched(self) -> None:
+        """Compare every live state in use and every cached one with what was written there (law C7).
+
+        Cost: one pass over the states in use.
+        """
+        rows = torch.tensor(sorted(self._in_use), dtype=torch.int64)
+        for kind in self._kinds:
+            found = kind.live[:, rows.to(kind.live.device)].cpu()
+            _compare("C7", f"{kind.name} of rows {rows.tolist()}", kind.record[:, rows], found)
+        if self._slots is not None:
+            self._check_cached((self._slots.block_to_slot >= 0).nonzero().flatten().tolist())
+
+    def _check_cached(self, blocks: list[int]) -> int:
+        """Compare the cached states of those blocks that have one; returns how many have."""
+        if self._slots is None:
+            return 0
+        slots = self._slots.block_to_slot[blocks]
+        named = [block for block, slot in zip(blocks, slots.tolist(), strict=True) if slot >= 0]
+        index = slots[slots >= 0].long()
+        for kind in self._kinds:
+            unknown = [block for block in named if block not in kind.kept]
+            if unknown:
+                raise InvariantViolation("C7", f"blocks {unknown} have states that no request has left")
+            if named and kind.cached is not None:
+                found = kind.cached[:, index.to(kind.cached.device)].cpu()
+                expected = torch.stack([kind.kept[block] for block in named], dim=1)
+                _compare("C7", f"{kind.name} cached for blocks {named}", expected, found)
+        return len(named)
+
+
+def _make_kind(
+    name: str, live: torch.Tensor, extracted: torch.Tensor | None, cached: torch.Tensor | None, *, salt: int
+) -> _Kind:
+    model = RecurrentStates((live.shape[0], *live.shape[2:]), live.dtype, salt)
+    return _Kind(name, model, live, live.cpu().clone(), extracted, cached)
+
+
+def _compare(law: str, what: str, expected: torch.Tensor, found: torch.Tensor) -> None:
+    wrong = bit_view(found.contiguous()) != bit_view(expected.contiguous())
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise InvariantViolation(
+            law,
+            f"{what}: at {at} expected {expected[at]:g}, as a cold run has, found {found[at]:g}",
+        )
+
 
 BlockOnlooker = Callable[[Event, BlockRequest], None]
 """Who is told of events; it must not touch what it sees."""
@@ -30,23 +203,8 @@ _EXITS = frozenset({Event.RETRACTED, Event.ABORTED, Event.FINISHED})
 class BlockWatch:
     """Runs a block engine's checks, and the simulated model that they need.
 
-    Parameters
-    ----------
-    config : EngineConfig
-        Already rounded.
-    context : DynamicInferenceContext
-        The engine's, empty.
-    onlooker : callable, optional
-        Told of every event.
-
-    Attributes
-    ----------
-    forward : SimulatedForward or None
-        Writes and compares KV, where the configuration asks for it.
-    recurrent : BlockRecurrent or None
-        The same for states.
-    tested : Counter of str
-        How often each law was tested and held, by its id; a test that could not have failed is not counted.
+    ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
+    not counted.
     """
 
     def __init__(
@@ -77,21 +235,7 @@ class BlockWatch:
     # -- the forward pass --------------------------------------------------------------------------------
 
     def compute(self, batch: ForwardBatch, left: Sequence[Snapshot]) -> None:
-        """Compare what the requests of a step read, and write what they compute.
-
-        Parameters
-        ----------
-        batch : ForwardBatch
-            Begun.
-        left : sequence of Snapshot
-            What the step is to leave.
-
-        Raises
-        ------
-        InvariantViolation
-            E1: KV, a state or a token is not what a cold run has. E2: a block that others share is written.
-            E4: a request computes nothing.
-        """
+        """Compare what the requests of a step read, and write what they compute (laws E1, E2, E4)."""
         if self.forward is None or self.recurrent is None or not batch.requests:
             return
         for step in batch.requests:

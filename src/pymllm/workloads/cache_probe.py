@@ -25,19 +25,8 @@ class CacheTimes:
 
 
 class CacheProbe:
-    """Pass operations on to a cache, time them, count them, and check in between.
+    """Pass operations on to a cache, time them, and ``check`` after every ``check_every``-th; 0 never does.
 
-    Parameters
-    ----------
-    cache : BasePrefixCache
-        The cache under test.
-    check : callable
-        Raises `InvariantViolation` where the cache breaks a law.
-    check_every : int
-        Call ``check`` after every n-th operation; 0 never does.
-
-    Notes
-    -----
     Cost: two clock readings per operation, about 0.1 us. The checks are not in the times.
     """
 

@@ -7,69 +7,79 @@ model writes in `pymllm.workloads.engine_forward`, and every open choice in `pym
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
-from pymllm.workloads.engine_admission import AdmissionRule
 from pymllm.workloads.engine_config import EngineConfig
-from pymllm.workloads.engine_decode import DecodeBatch
 from pymllm.workloads.engine_forward import padded
 from pymllm.workloads.engine_loop import EngineLoop
 from pymllm.workloads.engine_memory import EngineMemory
 from pymllm.workloads.engine_pools import EnginePools, make_engine_pools
 from pymllm.workloads.engine_report import EngineReport
 from pymllm.workloads.engine_watch import EngineWatch, Event, Onlooker
-from pymllm.workloads.live_request import LiveRequest
+from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
-__all__ = ["Engine", "EngineConfig", "EngineReport"]
+__all__ = ["AdmissionRule", "Engine", "EngineConfig", "EngineReport"]
+
+
+class AdmissionRule:
+    """Compares what a request needs with what there is."""
+
+    def __init__(self, config: EngineConfig, memory: EngineMemory) -> None:
+        self._config = config
+        self._memory = memory
+        self._window = memory.pages_up(config.sliding_window_size or 0)
+
+    def can_ever_fit(self, live: LiveRequest) -> bool:
+        """Tell whether a request fits into an engine that has nothing else to do.
+
+        With a window a request holds at most the window that the cache keeps for it, a second one that
+        it grows in decode, and the page that it writes next.
+        """
+        total = self._memory.pages_up(live.final_length)
+        if live.final_length > self._config.max_context or total > self._config.capacity:
+            return False
+        if self._config.swa_capacity is None:
+            return True
+        return min(total, 2 * self._window + self._config.page_size) <= self._config.swa_capacity
+
+    def suffices(self, live: LiveRequest, prefilling: Iterable[LiveRequest], headroom: int) -> bool:
+        """Tell whether free and evictable slots suffice for a request whose prefix is held.
+
+        What requests in prefill still need is promised to them, and ``headroom`` tokens are kept back for
+        those in decode. Of the SWA half a request needs one window and a page, since chunks are cut to what
+        fits there and give back what the window leaves. A request that `can_ever_fit` and is alone is always
+        admitted.
+        """
+        full, swa = self._memory.room()
+        needs = [self._need(live), *map(self._need, prefilling)]
+        if sum(needs) + headroom > full:
+            return False
+        if self._config.swa_capacity is None:
+            return True
+        most = self._window + self._config.page_size
+        return sum(min(need, most) for need in needs) + headroom <= swa
+
+    def _need(self, live: LiveRequest) -> int:
+        """Count the slots that the rest of a prompt will allocate."""
+        return self._memory.pages_up(live.prompt_length) - self._memory.pages_up(live.length)
 
 
 class Engine(EngineLoop[LiveRequest]):
-    """One engine over a prefix cache, and one run of it.
+    """One engine over a prefix cache, and one run of it. Not thread-safe. Laws: E1-E5.
 
-    Parameters
-    ----------
-    config : EngineConfig
-        Sizes and switches; capacities are rounded down to whole pages.
-    source : Source
-        Requests and every other choice.
-    progress : callable, optional
-        Called with the number of requests that have ended, after each iteration in which one did.
-    pools : EnginePools, optional
-        Cache and pools to drive, new and of the configuration's sizes, instead of those that it names.
-    onlooker : callable, optional
-        Told of every `pymllm.workloads.engine_watch.Event`.
+    ``progress`` is called with the number of requests that have ended, after each iteration in which one did;
+    ``pools``, new and of the configuration's sizes, are driven instead of those that it names; ``onlooker``
+    is told of every `Event`. Requests in ``prefilling`` are admitted and have a part of the prompt still to
+    compute.
 
-    Attributes
-    ----------
-    config : EngineConfig
-        As used.
-    memory : EngineMemory
-        Cache and pools, for those who look inside.
-    watch : EngineWatch
-        Checks, and how often each law was tested.
-    queue : deque of LiveRequest
-        Waiting, in order of arrival, retracted ones first.
-    prefilling : list of LiveRequest
-        Admitted, with a part of the prompt still to compute; in order of admission.
-    decoding : DecodeBatch
-        Producing tokens.
-
-    Raises
-    ------
-    ValueError
-        The configuration names an unknown cache.
-
-    Notes
-    -----
-    An iteration is: arrivals, aborts, one token for every decoding request (one ``alloc`` and one table
-    write for all), then prompt chunks of prefilling requests and admissions, oldest first, under a token
-    budget. Not thread-safe. Laws: E1-E5.
+    An iteration is: arrivals, aborts, one token for every decoding request (one ``alloc`` and one table write
+    for all), then prompt chunks of prefilling requests and admissions, oldest first, under a token budget.
 
     Examples
     --------
@@ -110,15 +120,7 @@ class Engine(EngineLoop[LiveRequest]):
         self._prefill()
 
     def evict_everything(self) -> None:
-        """Empty the cache and check that the pools own everything (law E3).
-
-        Raises
-        ------
-        UsageError
-            Requests wait or live.
-        InvariantViolation
-            E3: something stays cached, or was lost.
-        """
+        """Empty the cache and check that the pools own everything (law E3)."""
         self.check_quiescent()
         cache = self._pools.kind.cache
         cache.evict(cache.total_size(), cache.swa_evictable_size())

@@ -148,13 +148,7 @@ class EngineConfig:
         return self.cache in CACHES_OF_STATES
 
     def rounded(self) -> EngineConfig:
-        """Cut capacities down to whole pages and fill in what follows from the rest.
-
-        Returns
-        -------
-        EngineConfig
-            The sizes that an engine really uses and reports.
-        """
+        """Cut capacities down to whole pages, as engines use them, and fill in what follows from the rest."""
         capacity = self.capacity // self.page_size * self.page_size
         swa_capacity = self.swa_capacity
         if self.sliding_window_size is not None:

@@ -14,13 +14,10 @@ from typing import Generic, Protocol, TypeVar
 
 from pymllm.errors import UsageError
 from pymllm.workloads.ceiling import HitCeiling
-from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine_config import EngineConfig
-from pymllm.workloads.engine_report import EngineReport
-from pymllm.workloads.engine_tally import EngineTally
+from pymllm.workloads.engine_report import CutShort, EngineReport, EngineTally, MemoryCounts, MemoryUse
 from pymllm.workloads.engine_watch import Event
-from pymllm.workloads.live_sequence import LiveSequence
-from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
+from pymllm.workloads.live_request import LiveSequence
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Source, Stage
 
@@ -59,31 +56,9 @@ class LoopWatch(Protocol[Watched]):
 
 
 class EngineLoop(ABC, Generic[Live]):
-    """One engine and one run of it, but for what it is made of.
+    """One engine and one run of it, but for what it is made of. Not thread-safe.
 
-    Parameters
-    ----------
-    config : EngineConfig
-        Already rounded.
-    source : Source
-        Requests and every other choice.
-    progress : callable or None
-        Called with the number of requests that have ended, after each iteration in which one did.
-    memory : LoopMemory
-        The engine's.
-    watch : LoopWatch
-        The engine's.
-
-    Attributes
-    ----------
-    config : EngineConfig
-        As used.
-    queue : deque
-        Waiting, in order of arrival, retracted ones first.
-
-    Notes
-    -----
-    Not thread-safe.
+    ``queue`` has the waiting requests in order of arrival, retracted ones first.
     """
 
     def __init__(
@@ -113,17 +88,9 @@ class EngineLoop(ABC, Generic[Live]):
     def run(self) -> EngineReport:
         """Run to the end, check that everything was given back, and report.
 
-        Returns
-        -------
-        EngineReport
-            Counts and times; the final emptying of the cache is not in them.
+        The final emptying of the cache is not in the report.
 
-        Raises
-        ------
-        InvariantViolation
-            A law is broken: by a check during the run, or by what is left at the end.
-        CutShort
-            An interrupt ended it; it has the report.
+        An interrupt is raised as `CutShort`, which has the report.
         """
         try:
             while self.step():
@@ -136,13 +103,9 @@ class EngineLoop(ABC, Generic[Live]):
         return report
 
     def step(self) -> bool:
-        """Carry out one iteration, after jumping over the time in which nothing happens.
+        """Carry out one iteration, after jumping over idle time; False when there was nothing left to do.
 
-        Returns
-        -------
-        bool
-            False when nothing is left to do; nothing was done then. A source that has another request
-            later may be stepped on.
+        A source that has another request later may be stepped on.
         """
         if self._coming is None and not self._is_closed:
             self._coming = self._source.next_request()
@@ -179,30 +142,14 @@ class EngineLoop(ABC, Generic[Live]):
             self._abort(live)
 
     def check_quiescent(self) -> None:
-        """Check that pools and cache own everything now that no request lives.
-
-        Raises
-        ------
-        UsageError
-            Requests wait or live; `run` or `drain` first.
-        InvariantViolation
-            E3: something was not given back. E2: a free row is not empty. E5: a padded write went astray.
-        """
+        """Check that pools and cache own everything once no request waits or lives (laws E2, E3, E5)."""
         if not self._is_idle():
             raise UsageError("requests wait or live: run or drain the engine before checking what is left")
         self._loop_watch.check_quiescent()
 
     @abstractmethod
     def evict_everything(self) -> None:
-        """Empty the cache and check that the pools own everything (law E3).
-
-        Raises
-        ------
-        UsageError
-            Requests wait or live.
-        InvariantViolation
-            E3: something stays cached, or was lost.
-        """
+        """Empty the cache and check that the pools own everything (law E3)."""
 
     @abstractmethod
     def lives(self) -> list[Live]:

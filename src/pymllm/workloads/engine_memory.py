@@ -3,6 +3,10 @@
 Every range of a row belongs either to the cache, under the request's hold, or to the request
 (`LiveRequest` draws it). All transfers between the two are in this file. Who may run, and who must
 yield when memory is short, is the scheduler's business (`pymllm.workloads.engine`).
+
+A state is good after exactly the token at which it was taken. So a prompt is computed in pieces that end
+where a snapshot is due: at the end of its whole pages, and where the cache has seen prompts part. Track slots
+are few; a snapshot for which none can be had is left out, which costs later hits and nothing else.
 """
 
 from __future__ import annotations
@@ -17,41 +21,109 @@ from pymllm.errors import InvariantViolation
 from pymllm.mem_cache.base_prefix_cache import InsertResult
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.engine_config import EngineConfig
-from pymllm.workloads.engine_decode import DecodeBatch
-from pymllm.workloads.engine_pools import EnginePools
-from pymllm.workloads.engine_states import EngineStates
+from pymllm.workloads.engine_pools import CacheKind, EnginePools, StatePool
+from pymllm.workloads.engine_report import MemoryCounts, MemoryUse
 from pymllm.workloads.engine_watch import EngineWatch, Event
-from pymllm.workloads.live_request import LiveRequest
-from pymllm.workloads.memory_figures import MemoryCounts, MemoryUse
+from pymllm.workloads.live_request import DecodeBatch, LiveRequest
 
-__all__ = ["EngineMemory"]
+__all__ = ["EngineMemory", "EngineStates"]
+
+
+class EngineStates:
+    """The requests' side of one engine's states; nobody else allocates from its pool.
+
+    ``skipped`` counts snapshots left out because no track slot could be had. Laws: M1, M2, P5, E1, E3.
+    """
+
+    def __init__(
+        self, pool: StatePool, kind: CacheKind, probe: CacheProbe, watch: EngineWatch, page_size: int
+    ) -> None:
+        self.skipped = 0
+        self._pool = pool
+        self._kind = kind
+        self._probe = probe
+        self._watch = watch
+        self._page_size = page_size
+
+    def held(self) -> int:
+        """Count the track slots that are not free."""
+        return self._pool.max_track_slots - self._pool.available_track_slots()
+
+    def begin(self, live: LiveRequest) -> None:
+        """Make the working state of a new row that of the held prefix, which ends at a state (law M2)."""
+        if not live.held_length:
+            self._pool.reset_states(live.row)
+            self._watch.note_reset(live.row)
+            return
+        track_slot = self._kind.state_of(live.held_node)
+        if track_slot is None:
+            raise InvariantViolation(
+                "M2",
+                f"request {live.request_id} was given a prefix of {live.held_length} tokens, which does not "
+                "end at a state",
+            )
+        self._copy(track_slot, live.row)
+
+    def next_stop(self, live: LiveRequest) -> int:
+        """Tell up to which token the next piece of a prompt may go."""
+        return next((stop for stop in self._stops(live) if stop > live.length), live.prompt_length)
+
+    def _stops(self, live: LiveRequest) -> tuple[int, int]:
+        return live.branching_length, live.prompt_length // self._page_size * self._page_size
+
+    def reserve(self, live: LiveRequest, end: int) -> None:
+        """Give a request a track slot if a snapshot is due after its first ``end`` tokens.
+
+        Where none is free the least recent state goes that no hold protects.
+        """
+        if live.track_slot or end not in self._stops(live):
+            return
+        slot = self._pool.alloc_track_slot()
+        if slot is None:
+            self._probe.evict(0, 1, [live.times])
+            slot = self._pool.alloc_track_slot()
+        live.track_slot = slot or 0
+
+    def is_due(self, live: LiveRequest) -> bool:
+        """Tell whether a snapshot is to be taken now; counts those for which there is no track slot."""
+        if not live.track_slot and live.length in self._stops(live):
+            self.skipped += 1
+            self._watch.notice(Event.SNAPSHOT_SKIPPED, live)
+        return live.track_slot > 0
+
+    def save(self, live: LiveRequest) -> torch.Tensor:
+        """Copy the working state into the request's track slot, and return that, ``(1,)``, on the host."""
+        self._copy(live.row, live.track_slot)
+        return torch.tensor([live.track_slot])
+
+    def hand_over(self, live: LiveRequest, exists: bool) -> None:
+        """Leave the track slot to the cache, or take it back where a state was there before (M1)."""
+        if exists:
+            self._watch.notice(Event.STATE_DUPLICATED, live)
+            self.give_back(live)
+        live.track_slot = 0
+
+    def give_back(self, live: LiveRequest) -> None:
+        """Free the track slot of a request, if it has one."""
+        if live.track_slot:
+            self._pool.free_track_slot(live.track_slot)
+            live.track_slot = 0
+
+    def _copy(self, source: int, destination: int) -> None:
+        self._pool.copy_states(source, destination)
+        self._watch.note_copy(source, destination)
+
 
 Range = tuple[int, int]
 Lengths = TypeVar("Lengths", int, np.ndarray)
 
 
 class EngineMemory:
-    """The requests' side of one engine's cache, slots and rows.
+    """The requests' side of one engine's cache, slots and rows; nobody else allocates from its pools.
 
-    Parameters
-    ----------
-    config : EngineConfig
-        Already rounded.
-    pools : EnginePools
-        Nobody else allocates from them.
-    watch : EngineWatch
-        Told of events, and of evictions for what they must have made room for.
-
-    Attributes
-    ----------
-    probe : CacheProbe
-        All cache operations go through it.
-    states : EngineStates or None
-        What requests do with states, where the cache keeps any.
-    dead_window_tokens : int
-        Cached tokens that requests computed again because their window was dead.
-    changes : int
-        Counts up whenever a waiting request's chance may have become better.
+    All cache operations go through ``probe``. ``dead_window_tokens`` counts cached tokens that requests
+    computed again because their window was dead; ``changes`` counts up whenever a waiting request's chance
+    may have become better.
     """
 
     def __init__(self, config: EngineConfig, pools: EnginePools, watch: EngineWatch) -> None:
@@ -126,17 +198,9 @@ class EngineMemory:
     # -- taking ----------------------------------------------------------------------------------------
 
     def match_and_hold(self, live: LiveRequest) -> torch.Tensor:
-        """Find the cached prefix of a request and hold it.
+        """Find the cached prefix of a request that owns nothing, hold it, and return its slots.
 
-        Parameters
-        ----------
-        live : LiveRequest
-            Owns nothing.
-
-        Returns
-        -------
-        torch.Tensor
-            The prefix's slots. At least one token of the prompt is left to compute (law E4).
+        At least one token of the prompt is left to compute (law E4).
         """
         live.queried_length = self.whole_pages(live.prompt_length - 1)
         match = self.probe.match(live.key(live.queried_length), live.times)
@@ -147,13 +211,7 @@ class EngineMemory:
         return match.indices
 
     def take_row(self, live: LiveRequest, prefix: torch.Tensor) -> bool:
-        """Give a request that holds its prefix a row, and write the prefix into it; likewise its state.
-
-        Returns
-        -------
-        bool
-            False when no row is free; nothing has changed then.
-        """
+        """Give a request a row with its held prefix and state; False when no row is free."""
         rows = self.pools.rows.alloc(1)
         if rows is None:
             return False
@@ -165,25 +223,7 @@ class EngineMemory:
         return True
 
     def allocate(self, tokens: int, payers: Sequence[CacheTimes]) -> torch.Tensor | None:
-        """Allocate slots, evicting what is short.
-
-        Parameters
-        ----------
-        tokens : int
-            Whole pages.
-        payers : sequence of CacheTimes
-            The requests that need them, not empty.
-
-        Returns
-        -------
-        torch.Tensor or None
-            ``None`` when even evicting did not make enough room.
-
-        Raises
-        ------
-        InvariantViolation
-            E4: it did not, although enough was free or evictable.
-        """
+        """Allocate whole pages, evicting what is short for ``payers``; ``None`` if that is too little."""
         slots = self.pools.allocator.alloc(tokens)
         if slots is None:
             room, (full, swa) = self.room(), self.available()
@@ -198,23 +238,11 @@ class EngineMemory:
         return live.prompt_length if self.states is None else self.states.next_stop(live)
 
     def extend(self, live: LiveRequest, limit: int) -> torch.Tensor | None:
-        """Give a request slots for its next tokens and write them into its row.
+        """Give a request slots for its next tokens, written into its row; ``None`` when memory is short.
 
-        The rest of its last page comes first, then whole new pages (law A3).
-
-        Parameters
-        ----------
-        live : LiveRequest
-            With a row.
-        limit : int
-            Tokens wanted; with a window fewer where the SWA half has less room, which a chunk's end
-            will return.
-
-        Returns
-        -------
-        torch.Tensor or None
-            Slots, shape ``(tokens,)``, at least one; ``None`` when memory is short, and nothing has
-            changed then but what was evicted.
+        The rest of its last page comes first, then whole new pages (law A3). With a window they may be fewer
+        than ``limit``, at least one, where the SWA half has less room, which a chunk's end will return. Where
+        memory is short, nothing has changed but what was evicted.
         """
         if self.states is not None:
             self.states.reserve(live, live.length + limit)
@@ -237,13 +265,6 @@ class EngineMemory:
     def share(self, live: LiveRequest) -> None:
         """Cache what a request has computed so far, and go on with the cache's slots instead of duplicates.
 
-        Parameters
-        ----------
-        live : LiveRequest
-            Between two chunks of its prompt, or at its end.
-
-        Notes
-        -----
         The new hold is taken before the old one is released, and the row is rewritten before duplicates
         are given back, so that the row never names a slot that is neither owned nor held. A cache of
         states is given nothing but with a state: without one its match could not say whose slots it has.
@@ -355,11 +376,9 @@ class EngineMemory:
         self.give_back(live, adopted)
 
     def give_back(self, live: LiveRequest, adopted: Sequence[Range] = ()) -> None:
-        """Give back what a request owns, but for what the cache ``adopted``; release its hold and its row.
+        """Give back what a request owns and the cache did not adopt, its hold and row (laws E3, R4).
 
-        Notes
-        -----
-        Fits every exit: after a match, between chunks, in decode. Laws: E3, R4.
+        Fits every exit: after a match, between chunks, in decode.
         """
         if live.row:
             own = self._cut(live, live.held_length, live.length, adopted)

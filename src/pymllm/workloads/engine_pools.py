@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
-from pymllm.invariants.gdn_pool import check_gdn_pool
 from pymllm.invariants.mamba_radix_cache import check_mamba_radix_cache
+from pymllm.invariants.pools import check_gdn_pool
 from pymllm.invariants.radix_cache import check_radix_cache
-from pymllm.invariants.swa_allocator import check_swa_allocator
-from pymllm.invariants.token_allocator import check_token_allocator
+from pymllm.invariants.slots import check_swa_allocator, check_token_allocator
 from pymllm.mem_cache.base_prefix_cache import BasePrefixCache
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache, MambaTreeNode
@@ -116,22 +115,9 @@ def _has_no_state(node: Any) -> None:
 class CacheKind:
     """A prefix cache and how to look inside it.
 
-    Parameters
-    ----------
-    cache : BasePrefixCache
-        Built over the engine's allocator.
-    check : callable
-        Walks everything and raises `InvariantViolation`.
-    cached_slots : callable
-        Full slots of every node, a list of 1-D integer tensors in whole pages.
-    path_slots : callable
-        Takes a node; full slots of its path from the root, as above.
-    state_pool : StatePool or None
-        Working states and track slots, where the cache keeps states.
-    cached_states : callable
-        Track slots of all nodes.
-    state_of : callable
-        Takes a node; its track slot, or ``None``.
+    ``check`` walks everything and raises `InvariantViolation`. ``cached_slots`` gives the full slots of every
+    node, 1-D integer tensors in whole pages, and ``path_slots`` those of a node's path from the root. With
+    states, ``cached_states`` gives the track slots of all nodes and ``state_of`` that of one, or ``None``.
     """
 
     cache: BasePrefixCache
@@ -145,21 +131,7 @@ class CacheKind:
 
 @dataclass(frozen=True, slots=True)
 class EnginePools:
-    """One engine's cache, slots and rows.
-
-    Parameters
-    ----------
-    kind : CacheKind
-        The cache.
-    allocator : SlotAllocator
-        Slots.
-    swa_allocator : WindowAllocator or None
-        The same object where there is a window.
-    rows : ReqToTokenPool
-        One row of slots per request.
-    check_allocator : callable
-        Walks the allocator's books and raises `InvariantViolation`.
-    """
+    """One engine's cache, slots, and a row of slots per request; a windowed allocator is named twice."""
 
     kind: CacheKind
     allocator: SlotAllocator
@@ -175,13 +147,7 @@ class EnginePools:
 
 
 def check_allocator(allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocator) -> None:
-    """Walk an allocator's books.
-
-    Raises
-    ------
-    InvariantViolation
-        An A law is broken.
-    """
+    """Walk an allocator's books (the A laws)."""
     if isinstance(allocator, SWATokenToKVPoolAllocator):
         check_swa_allocator(allocator)
     else:
@@ -189,23 +155,7 @@ def check_allocator(allocator: TokenToKVPoolAllocator | SWATokenToKVPoolAllocato
 
 
 def make_engine_pools(config: EngineConfig) -> EnginePools:
-    """Build what a configuration names.
-
-    Parameters
-    ----------
-    config : EngineConfig
-        Already rounded.
-
-    Returns
-    -------
-    EnginePools
-        Empty cache, free pools.
-
-    Raises
-    ------
-    ValueError
-        ``config.cache`` is not in `CACHE_MAKERS`.
-    """
+    """Build the empty cache and the free pools that a rounded configuration names."""
     if config.cache not in CACHE_MAKERS:
         raise ValueError(f"cache is {config.cache!r}; choose one of {', '.join(sorted(CACHE_MAKERS))}")
     rows = ReqToTokenPool(config.max_running, config.max_context, config.device)

@@ -6,15 +6,202 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import torch
+
 from pymllm.errors import InvariantViolation
-from pymllm.workloads import engine_audit
 from pymllm.workloads.engine_config import EngineConfig
-from pymllm.workloads.engine_forward import SimulatedForward
+from pymllm.workloads.engine_forward import SimulatedForward, SimulatedRecurrent
 from pymllm.workloads.engine_pools import EnginePools
-from pymllm.workloads.engine_recurrent import SimulatedRecurrent
 from pymllm.workloads.live_request import LiveRequest
 
-__all__ = ["EngineWatch", "Event", "Onlooker"]
+__all__ = [
+    "EngineWatch",
+    "Event",
+    "Onlooker",
+    "check_emptied",
+    "check_fresh_row",
+    "check_ownership",
+    "check_quiescent",
+    "check_track_slots",
+    "check_windows",
+]
+
+
+def check_ownership(
+    config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest], *, with_cache: bool
+) -> None:
+    """Check that every slot has one owner, and that rows name what they may (laws E2, E3).
+
+    Without ``with_cache`` the cache's counters are believed and not its nodes: enough as long as it is as it
+    was at the last look. Cost: one pass over all owned pages, and with the cache one over all cached pages.
+    """
+    rows, page_size, cache = _rows_of(pools, lives), config.page_size, pools.kind.cache
+    pairs = [*zip(lives, rows, strict=True)]
+    owned = [row[live.held_length : live.length : page_size] for live, row in pairs]
+    sizes = [len(slots) for slots in owned]
+    counted, swa_counted = cache.total_size(), cache.swa_evictable_size() + cache.swa_protected_size()
+    if with_cache:
+        for live, row in pairs:
+            _check_held_prefix(live, row[: live.held_length], pools)
+        # Nodes are whole pages, so every page_size-th slot is the first of a page.
+        owned.append(_joined(pools.kind.cached_slots())[::page_size])
+        counted, swa_counted = 0, 0
+    pages = np.concatenate([np.empty(0, dtype=np.int64), *owned]) // page_size
+    first_slots = torch.from_numpy(pages * page_size)
+    if len(pages):
+        _check_one_owner(pages, sizes, lives)
+        _check_handed_out(pages, first_slots, pools)
+    _check_total("full", config.capacity, pools.full_available_size(), counted + len(pages) * page_size)
+    _check_halves(config, pools, first_slots, swa_counted)
+
+
+def _check_handed_out(pages: np.ndarray, first_slots: torch.Tensor, pools: EnginePools) -> None:
+    handed_out = pools.allocator.is_handed_out(first_slots).cpu().numpy()
+    if not handed_out.all():
+        raise InvariantViolation(
+            "E2", f"page {int(pages[~handed_out][0])} is free, but a request or the cache names it"
+        )
+
+
+def _check_halves(config: EngineConfig, pools: EnginePools, slots: torch.Tensor, counted: int) -> None:
+    if pools.swa_allocator is None or config.swa_capacity is None:
+        return
+    halves = pools.swa_allocator.translate_to_swa(slots).cpu().numpy()
+    alive = halves[halves > 0]
+    if len(alive) and np.bincount(alive).max() > 1:
+        raise InvariantViolation("E2", "two full pages have the same SWA page behind them")
+    available = pools.swa_allocator.swa_available_size()
+    _check_total("SWA", config.swa_capacity, available, counted + len(alive) * config.page_size)
+
+
+def check_windows(config: EngineConfig, pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
+    """Check that the window before the last whole page of each request is there (law S1).
+
+    A cache takes whole pages, and with a window only what is usable: a request that has given back the SWA
+    half of a token of that window could be cached no more. Cost: O(window) per request.
+    """
+    window = config.sliding_window_size
+    if pools.swa_allocator is None or window is None:
+        return
+    for live in lives:
+        start = max(0, live.length // config.page_size * config.page_size - window)
+        row = pools.rows.req_to_token[live.row, start : live.length]
+        gone = (pools.swa_allocator.translate_to_swa(row) == 0).nonzero().flatten().tolist()
+        if gone:
+            raise InvariantViolation(
+                "S1",
+                f"request {live.request_id}: position {start + gone[0]} has no SWA half, but the window of "
+                f"{window} tokens before the last whole page of {live.length} tokens covers it",
+            )
+
+
+def check_track_slots(pools: EnginePools, lives: Sequence[LiveRequest]) -> None:
+    """Check that every track slot is free, or some node's, or a live request's (laws E2, E3)."""
+    pool = pools.kind.state_pool
+    if pool is None:
+        return
+    owned = [*pools.kind.cached_states(), *(live.track_slot for live in lives if live.track_slot)]
+    if len({*owned}) != len(owned):
+        [(slot, owners)] = Counter(owned).most_common(1)
+        raise InvariantViolation("E2", f"track slot {slot} has {owners} owners")
+    free = pool.available_track_slots()
+    if free + len(owned) != pool.max_track_slots:
+        raise InvariantViolation(
+            "E3",
+            f"track slots: {free} are free and {len(owned)} are cached or owned by live requests, "
+            f"{free + len(owned)} of {pool.max_track_slots}",
+        )
+
+
+def _rows_of(pools: EnginePools, lives: Sequence[LiveRequest]) -> list[np.ndarray]:
+    """Read the rows of requests, at once: a slice of an array costs a tenth of a slice of a tensor."""
+    if not lives:
+        return []
+    table = pools.rows.req_to_token
+    if table.device.type != "cpu":
+        table = table[:, : max(live.length for live in lives)].cpu()
+    rows = table.numpy()
+    return [rows[live.row] for live in lives]
+
+
+def _joined(pieces: Sequence[torch.Tensor]) -> np.ndarray:
+    """Join slots into one array on the host."""
+    if len(pieces) == 1:
+        return pieces[0].cpu().numpy()
+    return torch.cat([*pieces]).cpu().numpy() if pieces else np.empty(0, dtype=np.int64)
+
+
+def _check_held_prefix(live: LiveRequest, row: np.ndarray, pools: EnginePools) -> None:
+    path = _joined(pools.kind.path_slots(live.held_node))
+    if not np.array_equal(path, row):
+        raise InvariantViolation(
+            "E2",
+            f"request {live.request_id}: the first {live.held_length} entries of row {live.row} are not the "
+            f"{len(path)} slots of the prefix that it holds",
+        )
+
+
+def _check_one_owner(pages: np.ndarray, owned: Sequence[int], lives: Sequence[LiveRequest]) -> None:
+    counts = np.bincount(pages)
+    if counts.max() > 1:
+        page = int(counts.argmax())
+        owners = np.searchsorted(np.cumsum(owned), np.flatnonzero(pages == page), side="right").tolist()
+        names = [f"request {lives[at].request_id}" if at < len(lives) else "the cache" for at in owners]
+        raise InvariantViolation("E2", f"page {page} has {len(names)} owners: {', '.join(names)}")
+
+
+def check_fresh_row(pools: EnginePools, live: LiveRequest) -> None:
+    """Check that the row of a request just admitted has nothing behind the held prefix (law E2)."""
+    stale = pools.rows.req_to_token[live.row, live.held_length :].count_nonzero()
+    if stale:
+        raise InvariantViolation(
+            "E2",
+            f"request {live.request_id}: row {live.row} carries {int(stale)} slots of an earlier request",
+        )
+
+
+def _check_total(half: str, capacity: int, available: int, owned: int) -> None:
+    if available + owned != capacity:
+        raise InvariantViolation(
+            "E3",
+            f"{half} slots: {available} are free and {owned} are cached or owned by live requests, "
+            f"{available + owned} of {capacity}",
+        )
+
+
+def check_quiescent(config: EngineConfig, pools: EnginePools) -> None:
+    """Check that pools and cache own everything, to the slot, when no request lives (laws E2, E3).
+
+    Cost: one pass over the row table.
+    """
+    cache = pools.kind.cache
+    _check_total("full", config.capacity, pools.full_available_size(), cache.total_size())
+    if pools.swa_allocator is not None and config.swa_capacity is not None:
+        alive = cache.swa_evictable_size() + cache.swa_protected_size()
+        _check_total("SWA", config.swa_capacity, pools.swa_allocator.swa_available_size(), alive)
+    check_track_slots(pools, ())
+    if cache.protected_size() or cache.swa_protected_size():
+        raise InvariantViolation(
+            "E3",
+            f"no request lives, but {cache.protected_size()} cached tokens are locked, and the windows of "
+            f"{cache.swa_protected_size()}",
+        )
+    if pools.rows.available_size() != pools.rows.size:
+        raise InvariantViolation(
+            "E3", f"{pools.rows.size - pools.rows.available_size()} rows were not given back"
+        )
+    used = pools.rows.req_to_token.any(dim=1).nonzero().flatten().tolist()
+    if used:
+        raise InvariantViolation("E2", f"rows {used} are free but not empty")
+
+
+def check_emptied(config: EngineConfig, pools: EnginePools) -> None:
+    """Check that the pools own everything after the cache was asked to evict everything (law E3)."""
+    cache = pools.kind.cache
+    if cache.total_size():
+        raise InvariantViolation("E3", f"{cache.total_size()} tokens stay cached after evicting everything")
+    check_quiescent(config, pools)
 
 
 class Event(enum.Enum):
@@ -53,25 +240,10 @@ _EXITS = frozenset({Event.REFUSED, Event.RETRACTED, Event.ABORTED, Event.FINISHE
 
 
 class EngineWatch:
-    """Runs the engine's checks and counts them.
+    """Runs the engine's checks, and counts them.
 
-    Parameters
-    ----------
-    config : EngineConfig
-        Already rounded.
-    pools : EnginePools
-        The engine's.
-    onlooker : callable, optional
-        Told of every event.
-
-    Attributes
-    ----------
-    forward : SimulatedForward or None
-        Writes and compares content, where the configuration asks for it.
-    recurrent : SimulatedRecurrent or None
-        The same for states, where the cache keeps any.
-    tested : Counter of str
-        How often each law was tested and held, by its id; a test that could not have failed is not counted.
+    ``tested`` counts how often each law was tested and held, by its id; a test that could not have failed is
+    not counted.
     """
 
     def __init__(self, config: EngineConfig, pools: EnginePools, onlooker: Onlooker | None = None) -> None:
@@ -119,13 +291,7 @@ class EngineWatch:
             self.recurrent.check(live)
 
     def check_work(self, live: LiveRequest) -> None:
-        """Check that a request that is admitted has a token left to compute (law E4).
-
-        Raises
-        ------
-        InvariantViolation
-            E4: its whole prompt is a hit, and nothing would give it its next token.
-        """
+        """Check that an admitted request has a token left to compute, for its next one (law E4)."""
         if live.length >= live.prompt_length:
             raise InvariantViolation(
                 "E4",
@@ -136,39 +302,29 @@ class EngineWatch:
     def check_fresh_row(self, live: LiveRequest) -> None:
         """Check that a request's new row carries nothing over (law E2), where books are checked."""
         if self._config.check_every:
-            engine_audit.check_fresh_row(self._pools, live)
+            check_fresh_row(self._pools, live)
             self.tested["E2"] += 1
 
     def check_books(self, lives: Sequence[LiveRequest], operations: int) -> None:
         """Check who owns what between two iterations (laws E2, E3, S1).
 
-        Parameters
-        ----------
-        lives : sequence of LiveRequest
-            All requests that own a row.
-        operations : int
-            Cache operations so far: nodes are looked at only if there were any since the last check.
+        Nodes are looked at only if there were cache ``operations`` since the last check.
         """
         self._pools.check_allocator()
         if self.recurrent is not None:
             self.recurrent.check_untouched()
-        engine_audit.check_track_slots(self._pools, lives)
+        check_track_slots(self._pools, lives)
         with_cache = operations != self._audited_operations
-        engine_audit.check_ownership(self._config, self._pools, lives, with_cache=with_cache)
-        engine_audit.check_windows(self._config, self._pools, lives)
+        check_ownership(self._config, self._pools, lives, with_cache=with_cache)
+        check_windows(self._config, self._pools, lives)
         self._audited_operations = operations
         self.tested["E2"] += bool(lives)
         self._count_exits()
 
     def check_progress(self, tokens: int, room: tuple[int, int], available: tuple[int, int]) -> None:
-        """Check that an eviction made the room that there was to make (law E4).
+        """Check that an eviction made the room for ``tokens`` that there was to make (law E4).
 
-        Parameters
-        ----------
-        tokens : int
-            Wanted, in whole pages.
-        room, available : tuple of (int, int)
-            Free and evictable tokens before, and free ones after; full and SWA half.
+        ``room`` was free or evictable before, ``available`` is free after; full and SWA half.
         """
         if tokens > min(room):
             return
@@ -182,7 +338,7 @@ class EngineWatch:
 
     def check_quiescent(self) -> None:
         """Check that pools and cache own everything now that no request lives (laws E2, E3, E5)."""
-        engine_audit.check_quiescent(self._config, self._pools)
+        check_quiescent(self._config, self._pools)
         self._count_exits()
         if self.forward is not None:
             self.tested["E5"] += self.forward.unchecked_writes > 0
@@ -192,7 +348,7 @@ class EngineWatch:
 
     def check_emptied(self) -> None:
         """Check that the pools own everything after evicting everything (law E3)."""
-        engine_audit.check_emptied(self._config, self._pools)
+        check_emptied(self._config, self._pools)
         self.tested["E3"] += 1
 
     def _count_exits(self) -> None:

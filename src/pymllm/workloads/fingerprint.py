@@ -37,24 +37,11 @@ class KVPart(enum.IntEnum):
 
 
 def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
-    """Fingerprint every prefix of a token sequence.
+    """Fingerprint every prefix of a sequence of tokens below ``2**32``: uint64, shape ``(n,)`` (law E1).
 
-    Parameters
-    ----------
-    tokens : numpy.ndarray
-        Shape ``(n,)``, unsigned or non-negative integers below ``2**32``.
-    namespace : str or int or None
-        ``1`` and ``"1"`` differ.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n,)``, uint64; entry i depends on the namespace and tokens ``0 .. i``, with their order.
-
-    Notes
-    -----
-    Cost: O(n), a dozen passes in NumPy; a longer sequence begins with the same values.
-    Laws: E1. Source: our choice: a running sum of values that each mix a token with its position.
+    Entry i depends on the namespace (``1`` and ``"1"`` differ) and tokens ``0 .. i``, with their order; a
+    longer sequence begins with the same values. Source: our choice: a running sum of values that each mix a
+    token with its position.
     """
     positions = np.arange(len(tokens), dtype=np.uint64)
     mixed = scatter(tokens.astype(np.uint64) * _TOKEN + positions * _STEP)
@@ -63,24 +50,7 @@ def prefix_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) 
 
 
 def token_fingerprints(tokens: np.ndarray, namespace: str | int | None = None) -> np.ndarray:
-    """Fingerprint each token of a sequence by itself.
-
-    Parameters
-    ----------
-    tokens : numpy.ndarray
-        Shape ``(n,)``, unsigned or non-negative integers below ``2**32``.
-    namespace : str or int or None
-        ``1`` and ``"1"`` differ.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n,)``, uint64; entry i depends on the namespace and token i, wherever it stands.
-
-    Notes
-    -----
-    Cost: O(n). Laws: E1.
-    """
+    """Fingerprint each token below ``2**32`` with the namespace, wherever it stands: uint64, ``(n,)``."""
     return scatter(tokens.astype(np.uint64) * _TOKEN + _seed(namespace))
 
 
@@ -91,25 +61,10 @@ def _seed(namespace: str | int | None) -> np.uint64:
 
 
 def kv_fingerprints(prefixes: np.ndarray, places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
-    """Turn prefix fingerprints into the values that some KV buffers hold.
+    """Turn prefix fingerprints ``(n,)`` into what KV buffers hold: int64, ``(len(places), n)`` (law E1).
 
-    Parameters
-    ----------
-    prefixes : numpy.ndarray
-        Shape ``(n,)``, uint64, of `prefix_fingerprints`.
-    places : tuple of (int, KVPart)
-        What each buffer is for: a layer of the simulated model, from 0, and keys or values of the full or
-        the sliding-window half.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(len(places), n)``, int64.
-
-    Notes
-    -----
-    Cost: O(n) for each buffer, in a dozen passes for all of them: where n is small, the passes are what
-    costs. Laws: E1.
+    A place is a layer of the simulated model and a part of its KV. Cost: a dozen passes for all buffers:
+    where n is small, the passes are what costs.
     """
     return scatter(prefixes ^ _salts(places)).view(np.int64)
 
@@ -121,22 +76,7 @@ def _salts(places: tuple[tuple[int, KVPart], ...]) -> np.ndarray:
 
 
 def scatter(values: np.ndarray) -> np.ndarray:
-    """Mix 64-bit values so that each input bit moves every output bit; a bijection.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        uint64, any shape.
-
-    Returns
-    -------
-    numpy.ndarray
-        uint64, the same shape.
-
-    Notes
-    -----
-    Cost: a dozen passes in NumPy.
-    """
+    """Mix uint64 values of any shape so that each input bit moves every output bit; a bijection."""
     mixed: np.ndarray = values >> _SHIFT_1
     mixed ^= values
     mixed *= _MIX_1

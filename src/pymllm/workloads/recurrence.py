@@ -1,39 +1,58 @@
 """A recurrent model in whole numbers: the state after n tokens is exact and depends on all of them.
 
 A state element takes in a token by ``x <- (decay * x + input(token)) mod prime``. Such steps compose, so a
-chunk is taken in at once, and however a sequence is cut, the state at its end is the same number.
+chunk is taken in at once, and however a sequence is cut, the state at its end is the same number. Buffers
+hold it as floats, whose bits NumPy has to make by itself: it has no bfloat16 of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
+import torch
 
+from pymllm.errors import UsageError
 from pymllm.workloads.fingerprint import scatter, token_fingerprints
 
-__all__ = ["Recurrence"]
+__all__ = ["EXACT_PRIMES", "ColdRun", "Recurrence", "RecurrentStates", "bits_of", "values_of"]
+
+
+_HALF_OF_FLOAT32 = 16  # A bfloat16 is the upper half of a float32; of small whole numbers the lower is zero.
+
+
+def bits_of(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Write whole numbers, int64 that the dtype holds exactly, as floats; return their bits, int32 or int16.
+
+    Cost: one to three passes: for the few numbers of a state a third of the way through torch.
+    """
+    if dtype is torch.float16:
+        return values.astype(np.float16).view(np.int16)
+    bits: np.ndarray = values.astype(np.float32).view(np.int32)
+    return bits if dtype is torch.float32 else (bits >> _HALF_OF_FLOAT32).astype(np.int16)
+
+
+def values_of(bits: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return the whole numbers whose bits as floats these are, as int64; the way back from `bits_of`."""
+    if dtype is torch.bfloat16:
+        bits = bits.astype(np.int32) << _HALF_OF_FLOAT32
+    floats: np.ndarray = bits.view(np.float16 if dtype is torch.float16 else np.float32)
+    return floats.astype(np.int64)
+
 
 _FEW = 8
 """Up to so many tokens one after the other are faster than pairwise: for 4 of them 8 us, and not 17."""
 
 
 class Recurrence:
-    """The states of one kind, over all layers, as a row of independent elements.
+    """The states of one kind, over all layers, as a row of independent elements (law E1).
 
-    Parameters
-    ----------
-    elements : int
-        Elements of a state; each has a decay and an input of its own.
-    prime : int
-        States are in ``0 .. prime - 1``; below 2^31, so that a product fits into int64.
-    salt : int
-        Recurrences of different salts take the same token in differently.
-
-    Notes
-    -----
-    Laws: E1. Source: our choice. A state is 0 before the first token, as a reset leaves it, and the namespace
-    enters with every token.
+    States are in ``0 .. prime - 1``, below 2^31, so that a product fits into int64; each element has a decay
+    and an input of its own, and other salts give others. A state is 0 before the first token, as a reset
+    leaves it, and the namespace enters with every token.
     """
 
     def __init__(self, elements: int, prime: int, salt: int) -> None:
@@ -57,58 +76,18 @@ class Recurrence:
         return joined
 
     def inputs(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Say what each token adds to each element.
-
-        Parameters
-        ----------
-        tokens : numpy.ndarray
-            Shape ``(n,)``, integers in ``0 .. 2**32 - 1``.
-        namespace : str or int or None
-            Of the sequence.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(n, elements)``, int64, in ``0 .. prime - 1``.
-        """
+        """Say what each of n tokens adds to each element: ``(n, elements)``, int64 in ``0 .. prime - 1``."""
         mixed = scatter(token_fingerprints(tokens, namespace)[:, None] ^ self._salts)
         return (mixed % self._prime.astype(np.uint64)).astype(np.int64)
 
     def step(self, states: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        """Let each of several states take in one token of its own.
-
-        Parameters
-        ----------
-        states, inputs : numpy.ndarray
-            Shape ``(n, elements)``, int64.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(n, elements)``, int64.
-        """
+        """Let each of several states take in one token of its own; all are ``(n, elements)``, int64."""
         stepped: np.ndarray = (self._decay * states + inputs) % self._prime
         return stepped
 
     def advance(self, state: np.ndarray, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Let one state take in a chunk of tokens.
+        """Let one state ``(elements,)`` take in n tokens: what n calls of `step` come to.
 
-        Parameters
-        ----------
-        state : numpy.ndarray
-            Shape ``(elements,)``, int64.
-        tokens : numpy.ndarray
-            Shape ``(n,)``.
-        namespace : str or int or None
-            Of the sequence.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(elements,)``, int64: what n calls of `step` come to.
-
-        Notes
-        -----
         Cost: O(n * elements) in NumPy. Neighbours are joined pairwise, ``(x, y) -> decay * x + y``, and then
         the pairs, with the square of the decay; the state before counts as the input before the first.
         """
@@ -130,20 +109,8 @@ class Recurrence:
         return last
 
     def cold_run(self, inputs: np.ndarray) -> np.ndarray:
-        """Compute the states after every number of tokens of a sequence, from nothing.
+        """Compute from `inputs` the states after any number of tokens: ``(n + 1, elements)``, int64.
 
-        Parameters
-        ----------
-        inputs : numpy.ndarray
-            Shape ``(n, elements)``: what `inputs` says of its tokens.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(n + 1, elements)``, int64: row i is what `cold` says of the first i tokens.
-
-        Notes
-        -----
         Cost: O(n log n * elements) in NumPy. After the pass of width w each row has taken in the last w
         inputs before it, or all there are; it lacks what the row w before it has.
         """
@@ -155,18 +122,52 @@ class Recurrence:
         return states
 
     def cold(self, tokens: np.ndarray, namespace: str | int | None) -> np.ndarray:
-        """Compute the state after a whole sequence, from nothing.
-
-        Parameters
-        ----------
-        tokens : numpy.ndarray
-            Shape ``(n,)``.
-        namespace : str or int or None
-            Of the sequence.
-
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(elements,)``, int64.
-        """
+        """Compute the state ``(elements,)`` after a whole sequence, from nothing."""
         return self.advance(np.zeros(self.elements, dtype=np.int64), tokens, namespace)
+
+
+EXACT_PRIMES: Mapping[torch.dtype, int] = MappingProxyType(
+    {torch.float32: 16_777_213, torch.float16: 2_039, torch.bfloat16: 251}
+)
+"""For each dtype the largest prime up to which it holds every whole number."""
+
+
+class RecurrentStates:
+    """What a small exact model writes into one buffer of states (law E1).
+
+    ``shape`` is layers, and then the shape of one layer's state of one request. ``recurrence`` advances
+    values, rows of ``prod(shape)`` whole numbers.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, salt: int) -> None:
+        if dtype not in EXACT_PRIMES:
+            raise UsageError(f"states of {dtype} hold no exact numbers; use one of {list(EXACT_PRIMES)}")
+        self.shape = shape
+        self.dtype = dtype
+        self.recurrence = Recurrence(math.prod(shape), EXACT_PRIMES[dtype], salt)
+
+    def values(self, states: torch.Tensor) -> np.ndarray:
+        """Read states ``[layers, n, ...]``, on any device, as values: ``(n, elements)``, int64."""
+        return states.cpu().transpose(0, 1).flatten(1).to(torch.int64).numpy()
+
+    def states(self, values: np.ndarray) -> torch.Tensor:
+        """Bring values of shape ``(n, elements)`` into the buffer's shape and dtype, on the host."""
+        layers, *rest = self.shape
+        return torch.from_numpy(values).view(-1, layers, *rest).transpose(0, 1).to(self.dtype)
+
+    def cold(self, tokens: np.ndarray, namespace: str | int | None = None) -> torch.Tensor:
+        """Compute the state after a whole sequence from nothing: ``[layers, ...]``, on the host."""
+        return self.states(self.recurrence.cold(tokens, namespace)[None])[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRun:
+    """A sequence computed from nothing, over all buffers of states.
+
+    ``inputs`` is what each token adds, ``(n, elements)``, the buffers side by side; ``bits`` has for each
+    buffer the states after every number of tokens, seen as integers, ``(layers, n + 1, elements of a
+    layer)``.
+    """
+
+    inputs: np.ndarray
+    bits: tuple[np.ndarray, ...]

@@ -79,15 +79,8 @@ class Request:
             )
 
     def prompt(self) -> np.ndarray:
-        """Expand the prompt's blocks to token ids.
+        """Expand the prompt's blocks to uint32: block ``b`` is ``b * block_tokens + 0 .. block_tokens - 1``.
 
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(prompt_length,)``, uint32: block ``b`` is ``b * block_tokens + 0 .. block_tokens - 1``.
-
-        Notes
-        -----
         Cost: O(prompt_length), no Python per token.
         """
         starts = np.asarray(self.block_ids, dtype=np.uint32) * np.uint32(self.block_tokens)
@@ -97,18 +90,11 @@ class Request:
         return tokens.reshape(-1)[: self.prompt_length]
 
     def output(self) -> np.ndarray:
-        """Name the tokens that this request produces.
+        """Name the tokens that this request produces: uint32, all at or above `OUTPUT_TOKEN_BASE`.
 
-        Returns
-        -------
-        numpy.ndarray
-            Shape ``(output_length,)``, uint32, all at or above `OUTPUT_TOKEN_BASE`. They depend on
-            ``request_id`` only, and the first one differs between any two requests.
-
-        Notes
-        -----
-        Cost: O(output_length), no Python per token.
-        Source: our choice; as in a recorded trace, nobody else's prompt contains an output token.
+        They depend on ``request_id`` only, and the first one differs between any two requests: as in a
+        recorded trace, nobody else's prompt contains an output token. Cost: O(output_length), no Python per
+        token.
         """
         steps = np.arange(self.request_id, self.request_id + self.output_length, dtype=np.uint64)
         scattered = steps * np.uint64(_OUTPUT_STRIDE) + (steps - np.uint64(self.request_id)) * np.uint64(97)

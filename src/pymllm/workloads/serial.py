@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, perf_counter_ns
 
-import numpy as np
 import torch
 
 from pymllm.errors import InvariantViolation
@@ -24,11 +23,9 @@ from pymllm.mem_cache.base_prefix_cache import MatchResult, RadixKey
 from pymllm.mem_cache.memory_pool import TokenToKVPoolAllocator
 from pymllm.workloads.cache_probe import CacheProbe, CacheTimes
 from pymllm.workloads.ceiling import HitCeiling
-from pymllm.workloads.cut_short import CutShort
 from pymllm.workloads.engine_config import CACHES_OF_STATES, EngineConfig
 from pymllm.workloads.engine_pools import CACHE_MAKERS, check_allocator
-from pymllm.workloads.engine_report import CacheTime
-from pymllm.workloads.engine_tally import peak_rss_bytes
+from pymllm.workloads.engine_report import CacheTime, CutShort, cache_time, peak_rss_bytes
 from pymllm.workloads.request import Request
 
 __all__ = ["SerialConfig", "SerialReport", "replay_serially"]
@@ -126,38 +123,12 @@ class SerialReport:
 def replay_serially(
     requests: Iterable[Request], config: SerialConfig, *, progress: Callable[[int], None] | None = None
 ) -> SerialReport:
-    """Replay requests one by one and check that nothing was lost.
+    """Replay requests one by one, check that nothing was lost, and report (laws E3, E4).
 
-    For each request whose prompt is at most half the capacity: match its prompt, hold what was found;
-    evict the difference if fewer slots are free than the rest of the prompt needs in whole pages;
-    allocate; insert the prompt's whole pages; give back whatever the cache did not adopt; release.
-
-    Parameters
-    ----------
-    requests : iterable of Request
-        In order; arrival times and outputs play no part.
-    config : SerialConfig
-        Sizes and switches.
-    progress : callable, optional
-        Called with the number of requests that are done, after each.
-
-    Returns
-    -------
-    SerialReport
-        Counts and times.
-
-    Raises
-    ------
-    InvariantViolation
-        A law is broken: by a check during the run, or by what is left at the end (E3, E4).
-    ValueError
-        A size is below 1, no cache has that name, or it is one that keeps states.
-    CutShort
-        An interrupt ended it; it has the report.
-
-    Notes
-    -----
-    Cost: only cache and allocator are timed, not the expansion of prompts to tokens.
+    For each request whose prompt is at most half the capacity: match its prompt, hold what was found; evict
+    the difference if fewer slots are free than the rest of the prompt needs in whole pages; allocate; insert
+    the prompt's whole pages; give back whatever the cache did not adopt; release. Only cache and allocator
+    are timed, not the expansion of prompts to tokens. An interrupt is raised as `CutShort`.
     """
     replay = _SerialReplay(config)
     began = perf_counter()
@@ -297,12 +268,12 @@ class _SerialReplay:
             ceiling_hit_rate=self._ceiling.hit_rate,
             evict_calls=probe.evict_calls,
             evicted_tokens=probe.evicted_tokens,
-            match=_per_request([each.match_ns for each in times]),
-            insert=_per_request([each.insert_ns for each in times]),
-            evict=_per_request([each.evict_ns for each in times]),
-            lock=_per_request([each.lock_ns for each in times]),
-            allocator=_per_request([each.allocator_ns for each in times]),
-            total=_per_request(totals),
+            match=cache_time([each.match_ns for each in times]),
+            insert=cache_time([each.insert_ns for each in times]),
+            evict=cache_time([each.evict_ns for each in times]),
+            lock=cache_time([each.lock_ns for each in times]),
+            allocator=cache_time([each.allocator_ns for each in times]),
+            total=cache_time(totals),
             total_mean_us=sum(totals) / max(1, len(totals)) / 1000,
             cache_operations=probe.operations,
             invariant_checks=probe.checks,
@@ -320,10 +291,3 @@ def _left_out(end: int, start: int, adopted: Sequence[tuple[int, int]]) -> list[
             ranges.append((start, first))
         start = max(start, last)
     return ranges
-
-
-def _per_request(nanoseconds: list[int]) -> CacheTime:
-    if not nanoseconds:
-        return CacheTime(0.0, 0.0)
-    median, p99 = np.percentile(nanoseconds, [50, 99]) / 1000
-    return CacheTime(float(median), float(p99))

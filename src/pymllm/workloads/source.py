@@ -33,10 +33,8 @@ class Stage(enum.Enum):
 class Source(Protocol):
     """The choices that the engine leaves open.
 
-    Notes
-    -----
-    The engine asks in an order that depends on earlier answers only, so a deterministic source makes
-    a deterministic run.
+    The engine asks in an order that depends on earlier answers only, so a deterministic source makes a
+    deterministic run.
     """
 
     @property
@@ -57,14 +55,9 @@ class Source(Protocol):
 
 
 class TraceSource:
-    """Recorded or generated requests, replayed as they stand.
+    """Recorded or generated requests, in order of arrival, replayed as they stand; read lazily, once.
 
     Nothing is aborted, chunks are as long as the engine allows, and the youngest request is retracted.
-
-    Parameters
-    ----------
-    requests : iterable of Request
-        In order of arrival; read lazily, once.
     """
 
     may_abort = False

@@ -8,16 +8,210 @@ request outputs is unique to it, so the answer that a later turn quotes is promp
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
-from pymllm.workloads.adversarial import adversarial
-from pymllm.workloads.prompt_writer import EMPTY_TEXT, Agenda, PromptWriter, Text, long_tailed
 from pymllm.workloads.request import Request
 
-__all__ = ["WORKLOADS", "Workload", "adversarial", "agent", "chat", "make_requests", "shared_prompt"]
+__all__ = [
+    "EMPTY_TEXT",
+    "WORKLOADS",
+    "Agenda",
+    "PromptWriter",
+    "Text",
+    "Workload",
+    "adversarial",
+    "agent",
+    "chat",
+    "long_tailed",
+    "make_requests",
+    "shared_prompt",
+]
+
+
+_Entry = TypeVar("_Entry")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a prompt says: its blocks as in `Request`, the last may be partial, and its length in tokens."""
+
+    block_ids: tuple[int, ...]
+    length: int
+
+
+EMPTY_TEXT = Text((), 0)
+"""Where every text begins."""
+
+
+class PromptWriter:
+    """Writes texts of fresh blocks, and requests with ids from 0; ``draw`` is the only source of chance.
+
+    The workload's name is mixed with the seed, so that two workloads of one seed are not in step.
+    """
+
+    def __init__(self, name: str, seed: int, *, block_tokens: int = 16) -> None:
+        self.draw = random.Random(f"{name} {seed}")
+        self._block_tokens = block_tokens
+        self._next_block = 0
+        self._request_ids = itertools.count()
+
+    def extend(self, text: Text, tokens: int) -> Text:
+        """Append tokens: what is left of a partial block first, then blocks never used before.
+
+        The text is left as it is: two extensions of it share its rest of a partial block, and nothing after
+        that.
+        """
+        length = text.length + tokens
+        fresh = -(-length // self._block_tokens) - len(text.block_ids)
+        blocks = range(self._next_block, self._next_block + fresh)
+        self._next_block += fresh
+        return Text((*text.block_ids, *blocks), length)
+
+    def request(
+        self, arrival_ms: float, text: Text, output_length: int, namespace: str | int | None = None
+    ) -> Request:
+        """Send a text that is not empty as the next request; its arrival is rounded to whole microseconds."""
+        return Request(
+            request_id=next(self._request_ids),
+            arrival_ms=round(arrival_ms, 3),
+            prompt_length=text.length,
+            output_length=output_length,
+            block_ids=text.block_ids,
+            block_tokens=self._block_tokens,
+            namespace=namespace,
+        )
+
+
+class Agenda(Generic[_Entry]):
+    """What happens when: taken out in order of time, then of entry; ``first`` happens at 0."""
+
+    def __init__(self, first: _Entry) -> None:
+        self._count = itertools.count()
+        self._heap: list[tuple[float, int, _Entry]] = []
+        self.push(0.0, first)
+
+    def push(self, when: float, entry: _Entry) -> None:
+        """Enter something for a time, in virtual milliseconds."""
+        heapq.heappush(self._heap, (when, next(self._count), entry))
+
+    def pop(self) -> tuple[float, _Entry]:
+        """Take out what happens next, with its time; the agenda must not be empty."""
+        when, _, entry = heapq.heappop(self._heap)
+        return when, entry
+
+
+def long_tailed(draw: random.Random, mean: int, most: int) -> int:
+    """Draw in ``1 .. most`` mostly small numbers, and now and then one far above the mean, about ``mean``."""
+    return 1 + min(int(draw.expovariate(1 / mean)), most - 1)
+
+
+_Prompt = tuple[Text, str | int | None]
+
+_PAGES = (16, 64)
+_NEAR = (-1, 0, 1)
+_LOOKALIKES = (None, "1", 1, "a")
+
+
+def adversarial(seed: int, capacity: int) -> Iterator[Request]:
+    """Attack: prompts made to meet the edges of pages, of nodes and of the pool.
+
+    Six attacks take turns at random, several of them at one instant, so that equal prompts run side
+    by side and memory runs out inside a request:
+
+    - prompts that part one token before, at, and after a multiple of 16 or 64;
+    - twins that differ in their last token, in the first token of their last page, or not at all;
+    - prompts with equal first pages and nothing else in common, and the other way round;
+    - the same tokens in namespaces that look alike (``None``, ``"1"``, ``1``, ``"a"``);
+    - a cycle of prompts that together are just larger than the pool of ``capacity`` slots, where
+      least-recent eviction always throws out what is needed next;
+    - prompts of one token, and now and then one that can never fit.
+
+    Prompts are in blocks of one token, outputs of 1 to 60 tokens.
+    """
+    writer = PromptWriter("adversarial", seed, block_tokens=1)
+    attacks = _Attacks(writer, capacity)
+    draw = writer.draw
+    now = 0.0
+    while True:
+        attack = draw.choice(attacks.all)
+        for text, namespace in attack():
+            output = draw.choice((1, 1, 2, 15, 16, 17, draw.randint(1, 60)))
+            yield writer.request(now, text, output, namespace)
+        now += draw.choice((0.0, 0.0, 40.0, 500.0, 3000.0))
+
+
+class _Attacks:
+    """The six attacks of `adversarial`; each call makes the prompts that arrive together."""
+
+    def __init__(self, writer: PromptWriter, capacity: int) -> None:
+        self._writer = writer
+        self._draw = writer.draw
+        self._trunk = writer.extend(EMPTY_TEXT, 5 * max(_PAGES))
+        # One piece in sixteen too many: what comes next in the cycle is what was thrown out last.
+        pieces = [writer.extend(EMPTY_TEXT, max(capacity // 16, 1)) for _ in range(17)]
+        self._cycle = itertools.cycle(pieces)
+        self._single = [writer.extend(EMPTY_TEXT, 1) for _ in range(3)]
+        self._giant = writer.extend(EMPTY_TEXT, capacity + 1)
+        self.all: tuple[Callable[[], list[_Prompt]], ...] = (
+            self.part_at_edges,
+            self.twins,
+            self.equal_fronts,
+            self.namespaces,
+            self.cycle,
+            self.extremes,
+        )
+
+    def part_at_edges(self) -> list[_Prompt]:
+        """Leave the trunk beside a page edge, with a tail of about a page."""
+        tail = self._draw.choice(_PAGES) + self._draw.choice(_NEAR)
+        return [(self._writer.extend(self._trunk_until(self._near_edge()), tail), None)]
+
+    def twins(self) -> list[_Prompt]:
+        """Send the trunk's head twice, the second time with one token changed in its last page, or none."""
+        length = self._near_edge()
+        head = self._trunk_until(length)
+        last_page = (length - 1) // min(_PAGES) * min(_PAGES)
+        place = self._draw.choice((length - 1, last_page, None))
+        twin = head if place is None else self._with_fresh_token(head, place)
+        return [(head, None), (twin, None)]
+
+    def equal_fronts(self) -> list[_Prompt]:
+        """Share the first page only, or everything but the first token."""
+        length = self._near_edge()
+        if self._draw.random() < 0.5:
+            return [(self._with_fresh_token(self._trunk_until(length), 0), None)]
+        front = self._trunk_until(self._draw.choice(_PAGES))
+        return [(self._writer.extend(front, self._draw.randint(1, length)), None) for _ in range(3)]
+
+    def namespaces(self) -> list[_Prompt]:
+        """Send equal tokens to three namespaces that look alike."""
+        head = self._trunk_until(self._near_edge())
+        return [(head, namespace) for namespace in self._draw.sample(_LOOKALIKES, 3)]
+
+    def cycle(self) -> list[_Prompt]:
+        """Send the next prompt of a cycle just larger than the pool."""
+        return [(next(self._cycle), None)]
+
+    def extremes(self) -> list[_Prompt]:
+        """Send one token, or one time in twenty more than the pool holds."""
+        return [(self._giant if self._draw.random() < 0.05 else self._draw.choice(self._single), None)]
+
+    def _near_edge(self) -> int:
+        return self._draw.choice(_PAGES) * self._draw.randint(1, 4) + self._draw.choice(_NEAR)
+
+    def _trunk_until(self, length: int) -> Text:
+        return Text(self._trunk.block_ids[:length], length)
+
+    def _with_fresh_token(self, text: Text, place: int) -> Text:
+        [token] = self._writer.extend(EMPTY_TEXT, 1).block_ids
+        return Text((*text.block_ids[:place], token, *text.block_ids[place + 1 :]), text.length)
+
 
 # Output tokens arrive about this fast where the engine's default of 50 ms per iteration is kept.
 _DECODE_MS = 50.0
@@ -25,19 +219,7 @@ _DECODE_MS = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A named generator and the pool size at which it shows hits and evictions alike.
-
-    Parameters
-    ----------
-    name : str
-        What users type.
-    summary : str
-        What it stresses, in one line.
-    capacity : int
-        KV slots in tokens that suit it: small enough that memory is short.
-    generate : callable
-        ``(seed, capacity) -> iterator of Request``, endless.
-    """
+    """A named endless generator, and the slots of a pool at which it shows hits and evictions alike."""
 
     name: str
     summary: str
@@ -46,29 +228,10 @@ class Workload:
 
 
 def make_requests(name: str, requests: int, *, seed: int = 0, capacity: int | None = None) -> list[Request]:
-    """Make the first requests of a named workload.
+    """Make the first requests of a named workload, in order of arrival; their ids count from 0.
 
-    Parameters
-    ----------
-    name : str
-        A key of `WORKLOADS`.
-    requests : int
-        How many, at least 1.
-    seed : int
-        Equal seeds give equal requests.
-    capacity : int, optional
-        Slots of the pool it will meet, in tokens; the workload's own if ``None``. Only ``adversarial``
-        looks at it.
-
-    Returns
-    -------
-    list of Request
-        In order of arrival; ``request_id`` counts from 0.
-
-    Raises
-    ------
-    ValueError
-        No workload has that name, or a number is below 1.
+    ``capacity`` are the slots of the pool that they will meet, the workload's own if ``None``; only
+    ``adversarial`` looks at it.
     """
     if name not in WORKLOADS:
         raise ValueError(f"no workload is called {name!r}; there are {', '.join(WORKLOADS)}")
@@ -84,17 +247,7 @@ def chat(seed: int) -> Iterator[Request]:
 
     Stresses growing prefixes (every turn extends a path that an earlier turn cached), conversations
     that come back after a pause in which their tail may have been evicted, and four system prompts
-    that everybody shares and nobody should lose.
-
-    Parameters
-    ----------
-    seed : int
-        Equal seeds give equal requests.
-
-    Yields
-    ------
-    Request
-        Prompts of some 150 to 5,000 tokens, outputs of 20 to 200, in blocks of 16.
+    that everybody shares and nobody should lose. Prompts are some 150 to 5,000 tokens, outputs 20 to 200.
     """
     writer = PromptWriter("chat", seed)
     draw = writer.draw
@@ -117,19 +270,10 @@ def chat(seed: int) -> Iterator[Request]:
 def agent(seed: int) -> Iterator[Request]:
     """Work with tools: quick loops over a long shared prompt, with branches and retries.
 
-    Stresses deep paths that grow in small steps with no pause, several live requests that hold the
-    same path (sub-agents branch from one history), splits where branches part, and dead ends: a
-    retry goes back a few steps, so that the abandoned tail is cached but never asked for again.
-
-    Parameters
-    ----------
-    seed : int
-        Equal seeds give equal requests.
-
-    Yields
-    ------
-    Request
-        Prompts of some 2,000 to 12,000 tokens, outputs of 10 to 80, in blocks of 16.
+    Stresses deep paths that grow in small steps with no pause, several live requests that hold the same path
+    (sub-agents branch from one history), splits where branches part, and dead ends: a retry goes back a few
+    steps, so that the abandoned tail is cached but never asked for again. Prompts are some 2,000 to 12,000
+    tokens, outputs 10 to 80.
     """
     writer = PromptWriter("agent", seed)
     draw = writer.draw
@@ -159,19 +303,9 @@ def agent(seed: int) -> Iterator[Request]:
 def shared_prompt(seed: int) -> Iterator[Request]:
     """Serve many users of few system prompts, some of which are asked far more often (Zipf).
 
-    Stresses wide fan-out below one node, many small leaves that are never asked for again beside
-    few long paths that are, and an eviction order that must keep the hot prompts and let the cold go.
-
-    Parameters
-    ----------
-    seed : int
-        Equal seeds give equal requests.
-
-    Yields
-    ------
-    Request
-        One of 32 system prompts of 400 to 2,000 tokens plus a question of 10 to 200, outputs of
-        10 to 100, in blocks of 16.
+    Stresses wide fan-out below one node, many small leaves that are never asked for again beside few long
+    paths that are, and an eviction order that must keep the hot prompts and let the cold go. A prompt is one
+    of 32 system prompts of 400 to 2,000 tokens plus a question of 10 to 200, outputs are 10 to 100.
     """
     writer = PromptWriter("shared-prompt", seed)
     draw = writer.draw

@@ -61,33 +61,10 @@ class _Rejected(Exception):
 def read_trace(
     path: str | os.PathLike[str], *, requests: int | None = None, block_tokens: int = BLOCK_TOKENS
 ) -> list[Request]:
-    """Read a trace, or its first requests, and check every line.
+    """Read a trace, or its first ``requests``, at least one, and check every line; ids count from 0.
 
-    Parameters
-    ----------
-    path : path-like
-        A file or a pipe of JSON lines, plain or gzip (told by its first two bytes, not by its name), or
-        `STANDARD_INPUT`.
-    requests : int, optional
-        Read no further than this many requests (at least 1); all of them if ``None``.
-    block_tokens : int
-        Tokens per block of ``hash_ids``.
-
-    Returns
-    -------
-    list of Request
-        In the order of the lines; ``request_id`` counts from 0. Never empty.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, holds no request, or has a line that breaks the format.
-    ValueError
-        ``requests`` is below 1, or ``block_tokens`` outside ``1 .. LENGTH_MAX``.
-
-    Notes
-    -----
-    Cost: O(bytes read) on the host.
+    The path is that of a file or a pipe, plain or gzip (told by its first two bytes, not by its name), or
+    `STANDARD_INPUT`. A file that cannot be read, holds no request or breaks the format is a `TraceError`.
     """
     if requests is not None and requests < 1:
         raise ValueError(f"requests must be at least 1, got {requests}")
@@ -102,24 +79,11 @@ def read_trace(
 
 
 def write_trace(path: str | os.PathLike[str], requests: Iterable[Request]) -> int:
-    """Write requests as a trace that `read_trace` gives back.
+    """Write requests in order of arrival as a trace that `read_trace` gives back; return how many.
 
-    Parameters
-    ----------
-    path : path-like
-        The file, replaced if it exists; compressed if its name ends in ``.gz``.
-    requests : iterable of Request
-        In order of arrival. The format has no field for an id: ids are counted anew when read.
-
-    Returns
-    -------
-    int
-        Requests written.
-
-    Raises
-    ------
-    ValueError
-        A request has a namespace, which the format cannot hold. Nothing is written.
+    The file is replaced if it exists, and compressed if its name ends in ``.gz``. The format has no field for
+    ids, which are counted anew when read, nor for a namespace: a request that has one is refused, and nothing
+    written.
     """
     lines = []
     for request in requests:

@@ -1,14 +1,122 @@
-"""Calls that fail when they are told to, and only then."""
+"""Calls that are written down, and that fail when they are told to."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from pymllm.adapters.failing_calls import FAILING_CALLS, FailingCalls
+import pytest
+import torch
+
+from pymllm.adapters.failing_calls import (
+    FAILING_CALLS,
+    FailingCalls,
+    InjectedFault,
+    RecordingPool,
+    record_around,
+)
 from pymllm.adapters.own_requests import Requests
-from pymllm.adapters.recording_pool import InjectedFault
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.history.operations import Fault
+from pymllm.history.outcomes import Effect
+from pymllm.mem_cache.memory_pool import SWATokenToKVPoolAllocator, TokenToKVPoolAllocator
+
+# -- The pool that writes down what a cache gives back -------------------------------------------------------
+
+
+@pytest.fixture
+def effects() -> list[Effect]:
+    return []
+
+
+@pytest.fixture
+def pool(effects: list[Effect]) -> RecordingPool:
+    return record_around(TokenToKVPoolAllocator(8, "cpu"), effects.append)
+
+
+@pytest.fixture
+def windowed(effects: list[Effect]) -> Any:
+    return record_around(SWATokenToKVPoolAllocator(8, 8, "cpu"), effects.append)
+
+
+def test_what_the_pool_took_is_written_down_in_order(windowed: Any, effects: list[Effect]) -> None:
+    """X2: a judge sees every call, its slots as they were given."""
+    slots = windowed.inner.alloc(4)
+    windowed.free_swa(slots[:2])
+    windowed.move_swa(slots[2:3], slots[:1])
+    windowed.free(slots[[3, 1]])
+    assert effects == [Effect("free_swa", (1, 2)), Effect("move_swa", (3,), (1,)), Effect("free", (4, 2))]
+    assert windowed.full_available_size() == 6
+    assert windowed.swa_available_size() == 7
+
+
+def test_a_refused_call_is_not_written_down(pool: RecordingPool, effects: list[Effect]) -> None:
+    """X2: what the pool did not take has not happened."""
+    with pytest.raises(ValueError, match="handed out"):
+        pool.free(torch.tensor([3]))
+    assert effects == []
+
+
+@pytest.mark.parametrize("call", ["free", "free_swa", "move_swa"])
+def test_the_named_call_fails_and_takes_nothing(windowed: Any, effects: list[Effect], call: str) -> None:
+    """X2: a pool that raises has taken nothing."""
+    slots = windowed.inner.alloc(4)
+    windowed.inner.free_swa(slots[:2])
+    windowed.fault = Fault(call)
+    arguments = {"free": (slots,), "free_swa": (slots[2:],), "move_swa": (slots[2:], slots[:2])}[call]
+    with pytest.raises(InjectedFault):
+        getattr(windowed, call)(*arguments)
+    assert effects == []
+    assert windowed.swa_available_size() == 6
+    windowed.fault = None
+    getattr(windowed, call)(*arguments)
+    assert [effect.call for effect in effects] == [call]
+
+
+def test_only_the_nth_call_of_that_name_fails(pool: RecordingPool) -> None:
+    """X2: counting starts when the fault is set, and the call after it works again."""
+    slots = pool.alloc(4)
+    pool.free(slots[:1])
+    pool.fault = Fault("free", 2)
+    assert pool.fault == Fault("free", 2)
+    pool.free(slots[1:2])
+    with pytest.raises(InjectedFault):
+        pool.free(slots[2:3])
+    pool.free(slots[2:3])
+    assert pool.available_size() == 7
+
+
+def test_a_pool_without_halves_gets_no_calls_about_them(pool: RecordingPool) -> None:
+    """S2: caches ask whether there is a ``free_swa``."""
+    assert not hasattr(pool, "free_swa")
+    assert pool.page_size == 1
+
+
+def test_pages_given_back_are_written_down_by_their_slots() -> None:
+    """X2: a judge sees the `free` that it stands for, and it fails when that is told to."""
+    effects: list[Effect] = []
+    pool: Any = record_around(TokenToKVPoolAllocator(16, "cpu", 4), effects.append)
+    slots = pool.inner.alloc(12)
+    pool.fault = Fault("free")
+    with pytest.raises(InjectedFault):
+        pool.free_pages(slots[::4])
+    assert (effects, pool.available_size()) == ([], 4)
+    pool.fault = None
+    pool.free_pages(slots[[8, 0]])
+    assert effects == [Effect("free", (12, 13, 14, 15, 4, 5, 6, 7))]
+    assert pool.available_size() == 12
+
+
+def test_pool_that_takes_no_pages_gets_no_such_call() -> None:
+    """X2: caches look for it, as they do for `free_swa`."""
+
+    class Foreign:
+        def free(self, indices: torch.Tensor) -> None:
+            raise AssertionError(f"{indices} are not given back")
+
+    assert not hasattr(record_around(Foreign(), [].append), "free_pages")
+
+
+# -- Calls that fail when they are told to, and only then ----------------------------------------------------
 
 
 def build() -> tuple[DynamicInferenceContext, FailingCalls]:

@@ -1,4 +1,4 @@
-"""What the adapters of our own prefix caches share."""
+"""What the adapters of our prefix caches share: pools, keys, holds, faults; and what must be refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.own_mamba import Mamba
-from pymllm.adapters.own_prefix import pool_configurations
-from pymllm.adapters.own_radix import Radix, WindowedRadix
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.malformed import MALFORMED_CALLS, call_malformed
+from pymllm.adapters.own_caches import (
+    Chunk,
+    Mamba,
+    OwnTree,
+    Radix,
+    WindowedRadix,
+)
 from pymllm.errors import ProgramError
 from pymllm.history.operations import (
     Alloc,
@@ -17,9 +23,12 @@ from pymllm.history.operations import (
     Fault,
     Free,
     FreeSWA,
+    Hash,
     Insert,
+    Inspect,
     Key,
     Lock,
+    Malformed,
     Match,
     MoveSWA,
     ReadHalves,
@@ -41,6 +50,8 @@ from pymllm.history.outcomes import (
 )
 from pymllm.mem_cache.host_queue import HostQueueStore
 from pymllm.mem_cache.slot_store import SlotStore
+
+# -- What the adapters of our own prefix caches share --------------------------------------------------------
 
 
 def adapter(window: int | None = 2, pool: str = "swa", slots: int = 8) -> WindowedRadix:
@@ -91,14 +102,11 @@ class TestPool:
         assert result(made, 3, ReadHalves((Span(0, 1, 5),))) == Slots((), (0, 2, 3, 0))
 
     @pytest.mark.parametrize("operation", [Alloc(1), Free(()), FreeSWA(()), MoveSWA((), ()), ReadHalves(())])
-    def test_without_a_pool_there_is_nothing_to_call(self, operation: Any) -> None:
-        """A cache without a pool claims none."""
+    def test_what_a_pool_lacks_cannot_be_called(self, operation: Any) -> None:
+        """A7: a cache without a pool has nothing to call, and only an allocator with two pools has halves."""
         assert isinstance(result(adapter(pool="none"), 1, operation), Unsupported)
-
-    @pytest.mark.parametrize("operation", [FreeSWA(()), MoveSWA((), ()), ReadHalves(())])
-    def test_a_plain_pool_has_no_halves(self, operation: Any) -> None:
-        """A7: only an allocator with two pools has them."""
-        assert isinstance(result(adapter(pool="token"), 1, operation), Unsupported)
+        plain = result(adapter(pool="token"), 1, operation)
+        assert isinstance(plain, Unsupported) == isinstance(operation, FreeSWA | MoveSWA | ReadHalves)
 
     @pytest.mark.parametrize("wrong", [{"pool": "paged"}, {"slots": None}, {"page_size": True}])
     def test_a_wrong_configuration_is_named(self, wrong: dict[str, Any]) -> None:
@@ -106,13 +114,6 @@ class TestPool:
         config = {"page_size": 1, "window": None, "pool": "token", "slots": 8, **wrong}
         with pytest.raises(ValueError, match="it must be"):
             WindowedRadix("radix", config)
-
-    def test_configurations_differ_and_are_tiny(self) -> None:
-        """Small pools run out, small pages meet."""
-        made = pool_configurations([None, 4], ["none", "swa"], retains=False)
-        assert len({tuple(config.items()) for config in made}) == 8
-        assert {config["page_size"] for config in made} == {1, 4}
-        assert all(config["retains"] is False and config["slots"] in (24, 48) for config in made)
 
     @pytest.mark.parametrize("kind", [Radix, WindowedRadix, Mamba])
     def test_pools_that_check_nothing_are_played_for_each_page_size(self, kind: type[Any]) -> None:
@@ -244,3 +245,97 @@ class TestFaults:
         made.apply(2, Fault("reenter"))
         (effect,) = made.apply(3, Evict(1)).effects
         assert effect.note == ""
+
+
+# -- Adapter of `ChunkCache` ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", Chunk.CONFIGURATIONS)
+def test_nothing_is_kept(config: dict[str, Any]) -> None:
+    """Section 6: empty matches, nothing adopted, sizes 0, locks that do nothing."""
+    chunk = Chunk("chunk", config)
+    slots: tuple[Span, ...] = (Span(0, 100, 108),)
+    if config["pool"] != "none":
+        chunk.apply(1, Alloc(8))
+        slots = (Span(1, 0, 8),)
+    operations = [Insert(Key((7,) * 8), slots), Match(Key((7,) * 8)), Lock(3), Evict(8, 8), Unlock(4)]
+    outcomes = [chunk.apply(step, operation) for step, operation in enumerate(operations, 2)]
+    expected = [Inserted(0, ()), Matched((), 0), Locked(), Evicted(0), Done()]
+    assert [outcome.result for outcome in outcomes] == expected
+    assert [outcome.effects for outcome in outcomes] == [()] * 5
+    assert sum(size for name, size in outcomes[-1].sizes.items() if "available" not in name) == 0
+    assert chunk.audit() == (() if config["pool"] == "none" else ("A1", "A2"))
+
+
+def test_what_it_does_not_have_is_not_claimed() -> None:
+    """It has neither nodes nor hashes, calls nobody back and refuses nothing."""
+    chunk = Chunk("chunk", Chunk.CONFIGURATIONS[1])
+    assert chunk.capabilities == {"pool", "engine", "extra_key", "bigrams"}
+    chunk.apply(1, Match(Key((7,))))
+    for step, operation in enumerate((Inspect(), Hash(1), Fault("free")), 2):
+        assert isinstance(chunk.apply(step, operation).result, Unsupported)
+
+
+# -- Arguments that no caller may pass -----------------------------------------------------------------------
+
+
+STATES = {wrong for _, wrong in MALFORMED_CALLS if "state" in wrong}
+REFUSALS = {"TypeError", "ValueError", "IndexError", "LockError", "StaleNodeError"}
+
+
+def hybrid(**changes: Any) -> Mamba:
+    return Mamba("mamba", {**Mamba.CONFIGURATIONS[0], **changes})
+
+
+def paged(**changes: Any) -> WindowedRadix:
+    config = {"page_size": 4, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 24, **changes}
+    return WindowedRadix("radix", config)
+
+
+def with_a_hold(made: OwnTree) -> OwnTree:
+    made.apply(1, Alloc(8))
+    made.apply(2, Insert(Key((7,) * 8), (Span(1, 0, 8),)))
+    made.apply(3, Lock(2))
+    return made
+
+
+@pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
+def test_each_is_refused_and_changes_nothing(call: str, wrong: str) -> None:
+    """X1: with everything that the call needs at hand, it raises what malformed arguments raise."""
+    target = with_a_hold(hybrid(page_size=4) if wrong in STATES else paged())
+    before = target.sizes()
+    outcome = target.apply(4, Malformed(call, wrong))
+    assert isinstance(outcome.result, Failed)
+    assert outcome.result.error in REFUSALS
+    assert (outcome.effects, outcome.sizes) == ((), before)
+    assert target.audit()
+
+
+@pytest.mark.parametrize(
+    ("target", "call", "wrong"),
+    [
+        (paged(), "unlock", "a bool for a token"),
+        (paged(window=None), "unlock", "a negative token"),
+        (paged(window=None), "insert", "a float prev_prefix_len"),
+        (paged(pool="none"), "build", "a pool of other pages"),
+        (paged(), "match", "a bad temper"),
+        (paged(), "insert", "two states"),
+        (hybrid(page_size=4), "build", "a window of no token"),
+    ],
+)
+def test_what_cannot_be_made_is_unsupported(target: OwnTree, call: str, wrong: str) -> None:
+    """X1: without a hold, a window, a pool or states there is nothing to spoil."""
+    with pytest.raises(UnsupportedError):
+        call_malformed(MALFORMED_CALLS, Malformed(call, wrong), target)
+    assert isinstance(target.apply(1, Malformed(call, wrong)).result, Unsupported)
+
+
+@pytest.mark.parametrize(("call", "wrong"), MALFORMED_CALLS)
+def test_a_hybrid_cache_refuses_what_it_can_be_asked(call: str, wrong: str) -> None:
+    """X1: every call is refused, or cannot be made, and nothing changes."""
+    target = with_a_hold(hybrid(page_size=4))
+    before = target.sizes()
+    outcome = target.apply(4, Malformed(call, wrong))
+    assert isinstance(outcome.result, Failed | Unsupported)
+    assert getattr(outcome.result, "error", "TypeError") in REFUSALS
+    assert (outcome.effects, outcome.sizes) == ((), before)

@@ -1,13 +1,17 @@
-"""The adapter of `DynamicInferenceContext`: what was asked arrives, and what came of it is told."""
+"""The adapter of whole requests, and the forward pass under it."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from pymllm.adapters.own_requests import MALFORMED_CALLS, Requests
+from pymllm.adapters.exact_forward import ExactForward, ExactState, read_rows
+from pymllm.adapters.own_requests import MALFORMED_CALLS, Prompted, Requests
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Config
 from pymllm.history.operations import (
+    CONV_PRIME,
+    SSM_PRIME,
     AddRequest,
     Fault,
     Inspect,
@@ -32,6 +36,10 @@ from pymllm.history.outcomes import (
     RequestView,
     Unsupported,
 )
+from pymllm.oracle.cold_runs import ColdRuns, Prefix
+
+# -- The adapter of `DynamicInferenceContext`: what was asked arrives, and what came of it is told -----------
+
 
 CONFIG: Config = {
     **{
@@ -204,3 +212,43 @@ def test_states_are_on_the_device_that_is_named() -> None:
     assert context.mamba_conv_states is not None
     states = (context.mamba_conv_states, slots.ssm_states, slots.conv_states, slots.intermediate_ssm_out)
     assert {each.device.type for each in states} == {"meta"}
+
+
+# -- A forward pass that computes exactly, as the definition says and as a cold run would --------------------
+
+
+CONFIG_EXACT_FORWARD = dict(Requests.CONFIGURATIONS[0])
+TOKENS = (5, 0, 7, 4_294_967_295, 5, 3, 3, 1, 2)
+
+
+@pytest.mark.parametrize("prime", [CONV_PRIME, SSM_PRIME])
+def test_a_folded_chunk_is_the_loop_over_its_tokens(prime: int) -> None:
+    """E1: however the tokens are cut, and depending on their order."""
+    model, tokens = ExactState(3, prime), np.array(TOKENS, np.int64)
+    state = np.zeros(3, np.int64)
+    for token in tokens:
+        state = model.advance(state, np.array([token]))
+    for cut in range(len(tokens) + 1):
+        head = model.advance(np.zeros(3, np.int64), tokens[:cut])
+        assert np.array_equal(model.advance(head, tokens[cut:]), state)
+    assert not np.array_equal(model.advance(np.zeros(3, np.int64), tokens[::-1]), state)
+
+
+def test_what_it_leaves_is_what_the_oracle_computes_by_itself() -> None:
+    """E1: KV, live states and extracted states; two implementations of one definition."""
+    context = Requests("x", CONFIG_EXACT_FORWARD).context
+    forward, request = ExactForward(context), Prompted(list(TOKENS))
+    assert context.add_request(request)
+    batch = context.begin_step()
+    assert forward.offsets(batch) == [(8,)]
+    forward.compute(batch)
+    cold, prefixes = ColdRuns(4, 4, 4), list[Prefix]()
+    cold.extend(prefixes, TOKENS)
+    blocks = batch.requests[0].blocks
+    assert forward.read_kv(blocks, len(TOKENS)) == cold.kv_until(prefixes, TOKENS, len(TOKENS))
+    assert forward.read_lives([0])[0] == cold.state_at(prefixes, TOKENS, len(TOKENS))
+    slots = context.mamba_slot_allocator
+    assert slots is not None
+    outputs = read_rows(slots.intermediate_conv_out, slots.intermediate_ssm_out)
+    assert outputs[0] == cold.state_at(prefixes, TOKENS, 8)
+    assert forward.kv[-1].any(), "padding goes to the dummy"

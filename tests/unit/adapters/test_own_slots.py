@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pymllm.adapters.own_slots import SWASlots, TokenSlots
-from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.adapters.registry import make_adapter
+from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.operations import (
     Alloc,
     BeginGroup,
@@ -132,8 +133,10 @@ def test_a_malformed_call_is_refused(call: str, wrong: str, checked: bool, store
 def test_a_configuration_that_lacks_a_size_is_refused(lacking: str) -> None:
     """The message names the key."""
     config = {key: value for key, value in SWASlots.CONFIGURATIONS[0].items() if key != lacking}
-    with pytest.raises(ValueError, match=f"configuration's {lacking} is None"):
-        SWASlots("swa", config)
+    with pytest.raises(AdapterError, match=f"there is no '{lacking}' in it; one of its own is"):
+        make_adapter("swa-slots", config)
+    with pytest.raises(AdapterError, match=f"configuration's {lacking} is True; it must be an integer"):
+        make_adapter("swa-slots", {**config, lacking: True})
 
 
 def test_sizes_are_configuration_enough() -> None:

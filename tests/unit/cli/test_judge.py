@@ -105,7 +105,7 @@ def test_neither_torch_nor_an_adapter_is_needed(bad: Path) -> None:
     code = (
         "import sys\nfrom click.testing import CliRunner\nfrom pymllm.cli import main\n"
         f"assert CliRunner().invoke(main, ['judge', {str(bad)!r}]).exit_code == 1\n"
-        "heavy = ('torch', 'numpy', 'hypothesis', 'pymllm.mem_cache', 'pymllm.adapters.own_rows')\n"
+        "heavy = ('torch', 'numpy', 'hypothesis', 'pymllm.mem_cache', 'pymllm.adapters.own_pools')\n"
         "print(*[name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -35,7 +35,7 @@ RADIX = {"page_size": 1, "window": None, "pool": "token", "slots": 24, "swa_slot
 FAULTY_ENGINE = """
 from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import PLANTED
-from pymllm.adapters.own_radix import Radix
+from pymllm.adapters.own_caches import Radix
 
 fault = planted(next(fault for fault in PLANTED if fault.id == "B10").edits)
 fault.__enter__()  # for as long as the process lives that imports this

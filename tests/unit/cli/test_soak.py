@@ -271,7 +271,7 @@ def test_a_class_of_this_folder_is_found_again_when_its_campaign_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else every run that is left would be written down as a problem of its adapter."""
-    text = "from pymllm.adapters.own_rows import Rows\n\n\nclass MyRows(Rows):\n    pass\n"
+    text = "from pymllm.adapters.own_pools import Rows\n\n\nclass MyRows(Rows):\n    pass\n"
     (tmp_path / "rows_here.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])

@@ -311,7 +311,7 @@ def test_a_folder_that_nobody_asked_for_may_be_read_only(monkeypatch: pytest.Mon
 def test_an_adapter_in_the_current_folder_is_found() -> None:
     """Whoever writes a cache beside its adapter types no path."""
     Path("my_adapter.py").write_text(
-        "from pymllm.adapters.own_hashes import KeysAndHashes\nclass Mine(KeysAndHashes):\n    pass\n",
+        "from pymllm.adapters.own_pools import KeysAndHashes\nclass Mine(KeysAndHashes):\n    pass\n",
         encoding="utf-8",
     )
     command = [Path(sys.executable).parent / "pymllm", "verify", "--adapter", "my_adapter:Mine"]

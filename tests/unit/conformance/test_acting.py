@@ -1,18 +1,32 @@
-"""Machines whose acts take small integers: played by Hypothesis, or from a seed."""
+"""Machines whose acts take small integers: played by Hypothesis, from a seed, or from what was noted."""
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.conformance.acting import ActingMachine, ActPlayer, act, acts_of, drive, make_machine
+from pymllm.conformance.acting import (
+    ActingMachine,
+    ActPlayer,
+    FoundViolation,
+    PlayedAct,
+    act,
+    acts_of,
+    drive,
+    find_scenario,
+    make_machine,
+    with_scenario,
+)
 from pymllm.conformance.examiner import Examiner
-from pymllm.errors import InvariantViolation
-from pymllm.history.files import History
+from pymllm.conformance.row_machine import RowMachine
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import History, PlayedActs, dump_history, read_history
 from pymllm.history.operations import Alloc, Free, Span
 from pymllm.history.outcomes import NoRoom
 
@@ -131,14 +145,6 @@ def test_hypothesis_plays_the_same_acts_and_shrinks() -> None:
     assert (found.violation.law, len(found.history)) == ("E3", 3)
 
 
-def test_hypothesis_finds_nothing_where_nothing_is(machine: type[ActingMachine]) -> None:
-    """The base is a machine like any other."""
-    quick = settings(max_examples=10, stateful_step_count=10, database=None, phases=[Phase.generate])
-    run_state_machine_as_test(machine, settings=quick)
-    assert machine.runs >= 10
-    assert machine.found is None
-
-
 class BrokenRun(Breaking):
     """Is in no state to end properly once a law is broken."""
 
@@ -180,3 +186,77 @@ def test_a_walk_from_inside_can_be_made_at_any_time(monkeypatch: pytest.MonkeyPa
         machine.look_inside()
     assert type(machine).found is not None
     assert machine.examiner.is_found_inside
+
+
+ROWS = {"max_reqs": 3, "max_context_len": 4}
+
+
+def failing(tiny: str) -> FoundViolation:
+    machine = make_machine(RowMachine, f"{tiny}:KeepsEntries", ROWS, seed=3, audit=False)
+    for seed in range(50):
+        try:
+            drive(machine, seed, 40)
+        except InvariantViolation:
+            break
+    assert machine.found is not None
+    return machine.found
+
+
+def test_a_violation_comes_with_the_acts_that_led_to_it(tiny: str) -> None:
+    """They are the machine's own, with arguments in its ranges."""
+    scenario = failing(tiny).scenario
+    assert scenario is not None
+    assert (scenario.machine, scenario.audit) == (RowMachine, False)
+    assert scenario.acts
+    for played in scenario.acts:
+        ranges = getattr(RowMachine, played.name).act_ranges
+        assert {name for name, _ in played.arguments} == set(ranges)
+        assert all(ranges[name][0] <= value <= ranges[name][1] for name, value in played.arguments)
+
+
+def test_another_process_understands_it(tiny: str) -> None:
+    """A class that was made while running has no name that it could be found by."""
+    scenario = failing(tiny).scenario
+    assert pickle.loads(pickle.dumps(scenario)) == scenario
+
+
+def test_an_act_that_another_act_makes_is_not_noted(tiny: str) -> None:
+    """Playing the outer one makes it again."""
+    machine = make_machine(RowMachine, f"{tiny}:TinyRows", ROWS)()
+    name = next(name for name in dir(RowMachine) if hasattr(getattr(RowMachine, name), "act_ranges"))
+    machine.is_acting = True
+    arguments = {key: low for key, (low, _) in getattr(RowMachine, name).act_ranges.items()}
+    getattr(machine, name)(**arguments)
+    assert machine.acts_played == []
+    machine.is_acting = False
+    getattr(machine, name)(**arguments)
+    assert machine.acts_played == [PlayedAct(name, tuple(arguments.items()))]
+    machine.teardown()
+
+
+def test_a_file_has_the_acts(tiny: str) -> None:
+    """Who reads it can play them; without acts there is nothing to play."""
+    found = failing(tiny)
+    written = list(dump_history(with_scenario(found.history, found.scenario)))
+    again = read_history(written, "a file")
+    assert find_scenario(again.header) == found.scenario
+    assert again.steps == found.history.steps
+    assert find_scenario(with_scenario(again, None).header) is None
+
+
+@pytest.mark.parametrize(
+    ("played", "message"),
+    [
+        (
+            PlayedActs("SlotMachine", False, ()),
+            "of SlotMachine; the machines of rows are RowMachine",
+        ),
+        (PlayedActs("RowMachine", False, (PlayedAct("fly"),)), "name='fly'.* is no act of RowMachine"),
+        (PlayedActs("RowMachine", False, (PlayedAct("clear", (("far", 1),)),)), "is no act of RowMachine"),
+    ],
+)
+def test_acts_that_nobody_can_play_are_refused(tiny: str, played: PlayedActs, message: str) -> None:
+    """A file of another version, or one that somebody wrote."""
+    header = dataclasses.replace(failing(tiny).history.header, scenario=played)
+    with pytest.raises(ProgramError, match=message):
+        find_scenario(header)

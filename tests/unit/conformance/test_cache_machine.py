@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pymllm.adapters.own_radix import WindowedRadix
+from pymllm.adapters.own_caches import WindowedRadix
 from pymllm.conformance.cache_machine import cache_machine, check_adapter
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.prefix_machine import PrefixMachine

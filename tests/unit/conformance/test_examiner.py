@@ -1,4 +1,4 @@
-"""An adapter beside its judge."""
+"""An adapter beside its judge, and whether what it answers is an answer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from pymllm.adapters.base import Adapter
 from pymllm.adapters.registry import make_adapter
-from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.examiner import Examiner, find_wrong_answer
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
-from pymllm.history.operations import Alloc, AllocRows, Free, Operation, Span
-from pymllm.history.outcomes import Outcome, Slots
+from pymllm.history.operations import Alloc, AllocRows, Free, Key, Malformed, Match, Operation, Span
+from pymllm.history.outcomes import Done, Effect, Failed, Matched, NoRoom, Outcome, Slots, Unsupported
 from pymllm.oracle.judge import judge_steps
 
 
@@ -94,6 +94,29 @@ def test_a_program_that_does_something_else_again_is_refused() -> None:
         match=r"again: expected result Slots\(slots=\(3,\).*, observed result Slots\(slots=\(0,\)",
     ) as caught:
         examiner.check_replay(lambda: Wrong(token_slots(), 2))
+    assert caught.value.law == "X3"
+
+
+class Addressed(Wrong):
+    """Puts where the pool stands in memory into the message of an error, or calls the error otherwise."""
+
+    error = "OwnershipError"
+
+    def spoil(self, outcome: Outcome) -> Outcome:
+        return Outcome(Failed(self.error, f"of the pool at {id(self.inner):#x}"), (), outcome.sizes)
+
+
+def test_messages_of_errors_are_compared_nowhere() -> None:
+    """X3, X1: they are for people; the error's name is compared."""
+    examiner = Examiner(Addressed(token_slots(), 2))
+    examiner.do(Alloc(2))
+    examiner.do(Free((Span(0, 0, 1),)))
+    examiner.check_replay(lambda: Addressed(token_slots(), 2))
+    examiner.check_replay(token_slots)
+    again = Addressed(token_slots(), 2)
+    again.error = "LockError"
+    with pytest.raises(InvariantViolation, match=r"observed result Failed\(error='LockError'") as caught:
+        examiner.check_replay(lambda: again)
     assert caught.value.law == "X3"
 
 
@@ -181,3 +204,45 @@ def test_an_audit_of_a_law_of_the_kind_breaks_it() -> None:
     with pytest.raises(InvariantViolation, match="A2: found inside"):
         examiner.do(Alloc(1))
     assert examiner.is_found_inside
+
+
+MATCH = Match(Key((1,)))
+
+
+@pytest.mark.parametrize(
+    ("operation", "outcome"),
+    [
+        (MATCH, Outcome(Matched((), 0))),
+        (MATCH, Outcome(Failed("KeyError", "1"))),
+        (MATCH, Outcome(Unsupported("match"))),
+        (Alloc(1), Outcome(NoRoom())),
+        (Alloc(1), Outcome(Slots((1,)), (Effect("free", (1,)),), {"available_size": 3})),
+        (Malformed("free", "a list"), Outcome(Done())),
+    ],
+)
+def test_an_answer_is_let_through(operation: Any, outcome: Outcome) -> None:
+    """Wrong or right: that is for the judge to say."""
+    assert find_wrong_answer(operation, outcome) is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (None, "answered None, which is no Outcome"),
+        (Outcome(7), "answered 7, which is no result"),  # type: ignore[arg-type]
+        (Outcome(Done()), "answered Done(); it must be Matched"),
+        (Outcome(Matched([], 0)), "matched has a field of another type"),  # type: ignore[arg-type]
+        (Outcome(Matched((), 0), []), "effects are []"),  # type: ignore[arg-type]
+        (Outcome(Matched((), 0), (Effect("free", [1]),)), "effects are (Effect("),  # type: ignore[arg-type]
+        (Outcome(Matched((), 0), (), {"total_size": None}), "sizes are {'total_size': None}"),  # type: ignore[dict-item]
+        (
+            Outcome(Matched((), 0), (), {"total_size": 0, "totl_size": 0}),
+            "sizes have 'totl_size', which nobody knows; a size is available_size, ",
+        ),
+    ],
+)
+def test_what_is_no_answer_is_named(outcome: Any, says: str) -> None:
+    """Another kind of result, a container or a size of another type: nothing that a law speaks of."""
+    wrong = find_wrong_answer(MATCH, outcome)
+    assert wrong is not None
+    assert says in wrong

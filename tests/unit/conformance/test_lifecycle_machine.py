@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.base import Adapter
 from pymllm.adapters.cabinet.planting import Edit, planted
-from pymllm.adapters.own_radix import WindowedRadix
-from pymllm.conformance.acting import ActingMachine, acts_of, drive, make_machine
+from pymllm.adapters.own_caches import WindowedRadix
+from pymllm.conformance.acting import ActingMachine, drive, make_machine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.errors import AdapterError, InvariantViolation
 from pymllm.history.files import Config
@@ -29,12 +28,12 @@ from pymllm.history.operations import (
 from pymllm.history.outcomes import Outcome, Slots
 from pymllm.oracle.judge import judge_steps
 from pymllm.workloads.engine import Engine
-from pymllm.workloads.engine_memory import EngineMemory
-from pymllm.workloads.engine_states import EngineStates
+from pymllm.workloads.engine_memory import EngineMemory, EngineStates
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.source import Stage
 
 CONFIG: Config = {"page_size": 4, "window": 6, "pool": "swa", "slots": 48, "swa_slots": 36}
+HYBRID: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
 
 
 def machine_of(**changes: int | str | None) -> Any:
@@ -42,8 +41,20 @@ def machine_of(**changes: int | str | None) -> Any:
     return make_machine(LifecycleMachine, "radix-window", {**CONFIG, **changes}, seed=1)
 
 
+def machine_on(adapter_class: type[WindowedRadix]) -> Any:
+    """Make the machine class of an adapter of this file."""
+    build = {"make_adapter": classmethod(lambda cls: adapter_class("x", CONFIG))}
+    return type(adapter_class.__name__, (machine_of(),), build)
+
+
 def operations_of(machine: ActingMachine) -> list[Operation]:
     return [step.operation for step in machine.examiner.history.steps]
+
+
+def live_often(make: Callable[[], type[ActingMachine]], acts: int) -> None:
+    """Drive a life from each of twenty seeds, until one breaks a law."""
+    for seed in range(20):
+        drive(make(), seed, acts)
 
 
 # -- acts ----------------------------------------------------------------------------------------------------
@@ -154,8 +165,7 @@ def test_evicting_and_resetting_happen_around_the_engine() -> None:
 
 def test_states_are_evicted_one_by_one() -> None:
     """M5: whatever the page size; only tokens come in pages."""
-    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
-    machine: Any = make_machine(LifecycleMachine, "mamba", config)()
+    machine: Any = make_machine(LifecycleMachine, "mamba", HYBRID)()
     machine.evict(1, 2)
     assert operations_of(machine)[-1] == Evict(2, 2)
     machine.teardown()
@@ -206,8 +216,7 @@ def test_driven_program_is_a_history_like_any_other() -> None:
 
 def test_driven_hybrid_is_a_history_with_its_states() -> None:
     """E1, M1: snapshots are written, handed over, evicted and read before they are resumed from."""
-    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 1}
-    machine = drive(make_machine(LifecycleMachine, "mamba", config), 0, 60)
+    machine = drive(make_machine(LifecycleMachine, "mamba", {**HYBRID, "track_slots": 1}), 0, 60)
     operations, header = operations_of(machine), machine.examiner.history.header
     kinds = {type(operation) for operation in operations}
     assert {AllocTrack, WriteState, ReadStates} <= kinds
@@ -217,30 +226,6 @@ def test_driven_hybrid_is_a_history_with_its_states() -> None:
     exercised = machine.examiner.judge.evidence.exercised
     assert set(exercised) - set(evidence.exercised) == {"E2", "E3", "E4", "E5"}
     assert {f"M{number}" for number in (1, 2, 4, 5, 6, 7)} <= set(exercised)
-
-
-def test_walks_from_inside_can_be_left_out() -> None:
-    """Evidence from inside is counted only where it was gathered."""
-    machine = drive(make_machine(LifecycleMachine, "radix-window", CONFIG, audit=False), 0, 30)
-    assert not machine.examiner.audited
-
-
-def test_each_act_takes_small_numbers() -> None:
-    """Draw small: what Hypothesis shrinks must stay readable."""
-    assert set(acts_of(LifecycleMachine)) == {
-        "abort",
-        "ask",
-        "ask_for_everything",
-        "choose_victims",
-        "crowd",
-        "evict",
-        "flush",
-        "limit_chunks",
-        "settle",
-        "start_again",
-        "step",
-    }
-    assert max(high for act in acts_of(LifecycleMachine).values() for _, high in act.act_ranges.values()) < 12
 
 
 def test_adapter_without_a_pool_cannot_be_driven() -> None:
@@ -260,14 +245,7 @@ class Nameless(WindowedRadix):
 def test_namespaces_are_used_only_where_they_are_claimed() -> None:
     """K1: an adapter is not asked for what it does not have."""
 
-    class Machine(LifecycleMachine):
-        ADAPTER, CONFIG = "nameless", CONFIG
-
-        @classmethod
-        def make_adapter(cls) -> Adapter:
-            return Nameless("nameless", CONFIG)
-
-    machine = Machine()
+    machine: Any = machine_on(Nameless)()
     machine.ask(2, 0, 0, 0, 0, 3)
     request = machine.source.next_request()
     assert request is not None
@@ -308,8 +286,7 @@ def test_what_the_engine_does_wrong_with_states_is_found(
     monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., None], law: str
 ) -> None:
     """E1, E3: the engine's own audits see it, and no operation is to blame."""
-    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
-    cls: Any = make_machine(LifecycleMachine, "mamba", config)
+    cls: Any = make_machine(LifecycleMachine, "mamba", HYBRID)
     monkeypatch.setattr(EngineStates, method, wrong)
     with pytest.raises(InvariantViolation, match=law):
         drive(cls, 0, 60)
@@ -332,16 +309,10 @@ class Forgetful(WindowedRadix):
 def test_what_the_judge_finds_ends_the_engine() -> None:
     """A2: the history ends with the step that broke the law, and the engine is not asked to go on."""
 
-    class Machine(LifecycleMachine):
-        ADAPTER, CONFIG = "forgetful", CONFIG
-
-        @classmethod
-        def make_adapter(cls) -> Adapter:
-            return Forgetful("forgetful", CONFIG)
-
+    cls = machine_on(Forgetful)
     with pytest.raises(InvariantViolation, match="A2") as caught:
-        drive(Machine, 0, 60)
-    found = Machine.found
+        drive(cls, 0, 60)
+    found = cls.found
     assert found is not None
     assert found.violation is caught.value
     _, again = judge_steps(found.history.header, found.history.steps)
@@ -365,13 +336,6 @@ def test_engine_that_broke_down_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
     assert operations_of(machine) == []
 
 
-def test_registry_adapter_is_driven_by_its_name() -> None:
-    """The machine of a configuration is like any other machine."""
-    config: Config = {**CONFIG, "window": None, "pool": "token", "retains": False}
-    machine = drive(make_machine(LifecycleMachine, "chunk", config), 3, 40)
-    assert machine.examiner.judge.evidence.exercised["E1"] > 0
-
-
 def test_a_request_to_come_can_be_doomed() -> None:
     """E3: it is aborted as soon as its prefix is held."""
     machine = machine_of()()
@@ -383,18 +347,12 @@ def test_a_request_to_come_can_be_doomed() -> None:
 def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:
     """E3, and not E2: it gives back what it has given back already."""
     edit = Edit(
-        "pymllm.workloads.engine_states:EngineStates.give_back",
+        "pymllm.workloads.engine_memory:EngineStates.give_back",
         "self._pool.free_track_slot(live.track_slot)",
         "self._pool.free_track_slot(live.track_slot)\nself._pool.free_track_slot(live.track_slot)",
     )
-    config: Config = {**CONFIG, "window": None, "pool": "token", "track_slots": 3}
-
-    def live_often() -> None:
-        for seed in range(20):
-            drive(make_machine(LifecycleMachine, "mamba", config), seed, 60)
-
     with planted([edit]), pytest.raises(InvariantViolation, match="E3: the engine did"):
-        live_often()
+        live_often(lambda: make_machine(LifecycleMachine, "mamba", HYBRID), 60)
 
 
 @pytest.mark.parametrize(
@@ -414,13 +372,8 @@ def test_an_engine_that_frees_a_state_twice_answers_for_its_exit() -> None:
 def test_an_engine_answers_for_what_no_caller_may_do(target: str, old: str, new: str, law: str) -> None:
     """E2, E3: nobody else has chosen what to ask for."""
     edit = Edit(f"pymllm.workloads.engine_memory:EngineMemory.{target}", old, new)
-
-    def live_often() -> None:
-        for seed in range(20):
-            drive(machine_of(), seed, 40)
-
     with planted([edit]), pytest.raises(InvariantViolation, match=f"{law}: the engine (did|emptied)"):
-        live_often()
+        live_often(machine_of, 40)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 6, 16])

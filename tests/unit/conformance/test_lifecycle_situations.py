@@ -1,4 +1,4 @@
-"""Each event of an engine counts as the situation that it is."""
+"""The choices of a searcher for an engine, and each event of one as the situation that it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pymllm.conformance.acting import make_machine
-from pymllm.conformance.lifecycle_machine import LifecycleMachine, LifecycleNotes
+from pymllm.conformance.lifecycle_machine import DrawnSource, LifecycleMachine, LifecycleNotes
 from pymllm.history.files import Config
 from pymllm.history.operations import Alloc, AllocTrack, Evict, FreeSWA
 from pymllm.history.outcomes import Done, Evicted, NoRoom, Outcome, Slots
@@ -15,6 +15,27 @@ from pymllm.workloads.engine_watch import Event
 from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
 from pymllm.workloads.source import Stage
+
+
+def test_doomed_request_is_aborted_once_and_at_its_stage_only() -> None:
+    """E3: the stage is remembered for whoever counts exits."""
+    source = DrawnSource()
+    source.doom(3, Stage.HELD)
+    assert not source.abort(3, Stage.QUEUED)
+    assert not source.abort(4, Stage.HELD)
+    assert source.aborting is None
+    assert source.abort(3, Stage.HELD)
+    assert source.aborting is Stage.HELD
+    assert not source.abort(3, Stage.HELD)
+
+
+def test_chunks_and_victims_stay_within_what_is_allowed() -> None:
+    """X1: the engine refuses anything else."""
+    source = DrawnSource()
+    source.chunk, source.victim = 4, 4
+    assert [source.chunk_limit(0, limit) for limit in (3, 4, 5)] == [3, 4, 4]
+    assert [source.retract_victim(range(count)) for count in (1, 2, 3)] == [0, 1, 1]
+
 
 WINDOWED: Config = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
 

@@ -1,11 +1,17 @@
-"""Which machine searches what."""
+"""Which machine searches what, and the three profiles."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
 from pymllm.conformance.acting import ActingMachine
 from pymllm.conformance.machines import (
+    CI,
+    DEEP,
+    DEV,
     MACHINES,
     MachineEntry,
     load_machine,
@@ -67,3 +73,22 @@ def test_without_torch_no_engine_is_driven_and_what_only_it_tests_says_why(
     assert why_untested("prefix", {"pool"}, laws[1:]) == ()
     assert [it.name for it in missing_machines("prefix", claims)] == ["LifecycleMachine"]
     assert missing_machines("prefix", {"pool"}) == ()
+
+
+def test_each_profile_looks_further_than_the_one_before() -> None:
+    """Whoever asks for more gets more of everything, and a new place each night."""
+    for less, more in ((DEV, CI), (CI, DEEP)):
+        assert less.steps < more.steps
+        assert less.examples < more.examples
+        assert less.seconds < more.seconds
+        assert less.shrinks < more.shrinks
+    assert (DEV.seed, CI.seed, DEEP.seed) == (0, 0, None)
+
+
+def test_the_numbers_can_be_read_before_anything_else() -> None:
+    """A test session reads them first; nothing heavy comes along."""
+    code = (
+        "import sys, pymllm.conformance.machines; print('hypothesis' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

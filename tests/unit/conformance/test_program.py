@@ -1,13 +1,35 @@
-"""Programs that were written down."""
+"""Programs that were written down: run, written as Python, and run in part again on new adapters."""
 
 from __future__ import annotations
 
 import pytest
 
-from pymllm.conformance.program import run_program
-from pymllm.errors import AdapterError, InvariantViolation, ProgramError, UsageError
-from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
-from pymllm.history.outcomes import Slots
+from pymllm.adapters.own_blocks import Blocks
+from pymllm.adapters.own_pools import Rows
+from pymllm.conformance.examiner import Examiner
+from pymllm.conformance.program import check_clears, check_refusals, check_twins, run_program
+from pymllm.conformance.program_text import write_program, write_record
+from pymllm.errors import AdapterError, InvariantViolation, OwnershipError, ProgramError, UsageError
+from pymllm.history.files import Config, Header, History, Step
+from pymllm.history.operations import (
+    AllocBlocks,
+    AllocRows,
+    Clear,
+    Fault,
+    FreeRow,
+    Insert,
+    Key,
+    Merge,
+    Operation,
+    ReadRows,
+    ReleaseBlocks,
+    Reset,
+    RetainBlocks,
+    Span,
+    Unlock,
+    WriteRow,
+)
+from pymllm.history.outcomes import INJECTED, Done, Effect, Evicted, NoRoom, Outcome, Slots
 
 CONFIG = {"max_reqs": 3, "max_context_len": 4}
 WRITE_AND_FREE = [
@@ -56,3 +78,244 @@ def test_what_cannot_be_run_is_told(tiny: str) -> None:
         run_program("rowz", CONFIG, [])
     with pytest.raises(AdapterError, match="lost the connection"):
         run_program(f"{tiny}:GivesUp", CONFIG, [AllocRows(2), AllocRows(1)])
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (Merge(), "Merge()"),
+        (Unlock(3, token=0), "Unlock(3, token=0)"),
+        (
+            Insert(Key(((1, 2),), "a"), (Span(1, 0, 1),)),
+            "Insert(Key(((1, 2),), extra_key='a'), slots=(Span(1, 0, 1),))",
+        ),
+        (Effect("callback", node=3, sizes={"a": 1}), "Effect('callback', node=3, sizes={'a': 1})"),
+        ((), "()"),
+    ],
+)
+def test_a_record_is_written_without_its_defaults(record: object, text: str) -> None:
+    """The text is an expression whose value is the record."""
+    assert write_record(record) == text
+    assert eval(text, {kind.__name__: kind for kind in (Effect, Insert, Key, Merge, Span, Unlock)}) == record
+
+
+def test_a_program_says_what_came_of_each_step() -> None:
+    """One line per step, its outcome beside it."""
+    steps = [
+        Step(1, AllocRows(2), Outcome(Slots((1, 2)))),
+        Step(2, FreeRow(Span(1, 0, 1)), Outcome(Evicted(4), (Effect("free", (4, 5)),))),
+        Step(3, WriteRow(Span(1, 1, 2), 0, 1, (7,)), Outcome(Slots(tuple(range(99))))),
+    ]
+    lines = write_program(History(Header("rows", "rows", {"max_reqs": 2}), steps)).splitlines()
+    assert lines[:8] == [
+        "from pymllm.conformance.program import run_program",
+        "from pymllm.history.operations import AllocRows, FreeRow, Span, WriteRow",
+        "",
+        "run_program(",
+        "    'rows',",
+        "    {'max_reqs': 2},",
+        "    [",
+        "        AllocRows(2),  # 1: Slots((1, 2))",
+    ]
+    assert lines[8] == "        FreeRow(Span(1, 0, 1)),  # 2: Evicted(4), Effect('free', slots=(4, 5))"
+    assert lines[9].endswith("...")
+    assert lines[10:] == ["    ],", ")"]
+
+
+def test_numbers_with_gaps_are_written_down() -> None:
+    """References stay right; a step that was not run says so."""
+    text = write_program(History(Header("rows", "rows"), [Step(4, AllocRows(2)), Step(7, AllocRows(1))]))
+    assert (
+        "    {\n        4: AllocRows(2),  # 4: not run\n        7: AllocRows(1),  # 7: not run\n    },\n"
+        in text
+    )
+
+
+def test_an_empty_program_is_a_program() -> None:
+    """Nothing is imported that is not used."""
+    text = write_program(History(Header("rows", "rows")))
+    assert text.splitlines()[:2] == ["from pymllm.conformance.program import run_program", ""]
+    assert "    [\n    ],\n" in text
+
+
+def test_a_pasted_program_breaks_the_same_law(tiny: str) -> None:
+    """P2: what is printed runs."""
+    program = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), AllocRows(0)]
+    history = run_program(f"{tiny}:TinyRows", {"max_reqs": 1, "max_context_len": 2}, program)
+    text = write_program(history).replace("TinyRows", "KeepsEntries").replace("AllocRows(0)", "ReadRows()")
+    text = text.replace("import AllocRows", "import AllocRows, ReadRows")
+    with pytest.raises(InvariantViolation) as caught:
+        exec(text, {})
+    assert caught.value.law == "P2"
+
+
+ONE_ENTRY = {"max_reqs": 3, "max_context_len": 1}
+OUTSIDE = Span(0, 7, 8)
+
+
+class TurningRows(Rows):
+    """Hands out the other end first, from the moment on that it was asked for too much."""
+
+    def do_alloc_rows(self, step: int, operation: AllocRows) -> Slots | NoRoom:
+        result = super().do_alloc_rows(step, operation)
+        if isinstance(result, NoRoom):
+            self.pool._free_rows.reverse()
+        return result
+
+
+class SulkingRows(Rows):
+    """The same, from the first refusal on."""
+
+    def do_free_row(self, step: int, operation: FreeRow) -> Done:
+        try:
+            return super().do_free_row(step, operation)
+        except OwnershipError:
+            self.pool._free_rows.reverse()
+            raise
+
+
+class AgingRows(Rows):
+    """The same, from the first clear on."""
+
+    def do_clear(self, step: int, operation: Clear) -> Done:
+        done = super().do_clear(step, operation)
+        self.pool._free_rows.reverse()
+        return done
+
+
+class LooseRows(SulkingRows):
+    """Claims neither refusals nor a pool."""
+
+    def claim(self) -> frozenset[str]:
+        return frozenset()
+
+
+def examine(adapter_class: type[Rows], *operations: Operation) -> Examiner:
+    examiner = Examiner(adapter_class("x", ONE_ENTRY), audit=False)
+    for operation in operations:
+        examiner.do(operation)
+    return examiner
+
+
+def check_both(examiner: Examiner, adapter_class: type[Rows]) -> None:
+    for check in (check_refusals, check_clears):
+        check(examiner, lambda: adapter_class("x", ONE_ENTRY))
+
+
+def broken_law(adapter_class: type[Rows], *operations: Operation) -> str:
+    examiner = examine(adapter_class, *operations)
+    with pytest.raises(InvariantViolation, match="run again") as caught:
+        check_both(examiner, adapter_class)
+    return caught.value.law
+
+
+def counted(*operations: Operation) -> dict[str, int]:
+    """Return what the twins of our own class count."""
+    examiner = examine(Rows, *operations)
+    before = dict(examiner.judge.evidence.exercised)
+    check_both(examiner, Rows)
+    return {law: n for law, n in examiner.judge.evidence.exercised.items() if n != before.get(law)}
+
+
+def test_an_alloc_without_room_must_not_turn_the_order() -> None:
+    """X4: not even the order of what is handed out next."""
+    assert broken_law(TurningRows, AllocRows(4), AllocRows(1)) == "X4"
+
+
+def test_a_refusal_must_not_turn_the_order() -> None:
+    """X1: bad input changes nothing, also nothing that shows only later."""
+    assert broken_law(SulkingRows, FreeRow(OUTSIDE), AllocRows(1)) == "X1"
+
+
+def test_the_last_step_left_out_is_blamed() -> None:
+    """X1, X4: whichever came before the difference."""
+    assert broken_law(SulkingRows, AllocRows(4), FreeRow(OUTSIDE), AllocRows(1)) == "X1"
+    assert broken_law(TurningRows, FreeRow(OUTSIDE), AllocRows(4), AllocRows(1), AllocRows(3)) == "X4"
+
+
+class CountingRows(Rows):
+    """Hands out the other end first in every second pool that is made."""
+
+    made = 0
+
+    def __init__(self, name: str, config: Config) -> None:
+        super().__init__(name, config)
+        type(self).made += 1
+        if self.made % 2:
+            self.pool._free_rows.reverse()
+
+
+def test_a_difference_before_all_that_was_left_out_is_no_trace_of_it() -> None:
+    """X3: the same program did something else."""
+    assert broken_law(CountingRows, AllocRows(1), AllocRows(4)) == "X3"
+
+
+def test_only_kinds_whose_refusals_change_nothing_have_twins() -> None:
+    """X4: a prefix cache may be refused after it did something, as by a pool that fails on purpose."""
+    examiner = examine(TurningRows, AllocRows(4), AllocRows(1))
+    with pytest.raises(InvariantViolation, match="X4"):
+        check_twins(examiner, lambda: TurningRows("x", ONE_ENTRY))
+    examiner.adapter.kind = "prefix"
+    check_twins(examiner, lambda: TurningRows("x", ONE_ENTRY))
+
+
+def test_what_was_cleared_does_what_is_new() -> None:
+    """X7: the same rows in the same order."""
+    assert broken_law(AgingRows, AllocRows(1), Clear(), AllocRows(1)) == "X7"
+
+
+def test_only_what_could_show_something_counts() -> None:
+    """A program without a refusal, or without a clear, proves nothing of either."""
+    assert counted(AllocRows(1)) == {}
+    assert counted(AllocRows(4)) == {"X4": counted(AllocRows(4))["X4"]}
+    assert set(counted(FreeRow(OUTSIDE), AllocRows(4), Clear(), AllocRows(1))) == {"X1", "X4", "X7"}
+
+
+def test_a_step_that_names_what_was_cleared_ends_the_comparison() -> None:
+    """X7: a new pool never gave it, so nothing can be said."""
+    clear_and_reuse = (AllocRows(1), Clear(), AllocRows(1), FreeRow(Span(1, 0, 1)))
+    assert counted(*clear_and_reuse) == {}
+
+
+def test_what_is_not_claimed_is_not_compared() -> None:
+    """X1, X4: an adapter without refusals and pool has neither law."""
+    examiner = examine(LooseRows, AllocRows(4), AllocRows(1))
+    check_refusals(examiner, lambda: LooseRows("x", ONE_ENTRY))
+    assert set(examiner.judge.evidence.exercised) == {"P1"}
+
+
+def examine_blocks(adapter_class: type[Blocks], *operations: Operation) -> Examiner:
+    examiner = Examiner(adapter_class("x", dict(Blocks.CONFIGURATIONS[0])), audit=False)
+    for operation in operations:
+        examiner.do(operation)
+    return examiner
+
+
+def test_a_fault_is_left_out_with_its_step() -> None:
+    """X1: else it would strike the step that follows; what raised for a fault did something, and stays."""
+    release = ReleaseBlocks((Span(1, 0, 1),))
+    refused = RetainBlocks((OUTSIDE,))
+    examiner = examine_blocks(Blocks, AllocBlocks(2), Fault("callback"), refused, release, AllocBlocks(1))
+    check_twins(examiner, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
+    assert set(examiner.judge.evidence.exercised) >= {"X1"}
+    struck = examine_blocks(Blocks, AllocBlocks(2), Fault("callback"), release, AllocBlocks(1))
+    assert struck.history.steps[2].outcome is not None
+    assert getattr(struck.history.steps[2].outcome.result, "error", "") == INJECTED
+    check_twins(struck, lambda: Blocks("x", dict(Blocks.CONFIGURATIONS[0])))
+    assert "X1" not in struck.judge.evidence.exercised
+
+
+class AgingBlocks(Blocks):
+    """Hands out the other end first, from the first reset on."""
+
+    def do_reset(self, step: int, operation: Reset) -> Done:
+        done = super().do_reset(step, operation)
+        self.pool._free[:] = self.pool._free[::-1].copy()
+        return done
+
+
+def test_what_was_reset_does_what_is_new() -> None:
+    """X7: the same blocks in the same order, although any free one would be right."""
+    examiner = examine_blocks(AgingBlocks, AllocBlocks(1), Reset(), AllocBlocks(1))
+    with pytest.raises(InvariantViolation, match="X7"):
+        check_twins(examiner, lambda: AgingBlocks("x", dict(Blocks.CONFIGURATIONS[0])))

@@ -99,7 +99,7 @@ def test_a_sweep_catches_by_letting_calls_fail() -> None:
 @pytest.mark.parametrize("name", ["machine", "sweep"])
 def test_an_error_that_is_no_violation_is_remembered_and_ends(name: str) -> None:
     """A machine that breaks down says nothing of any law, and its search comes to an end all the same."""
-    edit = Edit("pymllm.adapters.own_rows:Rows.sizes", "return", "raise SystemError('broken')\nreturn")
+    edit = Edit("pymllm.adapters.own_pools:Rows.sizes", "return", "raise SystemError('broken')\nreturn")
     searcher = searcher_of(Fault("sound", "sound", ("P1",), ("rows",)), name)
     with planted([edit]):
         assert searcher.go_on(5) is None

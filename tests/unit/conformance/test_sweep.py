@@ -10,7 +10,7 @@ import pytest
 from pymllm.adapters.cabinet.planting import Edit, planted
 from pymllm.adapters.own_blocks import Blocks
 from pymllm.adapters.own_requests import Requests
-from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.acting import ActingMachine, make_machine
 from pymllm.conformance.block_machine import BlockMachine
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.prefix_machine import PrefixMachine
@@ -148,11 +148,3 @@ def test_what_a_failure_loses_is_found() -> None:
     with planted(edits), pytest.raises(InvariantViolation) as caught:
         sweep(machine, range(4), 20)
     assert machine.found.violation is caught.value
-
-
-def test_a_corpus_comes_from_its_seed_alone() -> None:
-    """X3: the same program and the same failures each time."""
-    histories = [
-        drive(machine_of(PrefixMachine, "radix", PREFIX), 5, 12).examiner.history.steps for _ in range(2)
-    ]
-    assert histories[0] == histories[1]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pymllm.instrument.nvml import NvmlTracker
+from pymllm.instrument.nvml import Channel, NvmlRun, NvmlTracker
 from pymllm.instrument.nvml_record import UsedMeans
+from pymllm.instrument.reading import PERCENT, Reading, Unreadable
 from tests.fake_nvml.machine import GIB, MIB, NAME, FakeNvml, calls, on_machine, raised, readers, say, users
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
@@ -51,16 +52,6 @@ def test_growth_is_in_the_curve() -> None:
 
 
 @on_machine()
-def test_a_change_between_two_samples_is_seen_at_the_end() -> None:
-    """The last sample is taken when the run ends, however slow the rate."""
-    with NvmlTracker(hz=0.001) as tracker:
-        say(used=3 * GIB)
-    record = tracker.summary()
-    assert (record.used_start.value, record.used_end.value) == (GIB, 3 * GIB)
-    assert record.used_peak.value == 3 * GIB
-
-
-@on_machine()
 def test_this_process_is_looked_up_only_before_and_after() -> None:
     """The list of processes stalls a device for milliseconds: never at a sample."""
     say(processes=f"1:{GIB} {os.getpid()}:{2 * MIB}")
@@ -74,29 +65,24 @@ def test_this_process_is_looked_up_only_before_and_after() -> None:
 
 
 @on_machine()
-def test_the_cost_of_watching_is_measured() -> None:
-    """Whoever reads a figure can see what the tracker took of it."""
+def test_a_change_between_two_samples_is_seen_at_the_end() -> None:
+    """The last sample is taken when the run ends, at any rate; its cost is told, as plain data, too."""
+    msgspec = pytest.importorskip("msgspec")
     say(slow_ms=5)
     with NvmlTracker(hz=0.001) as tracker:
-        pass
-    cost = tracker.summary().cost
-    assert cost.samples == 2
-    assert cost.total_ns >= 2 * 5_000_000
-    assert cost.longest_ns >= 5_000_000
-    assert cost.ends_ns > 0
-    assert "2 samples of" in str(tracker.summary())
-
-
-@on_machine(utilization=10)
-def test_a_record_is_plain_data() -> None:
-    """What a run wrote can be read by whoever has no pymllm."""
-    msgspec = pytest.importorskip("msgspec")
-    with NvmlTracker(hz=0.001) as tracker:
-        pass
-    record = json.loads(msgspec.json.encode(tracker.summary()))
-    assert record["used_start"] == {"value": GIB, "unit": "bytes", "reason": None}
-    assert record["used_means"] == "without reserved"
-    assert record["device"]["is_mig"] is False
+        say(slow_ms=5, used=3 * GIB)
+    record = tracker.summary()
+    assert (record.used_start.value, record.used_end.value) == (GIB, 3 * GIB)
+    assert record.used_peak.value == 3 * GIB
+    assert record.cost.samples == 2
+    assert record.cost.total_ns >= 2 * 5_000_000
+    assert record.cost.longest_ns >= 5_000_000
+    assert record.cost.ends_ns > 0
+    assert "2 samples of" in str(record)
+    plain = json.loads(msgspec.json.encode(record))
+    assert plain["used_start"] == {"value": GIB, "unit": "bytes", "reason": None}
+    assert plain["used_means"] == "without reserved"
+    assert plain["device"]["is_mig"] is False
 
 
 @on_machine()
@@ -114,16 +100,17 @@ def test_nothing_is_loaded_or_left_behind() -> None:
 
 @on_machine()
 def test_no_sample_is_taken_in_a_pause() -> None:
-    """A timed region is not disturbed, whatever the rate."""
+    """A timed region is not disturbed, whatever the rate; of two, the last to end lets sampling go on."""
     with NvmlTracker(hz=1000) as tracker:
         until(lambda: tracker.summary().cost.samples >= 3)
         with tracker.paused():
-            before = calls(MEMORY)
+            with tracker.paused():
+                before = calls(MEMORY)
             time.sleep(0.05)
             assert calls(MEMORY) == before
         until(lambda: calls(MEMORY) > before + 1)
     cost = tracker.summary().cost
-    assert cost.pauses == 1
+    assert cost.pauses == 2
     assert cost.paused_ns >= 50_000_000
 
 
@@ -135,18 +122,6 @@ def test_a_pause_waits_for_the_sample_under_way() -> None:
         until(lambda: readers() == 1)
         with tracker.paused():
             assert readers() == 0
-
-
-@on_machine()
-def test_pauses_may_overlap() -> None:
-    """The last to end its region lets sampling go on."""
-    with NvmlTracker(hz=1000) as tracker:
-        with tracker.paused():
-            with tracker.paused():
-                before = calls(MEMORY)
-            time.sleep(0.02)
-            assert calls(MEMORY) == before
-        until(lambda: calls(MEMORY) > before + 1)
 
 
 @on_machine()
@@ -240,8 +215,10 @@ def test_threads_share_a_tracker() -> None:
 
 @on_machine()
 def test_an_error_inside_ends_the_run_and_goes_on() -> None:
-    """The tracker never hides what happened."""
+    """The tracker never hides what happened, and makes up no record before it has run."""
     tracker = NvmlTracker()
+    assert "has not run yet" in raised(ValueError, tracker.summary)
+    assert "has not run yet" in raised(ValueError, tracker.paused().__enter__)
 
     def fail() -> None:
         with tracker:
@@ -249,14 +226,6 @@ def test_an_error_inside_ends_the_run_and_goes_on() -> None:
 
     assert raised(KeyError, fail) == "'inside'"
     assert users() == 0
-
-
-@on_machine()
-def test_a_tracker_that_never_ran_says_so() -> None:
-    """No record is made up."""
-    tracker = NvmlTracker()
-    assert "has not run yet" in raised(ValueError, tracker.summary)
-    assert "has not run yet" in raised(ValueError, tracker.paused().__enter__)
 
 
 @on_machine()
@@ -294,16 +263,12 @@ def test_without_the_library_everything_is_unknown(fake_nvml: FakeNvml, tmp_path
 
 
 @on_machine(init=9)
-def test_without_the_driver_everything_is_unknown() -> None:
-    """A library without its driver is as good as none."""
+def test_without_driver_or_device_everything_is_unknown() -> None:
+    """A library without its driver is as good as none, and so is a driver without a GPU."""
     with NvmlTracker() as tracker:
         pass
     assert tracker.summary().reason == "nvmlInit: Driver Not Loaded"
-
-
-@on_machine(gpus=0)
-def test_without_a_device_everything_is_unknown() -> None:
-    """A driver without a GPU is as good as none, and is let go of."""
+    say(gpus=0)
     with NvmlTracker() as tracker:
         assert users() == 0
     assert tracker.summary().reason == "the driver shows 0 devices, so none has index 0"
@@ -456,3 +421,62 @@ def test_an_allocation_on_a_device_is_in_the_curve() -> None:
     assert max(record.curve.used) - min(record.curve.used) >= 256 * MIB
     assert record.used_peak.minus(record.used_start).value == max(record.curve.used) - record.curve.used[0]
     assert record.cost.samples >= 10
+
+
+def test_a_channel_remembers_mean_and_peak() -> None:
+    """What was added is what is told."""
+    channel = Channel(PERCENT)
+    for value in (10, 20, 60):
+        channel.add(value)
+    assert (channel.mean(), channel.peak()) == (Reading(30, PERCENT), Reading(60, PERCENT))
+
+
+def test_a_channel_that_never_worked_is_closed_at_once() -> None:
+    """What fails the first time is not supported here; it has no failures among its samples."""
+    channel = Channel(PERCENT)
+    assert channel.mean().reason == "no sample was taken"
+    channel.fail(Unreadable("not supported"))
+    assert not channel.is_open
+    assert channel.failures == 0
+    assert channel.peak() == Reading.unknown(PERCENT, "not supported")
+
+
+def test_a_channel_is_given_three_chances() -> None:
+    """What worked may fail now and then; three times in a row is for good."""
+    channel = Channel(PERCENT)
+    channel.add(10)
+    for _ in range(5):
+        channel.fail(Unreadable("busy"))
+        channel.fail(Unreadable("busy"))
+        assert channel.is_failing
+        channel.add(10)
+        assert not channel.is_failing
+    for _ in range(3):
+        assert channel.is_open
+        channel.fail(Unreadable("busy"))
+    assert not channel.is_open
+    assert channel.failures == 13
+    assert channel.mean() == Reading(10, PERCENT)
+
+
+def test_a_run_that_has_not_begun_has_seen_nothing() -> None:
+    """A record may be asked for at any time."""
+    record = NvmlRun(0, 0.1).record()
+    assert record.reason == "the run has not begun"
+    assert record.used_peak.reason == record.reason
+
+
+@on_machine()
+def test_a_record_amid_a_run_says_what_is_known_so_far() -> None:
+    """What is read at the end is unknown until then."""
+    run = NvmlRun(0, 1000.0)
+    run.start()
+    say(used=2 * GIB)
+    record = run.record()
+    assert record.used_end.value == GIB
+    assert record.process_end.reason == "read when the run ends"
+    assert record.is_valid is None
+    run.stop()
+    assert run.record().used_end.value == 2 * GIB
+    assert run.record().is_valid is True
+    assert run.record() == run.record()

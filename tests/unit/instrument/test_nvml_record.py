@@ -1,13 +1,21 @@
-"""A record is read by people."""
+"""A record is read by people, and its curve stays small, whatever the length of the run."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from pymllm.instrument.nvml_device import DeviceIdentity
-from pymllm.instrument.nvml_record import Health, MemoryCurve, NvmlRecord, SamplingCost, UsedMeans
+from pymllm.instrument.nvml_record import (
+    CurveRecorder,
+    Health,
+    MemoryCurve,
+    NvmlRecord,
+    SamplingCost,
+    UsedMeans,
+)
 from pymllm.instrument.reading import BYTES, COUNT, PERCENT, Reading
 
 SIZE, NONE = Reading(3 << 20, BYTES), Reading(0, COUNT)
@@ -74,3 +82,27 @@ def test_a_record_of_nothing_says_why() -> None:
 def test_a_run_without_samples_has_a_cost() -> None:
     """Nothing is divided by zero."""
     assert str(SamplingCost(0, 0, 0, 0, 0, 0, 0)).startswith("0 samples of 0 us")
+
+
+@pytest.mark.parametrize("samples", [0, 1, 8, 9, 100, 1001])
+def test_a_curve_is_kept_in_full_or_thinned_evenly(samples: int) -> None:
+    """The kept samples have one distance, and begin with the first; a peak between two of them is a peak."""
+    recorder = CurveRecorder(8)
+    used = [5 + 9 * (at == samples // 2 + 1) for at in range(samples)]
+    for at, value in enumerate(used):
+        recorder.add(float(at), value)
+    curve = recorder.curve()
+    assert len(curve) == len(curve.used) == min(samples, 8) or 4 <= len(curve) <= 8 < samples
+    steps = {later - sooner for sooner, later in itertools.pairwise(curve.times)}
+    assert len(steps) <= 1
+    assert [int(at) for at in curve.times][:1] == [0][:samples]
+    assert not samples or curve.times[-1] > samples - 1 - 2 * max(steps, default=1)
+    expected = (used[0], max(used), used[-1]) if samples else (None, None, None)
+    assert (recorder.first, recorder.peak, recorder.last) == expected
+
+
+@pytest.mark.parametrize("most", [0, 1, 7])
+def test_an_odd_room_is_refused(most: int) -> None:
+    """Half of the samples go at a time."""
+    with pytest.raises(ValueError, match="must be even"):
+        CurveRecorder(most)

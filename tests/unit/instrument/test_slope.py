@@ -106,14 +106,10 @@ def test_a_slope_follows_its_samples(values: list[int], tilt: int, level: int, c
     )
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0])
-def test_a_certain_interval_is_refused(confidence: float) -> None:
-    """No interval is certain."""
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        estimate_slope([line(9, 1.0)], confidence)
-
-
-def test_thinning_to_two_samples_is_refused() -> None:
-    """A slope through the ends alone is what this is not."""
-    with pytest.raises(ValueError, match="at least 3"):
-        estimate_slope([line(9, 1.0)], most=2)
+@pytest.mark.parametrize(
+    "more", [{"confidence": 0.0}, {"confidence": 1.0}, {"confidence": -1.0}, {"most": 2}]
+)
+def test_a_certain_interval_or_two_samples_are_refused(more: dict[str, float]) -> None:
+    """No interval is certain, and a slope through the ends alone is what this is not."""
+    with pytest.raises(ValueError, match=r"between 0 and 1|at least 3"):
+        estimate_slope([line(9, 1.0)], **more)  # type: ignore[arg-type]

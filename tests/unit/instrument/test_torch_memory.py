@@ -1,7 +1,9 @@
-"""What torch's allocator did while something ran."""
+"""What torch's allocator did while something ran; it is asked only where a process already uses it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from pymllm.errors import UsageError
 from pymllm.instrument.reading import BYTES, COUNT, Reading
-from pymllm.instrument.torch_memory import TorchMemoryTracker, read_torch_memory
+from pymllm.instrument.torch_memory import TorchAllocator, TorchMemoryTracker, read_torch_memory
 from tests.unit.instrument.fake_allocator import SEGMENT, FakeAllocator
 
 MIB = 1 << 20
@@ -47,7 +49,7 @@ def test_the_torch_of_this_process_reads_something_or_why_not() -> None:
     assert allocated.is_known or allocated.reason
 
 
-def test_counters_that_a_backend_does_not_keep_are_unknown() -> None:
+def test_counters_that_are_not_kept_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """cudaMallocAsync leaves some at zero, whatever happened; a torch may lack others."""
     allocator = FakeAllocator("cudaMallocAsync")
     allocator.allocate(MIB)
@@ -55,15 +57,10 @@ def test_counters_that_a_backend_does_not_keep_are_unknown() -> None:
     assert memory.allocated.value == MIB
     for reading in (memory.inactive_split, memory.alloc_retries, memory.ooms):
         assert reading.reason == "the cudaMallocAsync backend does not count it"
-
-
-def test_a_counter_that_this_torch_lacks_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that came with a later torch is a reason, not a KeyError."""
-    allocator = FakeAllocator()
-    monkeypatch.setattr(allocator, "stats", lambda: {"allocated_bytes.all.current": 7})
-    memory = read_torch_memory(allocator)
-    assert memory.allocated.value == 7
-    assert memory.ooms.reason == "this torch has no counter num_ooms"
+    older = FakeAllocator()
+    monkeypatch.setattr(older, "stats", lambda: {"allocated_bytes.all.current": 7})
+    memory = read_torch_memory(older)
+    assert (memory.allocated.value, memory.ooms.reason) == (7, "this torch has no counter num_ooms")
 
 
 def test_a_run_has_its_own_peak() -> None:
@@ -99,17 +96,9 @@ def test_trackers_within_trackers_keep_each_others_peaks() -> None:
     assert inner.summary().allocated_peak.value == 5 * MIB
     assert outer.summary().allocated_peak.value == 9 * MIB
     assert elsewhere.summary().allocated_peak.value == 0
-
-
-def test_an_inner_peak_is_an_outer_peak() -> None:
-    """The highest of all is the outermost's."""
-    allocator = FakeAllocator()
-    with TorchMemoryTracker(source=allocator) as outer:
-        allocator.allocate(MIB)
-        with TorchMemoryTracker(source=allocator):
-            allocator.allocate(7 * MIB)
-            allocator.free(7 * MIB)
-    assert outer.summary().allocated_peak.value == 8 * MIB
+    with TorchMemoryTracker(source=other) as outer, TorchMemoryTracker(source=other):
+        other.allocate(7 * MIB)
+    assert outer.summary().allocated_peak.value == 7 * MIB
 
 
 def test_cuda_may_come_into_use_within_a_run() -> None:
@@ -152,19 +141,15 @@ def test_a_tracker_may_run_again() -> None:
     assert tracker.summary().allocated_peak.value == MIB
 
 
-def test_a_running_tracker_is_not_entered_again() -> None:
-    """X1: two runs in one record would be neither; the first goes on."""
+def test_a_tracker_runs_once_at_a_time_and_says_what_it_lacks() -> None:
+    """X1: two runs in one record would be neither, and the first goes on; before it there is no record."""
     tracker = TorchMemoryTracker(source=FakeAllocator())
+    with pytest.raises(UsageError, match="has not run yet"):
+        tracker.summary()
     with tracker:
         with pytest.raises(UsageError, match="runs already"):
             tracker.__enter__()
         assert tracker.summary().end.allocated.value == 0
-
-
-def test_a_tracker_that_never_ran_says_so() -> None:
-    """No record is made up."""
-    with pytest.raises(UsageError, match="has not run yet"):
-        TorchMemoryTracker(source=FakeAllocator()).summary()
 
 
 def test_the_history_is_bounded_and_ends_with_the_run(tmp_path: Path) -> None:
@@ -177,15 +162,10 @@ def test_the_history_is_bounded_and_ends_with_the_run(tmp_path: Path) -> None:
     assert allocator.dumped == [tmp_path / "snapshot.pickle"]
     with pytest.raises(UsageError, match="no history is recorded"):
         tracker.dump(tmp_path / "late.pickle")
-
-
-def test_no_history_is_recorded_unless_wanted(tmp_path: Path) -> None:
-    """Recording slows every allocation down."""
-    allocator = FakeAllocator()
     with TorchMemoryTracker(source=allocator) as tracker:
-        assert allocator.history is None
+        assert allocator.history is None, "recording slows every allocation down"
         with pytest.raises(UsageError, match="no history is recorded"):
-            tracker.dump(tmp_path / "snapshot.pickle")
+            tracker.dump(tmp_path / "unwanted.pickle")
 
 
 @pytest.mark.parametrize("history", [-1, 1_000_001])
@@ -208,3 +188,52 @@ def test_a_real_allocation_is_a_peak() -> None:
     assert record.allocated_peak.value is not None
     assert record.allocated_peak.value >= record.start.allocated.value + 256 * MIB
     assert record.end.allocated == record.start.allocated
+
+
+def test_torch_is_not_loaded_to_be_asked() -> None:
+    """A process without torch has no memory there, and stays without."""
+    code = """if True:
+        import sys
+        from pymllm.instrument.torch_memory import TorchAllocator
+        print(TorchAllocator().why_not(), "torch" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "torch is not loaded in this process False\n"
+
+
+def test_cuda_is_not_initialised_to_be_asked() -> None:
+    """A torch without CUDA, or that has not used it, has a reason."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        pytest.skip("CUDA is in use in this process")
+    reason = str(TorchAllocator("cuda:0").why_not())
+    assert "built without CUDA" in reason or reason == "CUDA is not initialised in this process"
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.gpu
+def test_torch_answers_where_cuda_is_in_use(tmp_path: Path) -> None:
+    """Each question reaches torch: counters, peak, reserve, history."""
+    import torch
+
+    source = TorchAllocator("cuda")
+    held = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    assert source.why_not() is None
+    assert source.identity == torch.cuda.current_device()
+    assert source.backend() in ("native", "cudaMallocAsync")
+    assert source.stats()["allocated_bytes.all.current"] >= held.nbytes
+    source.reset_peak()
+    assert source.stats()["allocated_bytes.all.peak"] == source.stats()["allocated_bytes.all.current"]
+    torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
+    reserved = source.stats()["reserved_bytes.all.current"]
+    source.settle()
+    source.release_cache()
+    assert source.stats()["reserved_bytes.all.current"] < reserved
+    source.record_history(100)
+    torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    source.dump(tmp_path / "snapshot.pickle")
+    source.record_history(None)
+    assert (tmp_path / "snapshot.pickle").stat().st_size > 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from recording_hybrid import RecordingHybrid
 
-from pymllm.adapters.recording_pool import InjectedFault
+from pymllm.adapters.failing_calls import InjectedFault
 from pymllm.invariants import check_mamba_radix_cache
 from pymllm.mem_cache import EvictResult, MambaRadixCache, MambaTreeNode, RadixKey
 
@@ -71,15 +71,6 @@ class TestChoice:
         bench.put([4, 5, 6])
         assert bench.cache.evict(1, 1) == EvictResult(3, 0, 1)
         assert bench.states() == (1, 0)
-
-    def test_leaves_go_by_their_own_age_in_the_first_phase(self) -> None:
-        """M5, R5: phase 1 looks at no state, and takes what a leaf has with it."""
-        bench = Bench()
-        old = bench.put([1], state=False)
-        young = bench.put([2])
-        assert bench.cache.evict(1) == EvictResult(1, 0, 0)
-        assert bench.cache.evict(1) == EvictResult(1, 0, 1)
-        assert bench.removed == [old.id, young.id]
 
     def test_states_go_to_whoever_is_least_recent(self) -> None:
         """M5, R8: an old leaf's goes before the state of a young inner node, then the shallower one."""
@@ -156,14 +147,6 @@ class TestChoice:
         assert bench.calls() == [(STATE, 1), (STATE, 1), (FREE, 2)]
         assert bench.removed == [leaf.id, inner.id]
 
-    def test_parent_that_became_a_leaf_goes_whole(self) -> None:
-        """M5: the second phase sees the tree as the first leaves it."""
-        bench = Bench()
-        inner = bench.put([1])
-        leaf = bench.put([1, 2])
-        assert bench.cache.evict(1, 2) == EvictResult(2, 0, 2)
-        assert bench.removed == [leaf.id, inner.id]
-
     def test_states_go_one_by_one_and_slots_together(self) -> None:
         """X2: the states in the order they were chosen, then one free for everything that is removed."""
         bench = Bench()
@@ -194,22 +177,6 @@ class TestChoice:
             bench.put(tokens)
         assert bench.cache.evict(0, 100) == EvictResult(3, 0, 3)
         assert (bench.cache.total_size(), bench.states()) == (1, (0, 0))
-
-    def test_scan_of_the_lists_names_the_same_victims(self) -> None:
-        """M8: what get_lru_* finds by scanning is what an eviction takes first."""
-        bench = Bench()
-        for tokens in ([1], [1, 2], [3], [3, 4], [5]):
-            bench.put(tokens)
-        bench.cache.inc_lock_ref(bench.cache.match_prefix(RadixKey([1, 2])).last_node)
-        bench.touch([3])
-        leaf = bench.cache.full_lru.get_lru_leaf_unlocked()
-        assert leaf is not None
-        bench.cache.evict(1)
-        assert bench.removed == [leaf.id]
-        state = bench.cache.mamba_lru.get_lru_unlocked()
-        assert state is not None
-        bench.cache.evict(0, 1)
-        assert state.mamba_value is None
 
 
 class TestLocks:
@@ -255,16 +222,6 @@ class TestLocks:
         assert (node.mamba_lock_ref, bench.states()) == (0, (1, 0))
         bench.calls()
 
-    def test_hold_and_release_of_a_stateless_node_touch_no_state(self) -> None:
-        """M4: mamba_lock_ref stays 0 without a state, and full_lock_ref counts."""
-        bench = Bench()
-        node = bench.put([1, 2], state=False)
-        bench.cache.inc_lock_ref(node)
-        assert (node.full_lock_ref, node.mamba_lock_ref) == (1, 0)
-        bench.cache.dec_lock_ref(node)
-        assert (node.full_lock_ref, node.mamba_lock_ref) == (0, 0)
-        assert bench.states() == (0, 0)
-
     def test_touched_states_keep_their_order_whether_held_or_not(self) -> None:
         """R8, M8: a path with a held, a free and no state is stamped as one, the shallower older."""
         bench = Bench()
@@ -296,13 +253,6 @@ class TestRefusals:
         nodes = [bench.put([1, 2, 3]), bench.put([4]), bench.put([4, 5]), bench.put([4, 5, 6])]
         bench.pools.take_calls()
         return bench, nodes
-
-    def test_plan_is_as_the_refusals_expect_it(self) -> None:
-        """M5: four states, then one free of the three leaves and parents that go."""
-        bench, nodes = self.make()
-        assert bench.cache.evict(1, 4) == EvictResult(6, 0, 4)
-        assert bench.calls() == [(STATE, 1)] * 4 + [(FREE, 6)]
-        assert [node.mamba_value for node in nodes] == [None] * 4
 
     @pytest.mark.parametrize("taken", range(5))
     def test_refused_call_leaves_what_was_not_taken(self, taken: int) -> None:
@@ -345,29 +295,6 @@ class TestRefusals:
         bench.cache.evict(1)
         assert bench.removed[0] == leaf.id
         assert inner.evicted is (taken > 1)
-
-    def test_refused_tombstones_alone_ask_for_no_slots(self) -> None:
-        """X2: an eviction of inner states that is refused in the middle has kept the second."""
-        bench = Bench()
-        first, second = bench.put([1]), bench.put([1, 2])
-        bench.put([1, 2, 3])
-        bench.pools.takes = 1
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(0, 2)
-        assert bench.calls() == [(STATE, 1)]
-        assert (first.mamba_tombstone, second.mamba_tombstone) == (True, False)
-        bench.pools.takes = None
-        assert bench.cache.evict(0, 1) == EvictResult(0, 0, 1)
-        assert second.mamba_tombstone
-
-    def test_without_pools_an_eviction_is_bookkeeping(self) -> None:
-        """M5: track slots and slots are plain numbers then, and forgotten."""
-        cache = MambaRadixCache()
-        cache.insert(RadixKey([1, 2]), mamba_value=torch.tensor([5]))
-        cache.insert(RadixKey([1, 2, 3]), mamba_value=torch.tensor([6]))
-        assert cache.evict(0, 1) == EvictResult(0, 0, 1)
-        assert cache.evict(1) == EvictResult(3, 0, 1)
-        check_mamba_radix_cache(cache)
 
 
 class TestClear:

@@ -1,4 +1,4 @@
-"""The device store's lists, and when it waits for its device."""
+"""The device store: its lists, its late counts, and when it waits for its device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pymllm.invariants.slot_store import check_slot_store
-from pymllm.invariants.swa_allocator import check_swa_allocator
-from pymllm.mem_cache.device_store import DeviceSlotStore
+from pymllm.invariants.slots import check_slot_store, check_swa_allocator
+from pymllm.mem_cache.device_store import DeviceSlotStore, LateCount, Whereabouts
 from pymllm.mem_cache.swa_allocator import SWATokenToKVPoolAllocator
 from pymllm.mem_cache.token_allocator import TokenToKVPoolAllocator
 from tests.far_device import Apart
@@ -324,3 +323,38 @@ def test_counts_that_are_late_change_nothing(device: torch.device, need_sort: bo
         check_swa_allocator(late)
     assert late.available_size() == plain.available_size()
     assert late.translate_to_swa(torch.arange(41, device=device)).count_nonzero() == len(whole)
+
+
+def test_pages_are_counted_and_zeros_are_none(device: torch.device) -> None:
+    """A2: as they are when it is asked for, whatever is written there afterwards."""
+    pages = torch.tensor([3, 0, 7, 0, 1], device=device)
+    late = LateCount(pages, Whereabouts.RELEASED)
+    pages.zero_()
+    assert (late.read(), late.read(), late.where) == (3, 3, Whereabouts.RELEASED)
+
+
+def test_a_number_that_was_not_sent_is_not_here() -> None:
+    """Issue 10: on a device without events nobody knows when it could be read without waiting."""
+    late = LateCount(torch.tensor([3, 0]), Whereabouts.PENDING)
+    assert not late.is_here()
+    assert late.read() == 1
+    assert not late.is_here()
+
+
+@pytest.mark.gpu
+def test_a_sent_number_is_here_when_its_stream_is_done() -> None:
+    """Issue 10: and nothing that was launched later is waited for."""
+    pages = torch.tensor([3, 0, 7], device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        late = LateCount(pages, Whereabouts.MAIN)
+        late.is_here()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert late.is_here()
+    torch.cuda._sleep(200_000_000)
+    assert late.read() == 2
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()

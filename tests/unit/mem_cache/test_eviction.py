@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.adapters.recording_pool import InjectedFault, record_around
+from pymllm.adapters.failing_calls import InjectedFault, record_around
 from pymllm.history.operations import Fault
 from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_radix_cache
@@ -100,25 +100,6 @@ class TestFullTokens:
         bench.cache.inc_lock_ref(bench.put([1, 2]))
         assert bench.cache.evict(5) == EvictResult()
         assert bench.calls() == []
-
-    def test_refusal_restores_the_order_of_victims(self) -> None:
-        """X2, R5: after a refused plan with a whole branch in it, the same victims go in the same order."""
-        bench, twin = Bench(), Bench()
-        for side in (bench, twin):
-            for tokens in ([1, 2, 3], [1, 2, 4], [1, 5], [6]):
-                side.put(tokens)
-            side.cache.inc_lock_ref(side.cache.match_prefix(RadixKey([6])).last_node)
-        bench.pool.fault = Fault("free")
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(100)
-        check_radix_cache(bench.cache)
-        assert bench.removed == []
-        bench.pool.fault = None
-        for side in (bench, twin):
-            while side.cache.evict(1).full_evicted:
-                check_radix_cache(side.cache)
-        assert bench.removed == twin.removed
-        assert len(bench.removed) == 5
 
 
 class TestWindowTokens:
@@ -232,21 +213,6 @@ class TestWindowTokens:
         bench.put([1, 2, 3])
         assert bench.cache.evict(0, amount) == EvictResult()
         assert bench.cache.evict(amount, amount) == EvictResult()
-
-    def test_refused_tombstones_change_nothing(self) -> None:
-        """X2: where free_swa raises, no node died and none was removed."""
-        bench = Bench(window=1)
-        for tokens in ([1], [1, 2], [1, 3], [4, 5]):
-            bench.put(tokens)
-        bench.pool.fault = Fault("free_swa")
-        with pytest.raises(InjectedFault):
-            bench.cache.evict(1, 2)
-        assert bench.calls() == []
-        assert bench.removed == []
-        assert bench.cache.swa_evictable_size() == bench.cache.total_size() == 5
-        bench.pool.fault = None
-        assert bench.cache.evict(100, 100) == EvictResult(5, 5)
-        assert bench.calls() == [("free", 5)]
 
     def test_refused_removal_keeps_the_tombstones(self) -> None:
         """X2: what free_swa has taken is dead, what free refused is still cached."""

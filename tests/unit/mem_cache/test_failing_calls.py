@@ -1,16 +1,17 @@
-"""Whatever fails inside a call of a cache or pool, nothing is lost: each failing point, one at a time.
-
-A share of the worlds is in the default suite; the rest is slow.
-"""
+"""Whatever fails or interrupts a call of a cache or pool, nothing is lost; some of it is slow."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
+import torch
 
-from pymllm.mem_cache import MambaRadixCache
+from pymllm.mem_cache import MambaRadixCache, RadixKey
 from tests.failing_points import Failed, Sweep, watched_places
 from tests.unit.mem_cache.warm_worlds import (
     WORLDS,
@@ -18,9 +19,14 @@ from tests.unit.mem_cache.warm_worlds import (
     World,
     acts_of,
     check,
+    empty_world,
     give_everything_back,
+    pages,
     view_of,
 )
+
+# -- failures ------------------------------------------------------------------------------------------------
+
 
 QUICK = (
     ", checked, pages of 1",
@@ -92,3 +98,145 @@ def test_whichever_use_of_memory_fails_the_call_has_happened_or_not(
                     error.add_note(where)
                     raise
     assert sum(points.values()) > 0
+
+
+# -- interrupts ----------------------------------------------------------------------------------------------
+
+
+QUICK_INTERRUPTS = (
+    "radix, checked, pages of 1",
+    "windowed, queue, pages of 4",
+    "mamba, checked, pages of 4",
+    "halves in a group, checked, pages of 1",
+    "halves in a group, device, pages of 4",
+    "rows",
+    "track slots",
+)
+
+
+class Interruption:
+    """Raises at the n-th line or instruction of a call inside `pymllm.mem_cache`."""
+
+    def __init__(self, nth: int, at_instructions: bool) -> None:
+        self.nth, self.passed = nth, 0
+        self._kind = "opcode" if at_instructions else "line"
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Follow a frame of ours."""
+        if not str(frame.f_globals.get("__name__")).startswith("pymllm.mem_cache"):
+            return None
+        frame.f_trace_opcodes = self._kind == "opcode"
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == self._kind:
+            self.passed += 1
+            if self.passed == self.nth:
+                raise KeyboardInterrupt
+        return self._step
+
+    def during(self, call: Callable[[], Any]) -> bool:
+        """Make a call; tell whether it was interrupted."""
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+def heal(world: World) -> None:
+    """Do what the documentation says, in its order."""
+    if world.cache is not None:
+        world.cache.reset()
+    for pool in (world.pool, world.states, world.rows):
+        if pool is not None:
+            pool.clear()
+    for owned in (world.mine, world.my_states, world.my_rows, world.nodes):
+        owned.clear()
+
+
+def story_of(world: World) -> list[Any]:
+    """Use everything a little, and write down what it says."""
+    cache, size = world.cache, world.page_size
+    story: list[Any] = [view_of(world)]
+    if world.pool is not None:
+        world.take(3 * size)
+        first = world.take(5 * size)
+        world.pool.free_group_begin()
+        world.pool.free(world.mine.pop(0))
+        if hasattr(world.pool, "free_swa"):
+            world.pool.free_swa(first[:size])
+        world.pool.free_group_end()
+        story.append(view_of(world))
+        world.pool.free(world.mine.pop())
+        world.pool.merge_and_sort_free()
+    if world.states is not None and cache is None:
+        world.my_states += [world.states.alloc_track_slot() for _ in range(3)]
+        world.states.free_track_slot(world.my_states.pop(1))
+    if world.rows is not None:
+        world.my_rows += world.rows.alloc(3)
+        world.rows.free(world.my_rows.pop(1))
+    if cache is not None:
+        for tail in ((2, 3), (4,), (5, 6)):
+            options = {}
+            if isinstance(cache, MambaRadixCache):
+                options["mamba_value"] = torch.tensor([world.states.alloc_track_slot()])
+            story.append(world.put(pages(size, 1, *tail), **options).prefix_len)
+        story.append(cache.match_prefix(RadixKey(pages(size, 1, 5, 9))).indices.tolist())
+        held = cache.inc_lock_ref(world.nodes[0])
+        story.append(repr(cache.evict(3 * size, 1)))
+        story.append(view_of(world))
+        cache.dec_lock_ref(world.nodes[0], swa_boundary_id=held)
+        story.append(repr(cache.evict(1)))
+    check(world)
+    return [*story, view_of(world)]
+
+
+def interrupt_everywhere(name: str, act: Act, at_instructions: bool) -> Counter[str]:
+    """Interrupt a call at each of its places, heal, and compare with new objects."""
+    seen: Counter[str] = Counter()
+    expected = story_of(empty_world(WORLDS[name]()))
+    for nth in range(1, 10**6):
+        world = WORLDS[name]()
+        interruption = Interruption(nth, at_instructions)
+        if not interruption.during(lambda world=world: act(world)):  # type: ignore[misc]
+            assert interruption.passed < nth
+            return seen
+        seen["interrupts"] += 1
+        try:
+            heal(world)
+            assert story_of(world) == expected
+        except Exception as error:
+            error.add_note(f"interrupted at place {nth}")
+            raise
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("name", "at_instructions"),
+    [
+        pytest.param(
+            name,
+            at_instructions,
+            id=f"{name}, {'instructions' if at_instructions else 'lines'}",
+            marks=[] if name in QUICK_INTERRUPTS and not at_instructions else [pytest.mark.slow],
+        )
+        for name in WORLDS
+        if name != "others"
+        for at_instructions in (False, True)
+    ],
+)
+def test_reset_and_clear_heal_whatever_an_interrupt_left(name: str, at_instructions: bool) -> None:
+    """X7: neither raises, and both behave as new objects do."""
+    seen: Counter[str] = Counter()
+    for label, act in acts_of(WORLDS[name]()).items():
+        try:
+            seen += interrupt_everywhere(name, act, at_instructions)
+        except Exception as error:
+            error.add_note(label)
+            raise
+    assert seen["interrupts"] > 0

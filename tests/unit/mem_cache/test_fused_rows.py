@@ -1,17 +1,16 @@
-"""What the host says in a launch, and when there is none."""
+"""One launch for rows of two buffers: what the host says in it, and what it moves."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pymllm.mem_cache import fused_rows
+from pymllm.mem_cache import fused_kv, fused_rows
+from pymllm.mem_cache.fused_kv import FusedKV
 from pymllm.mem_cache.fused_rows import (
     NO_INDEX,
     FusedRows,
@@ -22,7 +21,11 @@ from pymllm.mem_cache.fused_rows import (
     make_fused,
     place_of,
 )
+from pymllm.mem_cache.fused_states import FusedStates
 from tests.unit.mem_cache.plain_kernel import PlainKernel
+
+# -- launches ------------------------------------------------------------------------------------------------
+
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -181,18 +184,6 @@ def test_a_kernel_is_compiled_for_each_limit_when_the_rows_are_built(plain_kerne
     ]
 
 
-def test_more_rows_than_a_tile_can_hold_are_refused(plain_kernel: PlainKernel) -> None:
-    """P5: a kernel that cannot read all rows before it writes one is not asked to."""
-    rows = make_rows(row_limits=(1, 3))
-    a, b = rows_pair(2, 5)
-    places = place_of(a, rows.forms[0], 2), place_of(b, rows.forms[1], 2)
-    assert None not in places
-    assert not rows.move(4, places, NO_INDEX, places, NO_INDEX)  # type: ignore[arg-type]
-    assert plain_kernel.launches == []
-    assert rows.move(3, places, NO_INDEX, places, NO_INDEX)  # type: ignore[arg-type]
-    assert len(plain_kernel.launches) == 1
-
-
 def test_no_rows_need_no_launch(plain_kernel: PlainKernel) -> None:
     """P3: a grid of no programs is an error on a GPU."""
     place = (0, 0, 0)
@@ -309,36 +300,206 @@ def test_the_kernel_gets_its_shapes_as_constants(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_a_kernel_is_loaded_by_a_launch_of_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 10: for its device, and launched there whichever device is the current one."""
-    launches: list[tuple[Any, ...]] = []
-    warmed: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    entered: list[torch.device] = []
+# -- keys and values -----------------------------------------------------------------------------------------
 
-    class Kernel:
-        def warmup(self, *arguments: Any, **options: Any) -> Kernel:
-            warmed.append((arguments, options))
-            return self
 
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            return lambda *arguments: launches.append((grid, arguments, len(entered)))
+SLOTS = 40
+WIDTHS = {"equal": ((2, 4), (2, 4)), "unequal": ((2, 8), (3, 5)), "one element": ((1, 1), (1, 1))}
+DTYPES = [torch.bfloat16, torch.float8_e5m2, torch.float32, torch.int64, torch.complex128, torch.bool]
 
-    @contextlib.contextmanager
-    def enter(device: torch.device) -> Iterator[None]:
-        entered.append(device)
-        yield
 
-    monkeypatch.setattr(torch.cuda, "device", enter)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    nothing = (1, 0, 1, *[0] * 6, *[1, *[0] * 6] * 2)
-    launch = fused_rows._loaded(CUDA, Kernel(), ["constant"], 4)
-    assert warmed == [((*nothing, "constant"), {"num_warps": 4, "grid": (1,)})]
-    launch(7, (1, 2))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    launch(8, (3, 4))
-    assert launches == [
-        ((1, 1, 1), (*nothing, "constant"), 1),
-        ((7, 1, 1), (1, 2, "constant"), 1),
-        ((8, 1, 1), (3, 4, "constant"), 2),
-    ]
-    assert entered == [CUDA, CUDA]
+def random_rows(count: int, width: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Rows of random bits; of random numbers where not all bits are one."""
+    bits = torch.randint(0, 2 if dtype is torch.bool else 256, (count, width[0], width[1] * dtype.itemsize))
+    return bits.to(torch.uint8).view(dtype)
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
+def make_buffers(
+    widths: tuple[tuple[int, int], tuple[int, int]], dtype: torch.dtype
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    k, v = ([random_rows(SLOTS, width, dtype) for _ in range(2)] for width in widths)
+    return k, v
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("count", [1, 3, 33])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+def test_one_launch_writes_the_named_rows_of_both(
+    plain_kernel: PlainKernel,
+    widths: tuple[tuple[int, int], tuple[int, int]],
+    dtype: torch.dtype,
+    count: int,
+    index_dtype: torch.dtype,
+) -> None:
+    """P3, E5: bit for bit what torch writes, and no other row, of this layer or another."""
+    k_buffer, v_buffer = make_buffers(widths, dtype)
+    k, v = (random_rows(count, width, dtype) for width in widths)
+    index = torch.randperm(SLOTS)[:count]
+    expected = [bits_of(buffer).clone() for buffer in (*k_buffer, *v_buffer)]
+    expected[1][index], expected[3][index] = bits_of(k), bits_of(v)
+    fused = FusedKV(k_buffer, v_buffer)
+    assert fused.write(1, index.to(index_dtype), k, v)
+    assert len(plain_kernel.launches) == 1
+    for buffer, wanted in zip((*k_buffer, *v_buffer), expected, strict=True):
+        assert torch.equal(bits_of(buffer), wanted)
+
+
+@pytest.mark.parametrize("which", ["k", "v"])
+def test_rows_out_of_alignment_are_left_to_torch(plain_kernel: PlainKernel, which: str) -> None:
+    """P3: nothing is launched for either half."""
+    k_buffer, v_buffer = make_buffers(WIDTHS["equal"], torch.float32)
+    rows = {"k": torch.randn(3, 2, 4), "v": torch.randn(3, 2, 4)}
+    rows[which] = torch.randn(25)[1:].view(3, 2, 4)
+    assert not FusedKV(k_buffer, v_buffer).write(0, torch.tensor([1, 2, 3]), rows["k"], rows["v"])
+    assert plain_kernel.launches == []
+
+
+def test_small_batches_can_be_left_to_torch(
+    plain_kernel: PlainKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 10: the threshold is one number; inside a captured graph it does not count."""
+    monkeypatch.setattr(fused_kv, "FEWEST_ROWS", 4)
+    k_buffer, v_buffer = make_buffers(WIDTHS["equal"], torch.float32)
+    fused = FusedKV(k_buffer, v_buffer)
+    rows = torch.randn(4, 2, 4)
+    index = torch.arange(4)
+    assert not fused.write(0, index[:3], rows[:3], rows[:3])
+    assert fused.write(0, index, rows, rows)
+    monkeypatch.setattr(fused_kv, "is_capturing", lambda device: True)
+    assert fused.write(0, index[:3], rows[:3], rows[:3])
+    assert len(plain_kernel.launches) == 2
+
+
+def test_one_kernel_serves_every_batch_layer_and_index(plain_kernel: PlainKernel) -> None:
+    """Issue 10: numbers are arguments; a new batch size compiles nothing."""
+    k_buffer, v_buffer = make_buffers(WIDTHS["unequal"], torch.float16)
+    fused = FusedKV(k_buffer, v_buffer)
+    for layer, count, dtype in [(0, 1, torch.int32), (1, 7, torch.int64), (0, 39, torch.int32)]:
+        k, v = (random_rows(count, width, torch.float16) for width in WIDTHS["unequal"])
+        assert fused.write(layer, torch.arange(count, dtype=dtype), k, v)
+    assert len(plain_kernel.compiled) == 1
+    assert [numbers[1:3] for _, numbers in plain_kernel.launches] == [(1, 1), (7, 1), (39, 1)]
+
+
+# -- states --------------------------------------------------------------------------------------------------
+
+
+LAYERS, ROWS = 2, 12
+SHAPES = [((2, 4), torch.float32, (3,), torch.bfloat16), ((), torch.float64, (0,), torch.float32)]
+
+
+def random_states(
+    rows: int, shape: tuple[int, ...], dtype: torch.dtype, layers: int = LAYERS
+) -> torch.Tensor:
+    bits = torch.randint(0, 256, (layers, rows, *shape, dtype.itemsize), dtype=torch.uint8)
+    return bits.view(-1).view(dtype).view(layers, rows, *shape)
+
+
+@pytest.fixture(params=SHAPES, ids=["wide and narrow", "one number and none"])
+def states(request: pytest.FixtureRequest) -> tuple[torch.Tensor, torch.Tensor]:
+    first, first_dtype, second, second_dtype = request.param
+    return random_states(ROWS, first, first_dtype), random_states(ROWS, second, second_dtype)
+
+
+def bits_of_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8).reshape(*tensor.shape[:2], -1) if tensor.numel() else tensor
+
+
+def assert_rows(
+    found: tuple[torch.Tensor, ...], expected: list[torch.Tensor], rows: object, content: list[torch.Tensor]
+) -> None:
+    """Those rows have that content in every layer, and the others what they had."""
+    for tensor, wanted, new in zip(found, expected, content, strict=True):
+        wanted[:, rows] = new
+        assert torch.equal(bits_of_rows(tensor), wanted)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.int32, torch.int64), (torch.int64, torch.int16)], ids=str)
+@pytest.mark.parametrize("count", [1, 5, 8, 9, 12])
+def test_rows_may_change_places_within_one_launch(
+    plain_kernel: PlainKernel,
+    states: tuple[torch.Tensor, torch.Tensor],
+    count: int,
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> None:
+    """P5: all rows are read before one is written, in every layer, bit for bit."""
+    fused = FusedStates(*states, within=True)
+    before = [bits_of_rows(state).clone() for state in states]
+    read = torch.randperm(ROWS)[:count]
+    write = read.roll(1)
+    assert fused.copy(count, states, read.to(dtypes[0]), states, write.to(dtypes[1]))
+    assert len(plain_kernel.launches) == 1
+    assert_rows(states, [*map(torch.clone, before)], write, [state[:, read] for state in before])
+
+
+@pytest.mark.parametrize(("within", "launches"), [(True, 5), (False, 1)])
+def test_only_rows_of_one_pool_are_read_before_they_are_written(
+    plain_kernel: PlainKernel, within: bool, launches: int
+) -> None:
+    """P5: a kernel for each size of a tile that holds all rows, one for zeros; else one that holds none."""
+    states = random_states(ROWS, (2, 4), torch.float32), random_states(ROWS, (3,), torch.bfloat16)
+    FusedStates(*states, within=within)
+    ordered = [is_ordered for _, _, is_ordered, _ in plain_kernel.compiled]
+    clears = [is_clear for _, is_clear, _, _ in plain_kernel.compiled]
+    rows = [shapes[0][2] for shapes, _, _, _ in plain_kernel.compiled]
+    assert len(plain_kernel.compiled) == launches
+    assert ordered == [False, True, True, True, False][:launches]
+    assert clears == [False, False, False, False, True][:launches]
+    assert rows[:4] == [1, 8, 64, 512] if within else rows == [1024]
+
+
+def test_a_row_that_the_host_knows_needs_no_index(
+    plain_kernel: PlainKernel, states: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    """P5: a number, or a number and an index, in one launch and nothing else on the device."""
+    fused = FusedStates(*states, within=True)
+    for read, write in [(3, 5), (3, torch.tensor([7])), (torch.tensor([5], dtype=torch.int32), 0)]:
+        before = [bits_of_rows(state).clone() for state in states]
+        plain_kernel.launches.clear()
+        assert fused.copy(1, states, read, states, write)
+        (numbers,) = (numbers for _, numbers in plain_kernel.launches)
+        assert (numbers[4], numbers[7]) == tuple(
+            0 if isinstance(rows, int) else rows.dtype.itemsize for rows in (read, write)
+        )
+        assert_rows(
+            states, [*map(torch.clone, before)], [int(write)], [state[:, [int(read)]] for state in before]
+        )
+
+
+def test_states_are_copied_between_buffers_of_any_number_of_rows(
+    plain_kernel: PlainKernel, states: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    """C7: from and to the live states of a context, which may lie apart in a larger buffer."""
+    fused = FusedStates(*states, within=False)
+    wide = tuple(random_states(2 * ROWS, tuple(state.shape[2:]), state.dtype, layers=4) for state in states)
+    live = wide[0][::2, ROWS:], wide[1][::2, ROWS:]
+    before = [bits_of_rows(state).clone() for state in states]
+    read, write = torch.tensor([11, 0, 3]), torch.tensor([2, 10, 7])
+    assert fused.copy(3, live, read, states, write)
+    assert_rows(states, before, write, [bits_of_rows(state)[:, read] for state in live])
+    assert fused.copy(3, states, write, live, torch.tensor([4, 5, 6]))
+    for state, other in zip(states, live, strict=True):
+        assert torch.equal(bits_of_rows(other)[:, [4, 5, 6]], bits_of_rows(state)[:, write])
+    assert len(plain_kernel.launches) == 2
+
+
+def test_what_a_launch_cannot_do_is_left_to_torch(plain_kernel: PlainKernel) -> None:
+    """P5, C7: rows apart, more rows than a tile can hold, and other buffers that are the same memory."""
+    states = random_states(600, (2, 4), torch.float32), random_states(600, (3,), torch.bfloat16)
+    within, between = FusedStates(*states, within=True), FusedStates(*states, within=False)
+    many = torch.randperm(600)[:513]
+    assert not within.copy(513, states, many, states, many.roll(1))
+    assert within.copy(512, states, many[:512], states, many[:512].roll(1))
+    apart = states[0].transpose(2, 3).contiguous().transpose(2, 3), states[1]
+    assert not between.copy(1, apart, 1, states, 2)
+    assert not between.copy(1, states, 1, apart, 2)
+    assert not within.clear(1, apart, 1)
+    assert not between.clear(1, states, 1)
+    assert not between.copy(1, (states[0][:, :9], states[1].clone()), 1, states, 2)
+    assert not between.copy(1, (states[0].clone(), states[1][:, :9]), 1, states, 2)
+    assert len(plain_kernel.launches) == 1

@@ -47,10 +47,6 @@ def make_rows(pool: KVPool, count: int, start: int = 1) -> tuple[torch.Tensor, t
     return k, v
 
 
-def snapshot(pool: KVPool) -> list[torch.Tensor]:
-    return [buffer.clone() for buffer in (*pool.k_buffer, *pool.v_buffer)]
-
-
 def assert_unchanged(pool: KVPool, before: list[torch.Tensor]) -> None:
     for buffer, old in zip((*pool.k_buffer, *pool.v_buffer), before, strict=True):
         assert torch.equal(buffer, old)
@@ -295,17 +291,6 @@ def test_what_torch_only_marks_is_written_out(dtype: torch.dtype, mark: Any, whi
     assert not torch.equal(pool.v_buffer[1][[3, 5]], v) or which == "k"
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float4_e2m1fn_x2, torch.bits8, torch.qint8, torch.quint4x2, torch.int4, torch.uint1],
-    ids=str,
-)
-def test_a_dtype_whose_rows_cannot_be_read_is_refused(dtype: torch.dtype) -> None:
-    """P3, X1: torch names dtypes that it cannot gather; a pool of one could never be read back."""
-    with pytest.raises(ValueError, match=f"dtype {dtype} cannot be stored.*torch.uint8"):
-        make_pool(dtype=dtype)
-
-
 def test_rows_that_want_a_gradient_leave_none_behind() -> None:
     """P3: a cache is storage; it must not grow a graph that keeps every step alive."""
     pool = make_pool()
@@ -323,68 +308,6 @@ def test_a_pool_from_inference_mode_is_writable_outside() -> None:
     pool.get_key_buffer(0)[1] = k[0]
     pool.get_value_buffer(0)[1] = v[0]
     assert_only_rows(pool, 0, [1], k, v)
-
-
-REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
-    "k misses a row": (ValueError, r"k of shape \[1, 2, 4\]", {"k": torch.ones(1, K_HEADS, K_DIM)}),
-    "v misses a row": (ValueError, r"v of shape \[1, 3, 2\]", {"v": torch.ones(1, V_HEADS, V_DIM)}),
-    "k has a row too many": (ValueError, "does not hold 2 rows", {"k": torch.ones(3, K_HEADS, K_DIM)}),
-    "k is one number": (ValueError, r"k of shape \[\]", {"k": torch.tensor(1.0)}),
-    "v is one row for all": (ValueError, "v of shape", {"v": torch.ones(V_HEADS * V_DIM)}),
-    "k is flat": (ValueError, r"k of shape \[16\]", {"k": torch.ones(2 * K_HEADS * K_DIM)}),
-    "k has the width of v": (ValueError, r"2 \* 4 elements", {"k": torch.ones(2, V_HEADS, V_DIM)}),
-    "v has the width of k": (ValueError, r"3 \* 2 elements", {"v": torch.ones(2, K_HEADS, K_DIM)}),
-    "k has one head for all": (ValueError, "k of shape", {"k": torch.ones(2, 1, K_DIM)}),
-    "no trailing dimensions make a row": (ValueError, "k of shape", {"k": torch.ones(4, 2, 2)}),
-    "k in another dtype": (
-        TypeError,
-        "k has dtype torch.float16",
-        {"k": torch.ones(2, K_HEADS, K_DIM).half()},
-    ),
-    "v in another dtype": (TypeError, "v has dtype torch.int64", {"v": torch.ones(2, V_HEADS, V_DIM).long()}),
-    "k is a list": (TypeError, "k must be a tensor, got list", {"k": [[1.0]]}),
-    "v is None": (TypeError, "v must be a tensor, got NoneType", {"v": None}),
-    "k is sparse": (TypeError, "k is no dense tensor", {"k": torch.ones(2, K_HEADS, K_DIM).to_sparse()}),
-    "v is sparse": (TypeError, r"layout torch\.sparse_coo", {"v": torch.ones(2, V_HEADS, V_DIM).to_sparse()}),
-    "v is nested": (
-        TypeError,
-        "v is no dense tensor",
-        {"v": torch.nested.nested_tensor([torch.ones(V_HEADS, V_DIM)] * 2, layout=torch.jagged)},
-    ),
-    "indices are sparse": (
-        TypeError,
-        "indices must be a dense tensor",
-        {"indices": torch.tensor([1, 2]).to_sparse()},
-    ),
-    "k is elsewhere": (ValueError, "k is on meta", {"k": torch.ones(2, K_HEADS, K_DIM, device="meta")}),
-    "v is elsewhere": (ValueError, "v is on meta", {"v": torch.ones(2, V_HEADS, V_DIM, device="meta")}),
-    "an index too many": (ValueError, "does not hold 3 rows", {"indices": torch.tensor([1, 2, 3])}),
-    "a row past the end": (IndexError, r"slot 9 is outside 0\.\.8", {"indices": torch.tensor([1, 9])}),
-    "a negative row": (IndexError, "slot -1 is outside", {"indices": torch.tensor([-1, 1])}),
-    "indices are floats": (TypeError, "integer dtype", {"indices": torch.tensor([1.0, 2.0])}),
-    "indices are a mask": (TypeError, "integer dtype", {"indices": torch.tensor([True, False])}),
-    "indices are a list": (TypeError, "indices must be a tensor", {"indices": [1, 2]}),
-    "no such layer": (IndexError, r"layer_id 2 is outside 0\.\.1", {"layer_id": 2}),
-    "a layer from the end": (IndexError, "layer_id -1 is outside", {"layer_id": -1}),
-    "a layer that is no int": (TypeError, "layer_id must be an int", {"layer_id": 0.0}),
-    "a layer that is a bool": (TypeError, "layer_id must be an int", {"layer_id": True}),
-}
-
-
-@pytest.mark.parametrize(("error", "message", "change"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_refused_write_changes_neither_buffer(
-    error: type[Exception], message: str, change: dict[str, Any]
-) -> None:
-    """X1, P3: wrong shape, dtype, device, layer or row is an error before anything is written."""
-    pool = make_pool()
-    k, v = make_rows(pool, 2)
-    pool.set_kv_buffer(0, torch.tensor([1, 2]), k, v)
-    before = snapshot(pool)
-    new_k, new_v = make_rows(pool, 2, start=100)
-    call: dict[str, Any] = {"layer_id": 0, "indices": torch.tensor([3, 4]), "k": new_k, "v": new_v}
-    with pytest.raises(error, match=message):
-        pool.set_kv_buffer(**(call | change))
-    assert_unchanged(pool, before)
 
 
 @pytest.mark.gpu
@@ -423,54 +346,6 @@ def test_unchecked_writes_still_reach_their_rows() -> None:
     k, v = make_rows(pool, 2)
     pool.set_kv_buffer(1, torch.tensor([8, 1]), k, v)
     assert_only_rows(pool, 1, [8, 1], k, v)
-
-
-@pytest.mark.parametrize("getter", ["get_key_buffer", "get_value_buffer", "get_kv_buffer"])
-@pytest.mark.parametrize("layer", [-1, LAYERS])
-def test_a_layer_outside_the_pool_is_no_buffer(getter: str, layer: int) -> None:
-    """X1: negative layers do not count from the end."""
-    with pytest.raises(IndexError, match=rf"layer_id {layer} is outside 0\.\.1; layers count from 0"):
-        getattr(make_pool(), getter)(layer)
-
-
-SIZES = ["size", "layer_num", "k_head_num", "k_head_dim", "v_head_num", "v_head_dim", "page_size"]
-
-
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize(
-    ("value", "error"), [(0, ValueError), (-4, ValueError), (2.0, TypeError), (True, TypeError)]
-)
-def test_a_wrong_size_is_refused(name: str, value: Any, error: type[Exception]) -> None:
-    """X1: zero and negative sizes are ValueErrors, bools and floats TypeErrors."""
-    sizes: dict[str, Any] = dict.fromkeys(SIZES, 1) | {name: value}
-    with pytest.raises(error, match=name):
-        KVPool(**sizes, device="cpu")
-
-
-@pytest.mark.parametrize("value", [None, 1, "no"])
-def test_pinning_is_on_or_off(value: Any) -> None:
-    """X1: "no" would pin."""
-    with pytest.raises(TypeError, match=f"pin_memory must be True or False, got {value!r}"):
-        KVPool(4, 1, 1, 1, device="cpu", pin_memory=value)
-
-
-@pytest.mark.parametrize(("size", "page_size", "advice"), [(10, 4, 8), (3, 4, 4)])
-def test_a_size_that_is_no_whole_number_of_pages_is_refused(size: int, page_size: int, advice: int) -> None:
-    """A1: size is a multiple of page_size, and the message offers one that is."""
-    with pytest.raises(
-        ValueError, match=f"size {size} is not a multiple of page_size {page_size}; use {advice}"
-    ):
-        KVPool(size, 1, 1, 1, device="cpu", page_size=page_size)
-
-
-def test_a_wrong_dtype_device_or_switch_is_refused() -> None:
-    """X1: the constructor checks everything it is given."""
-    with pytest.raises(TypeError, match="dtype"):
-        KVPool(4, 1, 1, 1, device="cpu", dtype="float16")
-    with pytest.raises(ValueError, match="device"):
-        KVPool(4, 1, 1, 1, device="abacus")
-    with pytest.raises(TypeError, match="check_bounds"):
-        KVPool(4, 1, 1, 1, device="cpu", check_bounds=1)
 
 
 def test_pinning_without_an_accelerator_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from pymllm.errors import UsageError
 from pymllm.mem_cache import LRUList, MambaTreeNode
 
 
@@ -211,71 +209,6 @@ class TestVictims:
         """M8: None, not a sentinel."""
         assert lru.get_lru_unlocked() is None
         assert lru.get_lru_leaf_unlocked() is None
-
-
-class Scene:
-    """A list with two members, one of them on a path, and nodes that it must refuse."""
-
-    def __init__(self, lru: LRUList) -> None:
-        self.lru = lru
-        self.root, self.member, self.leaf = make_chain(3)
-        self.old, self.stranger, self.elsewhere = make_nodes(3)
-        fill(lru, [self.old, self.member])
-        self.other = LRUList(lru.mamba)
-        fill(self.other, [self.elsewhere])
-
-
-MISUSES: list[Callable[[Scene], None]] = [
-    lambda it: it.lru.insert_mru(it.member),
-    lambda it: it.lru.insert_mru(it.elsewhere),
-    lambda it: it.lru.insert_mru(it.lru.head),
-    lambda it: it.lru.insert_mru(it.lru.tail),
-    lambda it: it.lru.insert_mru(it.other.tail),
-    lambda it: it.lru.remove(it.stranger),
-    lambda it: it.lru.remove(it.elsewhere),
-    lambda it: it.lru.remove(it.lru.head),
-    lambda it: it.lru.remove(it.lru.tail),
-    lambda it: it.lru.touch_mru(it.stranger),
-    lambda it: it.lru.touch_mru(it.lru.tail),
-    lambda it: it.lru.touch_node_and_parents_mru(it.leaf, it.root),
-    lambda it: it.lru.touch_node_and_parents_mru(it.leaf, it.old),
-    lambda it: it.lru.touch_node_and_parents_mru(it.member, it.leaf),
-]
-
-
-class TestMisuse:
-    @pytest.mark.parametrize("misuse", MISUSES)
-    def test_misuse_is_refused_and_changes_nothing(
-        self, lru: LRUList, misuse: Callable[[Scene], None]
-    ) -> None:
-        """M8, X1: inserting twice, removing or touching what is absent, sentinels, other lists, no path."""
-        scene = Scene(lru)
-        with pytest.raises(UsageError, match=r"node \d+ is"):
-            misuse(scene)
-        assert (ids(lru), ids(scene.other)) == ([1, 0], [2])
-        assert links(lru, scene.stranger) == (None, None)
-
-    @pytest.mark.parametrize("node", [None, 3, "node"])
-    def test_something_that_is_no_node_is_refused(self, lru: LRUList, node: Any) -> None:
-        """X1: the error names the type, and nothing has moved."""
-        scene = Scene(lru)
-        calls: list[Callable[[], None]] = [
-            lambda: lru.insert_mru(node),
-            lambda: lru.remove(node),
-            lambda: lru.touch_mru(node),
-            lambda: lru.touch_node_and_parents_mru(node, scene.root),
-            lambda: lru.touch_node_and_parents_mru(scene.member, node),
-        ]
-        for call in calls:
-            with pytest.raises(TypeError, match=type(node).__name__):
-                call()
-            assert ids(lru) == [1, 0]
-
-    @pytest.mark.parametrize("mamba", [3, "x", None, 1, 0])
-    def test_mode_is_true_or_false(self, mamba: Any) -> None:
-        """X1: a node in the place of the mode would choose the links by its truth."""
-        with pytest.raises(TypeError, match=f"mamba must be True or False, got {type(mamba).__name__}"):
-            LRUList(mamba)
 
 
 @pytest.mark.parametrize("mamba", [False, True])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.adapters.tree_view import view_tree
+from pymllm.adapters.own_caches import view_tree
 from pymllm.invariants import check_radix_cache
 from pymllm.mem_cache.base_prefix_cache import RadixKey, hash_token_ids
 from pymllm.mem_cache.base_tree_node import BaseTreeNode
@@ -27,37 +27,7 @@ def put(cache: RadixCache, tokens: list[int], extra_key: str | int | None = None
     return cache.insert(RadixKey(tokens, extra_key)).last_node
 
 
-class TestSlots:
-    def test_slots_of_several_nodes_are_a_copy(self) -> None:
-        """X5: in the order of the nodes, and of none nothing."""
-        cache = RadixCache()
-        nodes = [put(cache, [1, 2]), put(cache, [3])]
-        for slots in (cache._tree.gather(nodes), cache._tree.hand_over(nodes)):
-            assert slots.tolist() == [1, 2, 3]
-        assert cache._tree.hand_over([]).tolist() == []
-
-    def test_node_that_leaves_hands_over_its_own_slots(self) -> None:
-        """X5: nobody else has them, so they are not copied; while the node stays, `gather` copies."""
-        cache = RadixCache()
-        node = put(cache, [1, 2])
-        assert node.value is not None
-        cache._tree.gather([node]).zero_()
-        assert node.value.tolist() == [1, 2]
-        cache._tree.hand_over([node]).zero_()
-        assert node.value.tolist() == [0, 0]
-
-
 class TestStructure:
-    def test_siblings_are_filed_under_their_first_page(self) -> None:
-        """R9: each under its own, whatever split where."""
-        cache = RadixCache(2)
-        for tokens in ([1, 1, 2, 2, 3, 3], [1, 1, 2, 2, 4, 4], [1, 1, 5, 5], [6, 6]):
-            put(cache, tokens)
-        assert len(cache.root_node.children) == 2
-        check_radix_cache(cache)
-        cache.evict(100)
-        assert cache.root_node.children == {}
-
     def test_no_node_is_empty_but_the_root(self) -> None:
         """R9: matches and inserts of every length leave whole pages in every node."""
         cache = RadixCache(2)
@@ -143,19 +113,6 @@ class TestOnlyChildren:
 
 
 class TestOutline:
-    def test_children_are_indented_below_their_parent(self) -> None:
-        """Section 4: one line for each node but the root, in the order of the first insert."""
-        cache = RadixCache()
-        for tokens in ([1, 2, 3], [1, 2, 4], [5]):
-            put(cache, tokens)
-        lines = list(cache._tree.outline())
-        assert [(len(line) - len(line.lstrip()), line.split()[1].rstrip(",;")) for line in lines] == [
-            (2, "RadixKey(1"),
-            (4, "RadixKey(3"),
-            (4, "RadixKey(4"),
-            (2, "RadixKey(5"),
-        ]
-
     def test_deep_tree_is_written_in_linear_space(self) -> None:
         """Section 4: down to level 32 by indentation alone, from there with a number, branches too."""
         cache, depth = RadixCache(), 500
@@ -169,10 +126,6 @@ class TestOutline:
             f"[{depth}]",
         ]
         assert max(map(len, lines)) < 64 + 120
-
-    def test_empty_tree_has_no_lines(self) -> None:
-        """Section 4: the root is the cache's to print."""
-        assert list(RadixCache()._tree.outline()) == []
 
 
 class TestSplit:
@@ -219,14 +172,6 @@ class TestSplit:
         upper = cache.match_prefix(RadixKey([1, 1])).last_node
         assert (upper.hash_values, node.hash_values) == (hashes[:1], hashes[1:])
 
-    def test_split_of_an_unhashed_node_hashes_nothing(self) -> None:
-        """H2: lazily computed stays lazy."""
-        cache = RadixCache()
-        node = put(cache, [1, 2])
-        upper = cache.match_prefix(RadixKey([1])).last_node
-        assert upper.hash_values is None
-        assert node.hash_values is None
-
 
 class TestHashes:
     def test_pages_chain_to_their_ancestors(self) -> None:
@@ -258,11 +203,6 @@ class TestHashes:
         """H2: the empty prefix has no hash."""
         cache = RadixCache()
         assert cache.compute_node_hash(cache.root_node) == []
-
-    def test_no_node_has_no_hash(self) -> None:
-        """X1: None is a node for locks only."""
-        with pytest.raises(TypeError, match="None"):
-            RadixCache().compute_node_hash(None)
 
     @pytest.mark.parametrize(
         ("name", "tag"), [("lora", b"s:lora"), ("1", b"s:1"), (1, b"i:1"), (-5, b"i:-5")]

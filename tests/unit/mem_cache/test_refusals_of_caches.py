@@ -147,7 +147,7 @@ KEYS = [
             ValueError,
             f"prior_hash is {prior!r}: give the hex digest of the page before, or None for a first page",
         )
-        for prior in ("abc", "ab cd", "")
+        for prior in ("abc", "ab cd", " abcd", "not hex", "", "٣٣")
     ),
     Refusal(lambda _: hash_to_int64(5), TypeError, "hex_str is 5: give a hex digest"),
     *(
@@ -314,17 +314,24 @@ OF_ALL = [
         ValueError,
         f"value has slot {2**63}: slots are stored as int64, give numbers below 2**63",
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 13, 14)),
-        ValueError,
-        "page 1 of the key has slots [13, 14]: give one page of the pool, in order, "
-        "starting at a multiple of 2",
+    *(
+        Refusal(
+            lambda cache, slots=slots: insert(cache, ints(*slots)),
+            ValueError,
+            f"page {page} of the key has slots {slots[2 * page : 2 * page + 2]}: give one page of the pool, "
+            "in order, starting at a multiple of 2",
+        )
+        for page, slots in (
+            (1, [10, 11, 13, 14]),
+            (1, [10, 11, 13, 12]),
+            (1, [10, 11, 12, 12]),
+            (0, [10, 12, 13, 14]),
+        )
     ),
     Refusal(
-        lambda cache: insert(cache, ints(10, 12, 13, 14)),
+        lambda cache: insert(cache, ints(10, 11, 12, 13).view(2, 2)),
         ValueError,
-        "page 0 of the key has slots [10, 12]: give one page of the pool, in order, "
-        "starting at a multiple of 2",
+        "value has shape (2, 2) for a key of 4 tokens: give one slot per token",
     ),
     Refusal(lambda cache: cache.evict("1"), TypeError, "num_tokens must be an int, got str '1'"),
     Refusal(lambda cache: cache.evict(0, "1"), TypeError, "swa_num_tokens must be an int, got str '1'"),
@@ -425,10 +432,13 @@ STATES = [
         TypeError,
         "mamba_value has dtype torch.float32: track slots are integers",
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13), mamba_value=torch.tensor(2)),
-        ValueError,
-        "mamba_value has shape (): give exactly one track slot, shape (1,)",
+    *(
+        Refusal(
+            lambda cache, value=value: insert(cache, ints(10, 11, 12, 13), mamba_value=value),
+            ValueError,
+            f"mamba_value has shape {tuple(value.shape)}: give exactly one track slot, shape (1,)",
+        )
+        for value in (torch.tensor(2), ints(), ints(2, 3), ints(2)[None])
     ),
     Refusal(
         lambda cache: insert(cache, ints(10, 11, 12, 13), mamba_value=ints(2).to("meta")),
@@ -445,10 +455,14 @@ STATES = [
         )
         for slot, dtype in ((0, torch.int64), (-1, torch.int32), (2**63, torch.uint64))
     ),
-    Refusal(
-        lambda cache: insert(cache, ints(10, 11, 12, 13), mamba_value=ints(4)),
-        OwnershipError,
-        "mamba_value is 4, which mamba_pool has not handed out: give what its alloc_track_slot returned",
+    *(
+        Refusal(
+            lambda cache, slot=slot: insert(cache, ints(10, 11, 12, 13), mamba_value=ints(slot)),
+            OwnershipError,
+            f"mamba_value is {slot}, which mamba_pool has not handed out: "
+            "give what its alloc_track_slot returned",
+        )
+        for slot in (1, 4, 5, 2**40)
     ),
 ]
 
@@ -622,9 +636,9 @@ def make_list(_: None = None, mamba: bool = False) -> LRUList:
     return nodes
 
 
-def numbered(number: int) -> MambaTreeNode:
+def numbered(number: int, parent: MambaTreeNode | None = None) -> MambaTreeNode:
     node = MambaTreeNode()
-    node.id = number
+    node.id, node.parent = number, parent
     return node
 
 
@@ -644,6 +658,25 @@ LISTS = [
             "node 6 is not in the list: insert_mru it first",
         )
         for name in ("remove", "touch_mru")
+    ),
+    *(
+        Refusal(
+            lambda nodes, name=name, end=end: getattr(nodes, name)(getattr(nodes, end)),
+            UsageError,
+            "node 1 is not in the list: insert_mru it first",
+        )
+        for name in ("remove", "touch_mru")
+        for end in ("head", "tail")
+    ),
+    Refusal(
+        lambda nodes: nodes.remove(next(iter(make_list(mamba=nodes.mamba)))),
+        UsageError,
+        "node 5 is not in the list: insert_mru it first",
+    ),
+    Refusal(
+        lambda nodes: nodes.touch_node_and_parents_mru(numbered(6, root := numbered(9)), root),
+        UsageError,
+        "node 6 is not in the list: insert_mru it first",
     ),
     Refusal(
         lambda nodes: nodes.insert_mru(next(iter(nodes))),

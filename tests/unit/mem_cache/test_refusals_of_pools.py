@@ -65,6 +65,11 @@ ARGUMENTS = [
         "mamba_pool is 5, which has no method free_track_slot: give a pool, or None",
     ),
     Refusal(
+        lambda _: arguments.as_pool(SimpleNamespace(free=5)),
+        TypeError,
+        "token_to_kv_pool_allocator is namespace(free=5), which has no method free: give a pool, or None",
+    ),
+    Refusal(
         lambda _: arguments.as_page_size(8, SimpleNamespace(page_size=4)),
         ValueError,
         "page_size is 8, but the pool's is 4: give both the same",
@@ -215,6 +220,29 @@ ROWS = [
         f"row -1 is outside 1..3, {OF_ALLOC}",
     ),
     Refusal(lambda pool: pool.write((3, slice(0, 1)), [3]), OwnershipError, f"row 3 {NOT_HANDED_OUT}"),
+    Refusal(
+        lambda pool: pool.write((0, slice(0, 1)), [3]), OwnershipError, f"row 0 is outside 1..3, {OF_ALLOC}"
+    ),
+    Refusal(
+        lambda pool: pool.write((True, slice(0, 1)), [3]), TypeError, "row must be an int, got bool True"
+    ),
+    Refusal(lambda pool: pool.write((1, 2), True), TypeError, "values must be an int, got bool True"),
+    Refusal(
+        lambda pool: pool.write((1, slice(0, 2)), [1, -1]),
+        IndexError,
+        f"value -1 is outside 0..{2**31 - 1} (1 of 2 are); the table holds int32 slots; "
+        "0 is the padding slot",
+    ),
+    Refusal(
+        lambda pool: pool.write((torch.tensor([False, True]), [0, 1]), [3, 4]),
+        TypeError,
+        "rows must have an integer dtype, got torch.bool",
+    ),
+    Refusal(
+        lambda pool: pool.write(([1, 2], [-1, 0]), [3, 4]),
+        IndexError,
+        "position -1 is outside 0..7 (1 of 2 are); max_context_len is the bound",
+    ),
     Refusal(
         lambda pool: pool.write((1, slice(0, 4, 2)), [3, 4]),
         ValueError,
@@ -395,15 +423,43 @@ KV = [
         TypeError,
         "v is no dense tensor (layout torch.sparse_coo); give its rows in full",
     ),
-    Refusal(
-        lambda pool: write_kv(pool, k=torch.ones(2, 4, 4)),
-        ValueError,
-        "k of shape [2, 4, 4] does not hold 2 rows of 2 * 4 elements, one for each index",
+    *(
+        Refusal(
+            lambda pool, shape=shape: write_kv(pool, k=torch.ones(shape)),
+            ValueError,
+            f"k of shape {list(shape)} does not hold 2 rows of 2 * 4 elements, one for each index",
+        )
+        for shape in ((2, 4, 4), (1, 2, 4), (3, 2, 4), (), (16,), (2, 1, 4), (4, 2, 2))
+    ),
+    *(
+        Refusal(
+            lambda pool, shape=shape: write_kv(pool, v=torch.ones(shape)),
+            ValueError,
+            f"v of shape {list(shape)} does not hold 2 rows of 1 * 3 elements, one for each index",
+        )
+        for shape in ((3, 1, 3), (1, 1, 3), (3,), (2, 2, 4))
     ),
     Refusal(
-        lambda pool: write_kv(pool, v=torch.ones(3, 1, 3)),
+        lambda pool: write_kv(pool, indices=ints(1, 2, 3)),
         ValueError,
-        "v of shape [3, 1, 3] does not hold 2 rows of 1 * 3 elements, one for each index",
+        "k of shape [2, 2, 4] does not hold 3 rows of 2 * 4 elements, one for each index",
+    ),
+    Refusal(
+        lambda pool: write_kv(
+            pool, v=torch.nested.nested_tensor([torch.ones(1, 3)] * 2, layout=torch.jagged)
+        ),
+        TypeError,
+        "v is no dense tensor (layout torch.jagged); give its rows in full",
+    ),
+    Refusal(
+        lambda pool: write_kv(pool, indices=ints(1, 2).to_sparse()),
+        TypeError,
+        "indices must be a dense tensor, got layout torch.sparse_coo",
+    ),
+    Refusal(
+        lambda pool: write_kv(pool, indices=ints(-1, 1)),
+        IndexError,
+        "slot -1 is outside 0..8 (1 of 2 are); padded tokens are written to slot 0",
     ),
     Refusal(
         lambda pool: write_kv(pool, indices=ints(1, 9)),
@@ -512,7 +568,7 @@ STATES = [
             OwnershipError,
             f"track slot {slot} is not handed out; track slots are 4..5 and each is freed once",
         )
-        for slot in (5, 3, 6)
+        for slot in (5, 3, 6, 0, -1)
     ),
 ]
 
@@ -652,6 +708,25 @@ PAGES = [
 ]
 
 HALVES = [
+    *(
+        Refusal(
+            lambda pool, slots=slots: pool.free_swa(ints(*slots)),
+            OwnershipError,
+            words,
+        )
+        for slots, words in (
+            (
+                (1, 0),
+                "slot 0 is padding and belongs to nobody: this pool hands out slots 1..8; "
+                "pass slots that alloc returned",
+            ),
+            (
+                (1, 9),
+                "slot 9 is outside the pool: this pool hands out slots 1..8; pass slots that alloc returned",
+            ),
+            ((1, 2, 1), "slot 1 is named more than once in one call: name each slot once"),
+        )
+    ),
     Refusal(
         lambda pool: pool.free_swa(ints(1, 3)),
         OwnershipError,
@@ -701,15 +776,23 @@ HALF_PAGES = [
     ),
 ]
 
-stores = pytest.mark.parametrize("store", ["host", "device"])
+stores = pytest.mark.parametrize(
+    "store",
+    [
+        {"store": "host"},
+        {"store": "device"},
+        pytest.param({"store": "device", "device": "cuda", "check_ownership": True}, marks=pytest.mark.gpu),
+    ],
+    ids=["host", "device", "cuda"],
+)
 
 
 @stores
 @all_refusals(OF_BOTH, SLOTS)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
-def test_a_refused_slot_is_nobodys_loss(make: Any, store: str, refusal: Refusal) -> None:
+def test_a_refused_slot_is_nobodys_loss(make: Any, store: dict[str, Any], refusal: Refusal) -> None:
     """X1, A5: reserved, outside, free and repeated are told apart, whichever store keeps the books."""
-    pool = make(store=store)
+    pool = make(**store)
     assert pool.alloc(3).tolist() == [1, 2, 3]
     check_refusal(pool, refusal)
 
@@ -717,19 +800,19 @@ def test_a_refused_slot_is_nobodys_loss(make: Any, store: str, refusal: Refusal)
 @stores
 @all_refusals(PAGES)
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
-def test_a_refused_page_is_nobodys_loss(make: Any, store: str, refusal: Refusal) -> None:
+def test_a_refused_page_is_nobodys_loss(make: Any, store: dict[str, Any], refusal: Refusal) -> None:
     """X1, A5: of a page that is not the caller's both page and slot are named."""
     changes = {"swa_size": 8} if make is make_pairs else {}
-    pool = make(store=store, page_size=2, **changes)
+    pool = make(**store, page_size=2, **changes)
     assert pool.alloc(4).tolist() == [2, 3, 4, 5]
     check_refusal(pool, refusal)
 
 
 @stores
 @all_refusals(HALVES)
-def test_a_refused_half_stays_where_it_is(store: str, refusal: Refusal) -> None:
+def test_a_refused_half_stays_where_it_is(store: dict[str, Any], refusal: Refusal) -> None:
     """X1, A7: slots with a half, slots without one and slots of nobody are told apart."""
-    pool = make_pairs(store=store)
+    pool = make_pairs(**store)
     pool.alloc(4)
     pool.free_swa(ints(3, 4))
     check_refusal(pool, refusal)
@@ -737,9 +820,9 @@ def test_a_refused_half_stays_where_it_is(store: str, refusal: Refusal) -> None:
 
 @stores
 @all_refusals(HALF_PAGES)
-def test_a_refused_page_of_halves_stays_where_it_is(store: str, refusal: Refusal) -> None:
+def test_a_refused_page_of_halves_stays_where_it_is(store: dict[str, Any], refusal: Refusal) -> None:
     """X1, A7: with pages it is a page that has a half, or none."""
-    pool = make_pairs(store=store, page_size=2)
+    pool = make_pairs(**store, page_size=2)
     pool.alloc(4)
     pool.free_swa(ints(4, 5))
     check_refusal(pool, refusal)
@@ -748,9 +831,11 @@ def test_a_refused_page_of_halves_stays_where_it_is(store: str, refusal: Refusal
 @stores
 @pytest.mark.parametrize("make", [make_tokens, make_pairs])
 @pytest.mark.parametrize("page_size", [1, 2])
-def test_what_waits_in_a_free_group_is_not_freed_again(make: Any, store: str, page_size: int) -> None:
+def test_what_waits_in_a_free_group_is_not_freed_again(
+    make: Any, store: dict[str, Any], page_size: int
+) -> None:
     """X1, A5: that it waits is said, and that groups do not nest."""
-    pool = make(store=store, page_size=page_size)
+    pool = make(**store, page_size=page_size)
     slots = pool.alloc(2)
     pool.free_group_begin()
     pool.free(slots)

@@ -117,18 +117,6 @@ def test_an_alloc_that_cannot_be_met_changes_nothing(make: Make, wanted: int) ->
     assert alloc(allocator, 2).tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "error"),
-    [(-1, ValueError), (1.0, TypeError), ("1", TypeError), (None, TypeError), (True, TypeError)],
-)
-def test_a_count_that_is_none_is_refused(make: Make, wanted: Any, error: type[Exception]) -> None:
-    """X1: a malformed argument raises before anything changes."""
-    allocator = make()
-    with pytest.raises(error, match="need_size must be"):
-        allocator.alloc(wanted)
-    assert allocator.available_size() == 8
-
-
 # -- the order of what it hands out --------------------------------------------------------------------
 
 
@@ -296,36 +284,6 @@ def test_pages_may_be_named_in_any_order(make: Make, page_size: int) -> None:
     assert allocator.available_size() == freed * page_size
 
 
-@pytest.mark.parametrize("indices", [[1, 2], (1,), 1, None, "1"])
-def test_only_tensors_are_taken_back(make: Make, indices: Any) -> None:
-    """X1: anything else is a TypeError that says so."""
-    allocator = make()
-    alloc(allocator, 2)
-    with pytest.raises(TypeError, match="must be a tensor of integers"):
-        allocator.free(indices)
-    assert allocator.available_size() == 6
-
-
-@pytest.mark.parametrize(
-    "indices",
-    [
-        torch.tensor([1.0]),
-        torch.tensor([1.0], requires_grad=True),
-        torch.tensor([1.0], dtype=torch.bfloat16),
-        torch.tensor([1], dtype=torch.complex64),
-        torch.tensor([True]),
-    ],
-    ids=["float", "gradient", "bfloat16", "complex", "bool"],
-)
-def test_only_integers_are_taken_back(make: Make, indices: torch.Tensor) -> None:
-    """X1: a mask is no list of slots, and a float is no slot."""
-    allocator = make()
-    alloc(allocator, 2)
-    with pytest.raises(TypeError, match="must be integers"):
-        allocator.free(indices)
-    assert allocator.available_size() == 6
-
-
 # -- ownership -------------------------------------------------------------------------------------------
 
 
@@ -350,31 +308,6 @@ def test_a_slot_that_is_nobodys_is_refused(make: Make, slot: int, why: str, plac
         allocator.free(torch.tensor(named))
     assert allocator.available_size() == 4
     assert allocator.is_handed_out(torch.arange(9)).tolist() == [False] + [True] * 4 + [False] * 4
-
-
-@pytest.mark.parametrize(
-    ("slot", "why"),
-    [(3, "slot 3 is padding"), (16, "slot 16 is outside"), (12, "page 3 of slot 12 is not handed out")],
-)
-def test_a_page_that_is_nobodys_is_refused(make: Make, slot: int, why: str) -> None:
-    """A5: in pages, the message names the page too."""
-    allocator = make(12, 4)
-    alloc(allocator, 8)
-    with pytest.raises(OwnershipError, match=why):
-        allocator.free(torch.tensor([4, 5, slot]))
-    assert allocator.available_size() == 4
-
-
-def test_a_double_free_is_refused(make: Make) -> None:
-    """A5: in two calls, and for single slots in one."""
-    allocator = make()
-    slots = alloc(allocator, 4)
-    allocator.free(slots[:1])
-    with pytest.raises(OwnershipError, match="slot 1 is not handed out"):
-        allocator.free(slots[:1])
-    with pytest.raises(OwnershipError, match="slot 3 is named more than once"):
-        allocator.free(slots[[2, 1, 2]])
-    assert allocator.available_size() == 5
 
 
 def test_two_frees_of_one_page_are_a_double_free(make: Make) -> None:
@@ -458,19 +391,6 @@ def test_pending_pages_are_neither_free_nor_handed_out(make: Make, page_size: in
     assert alloc(allocator, page_size).tolist() == slots[:page_size].tolist()
 
 
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_a_double_free_inside_a_group_is_refused_at_once(make: Make, page_size: int) -> None:
-    """A5, bug B104: not at the end of the group."""
-    allocator = make(4 * page_size, page_size)
-    slots = alloc(allocator, 2 * page_size)
-    allocator.free_group_begin()
-    allocator.free(slots[:page_size])
-    with pytest.raises(OwnershipError, match="already given back inside the open free group"):
-        allocator.free(slots)
-    allocator.free_group_end()
-    assert allocator.available_size() == 3 * page_size
-
-
 @pytest.mark.parametrize("checked", [True, False])
 def test_an_empty_group_changes_nothing(make: Make, checked: bool) -> None:
     """A6: also one in which only empty tensors were freed."""
@@ -482,21 +402,6 @@ def test_an_empty_group_changes_nothing(make: Make, checked: bool) -> None:
     allocator.free(torch.tensor([]))
     allocator.free_group_end()
     assert allocator.available_size() == 0
-
-
-def test_groups_do_not_nest(make: Make) -> None:
-    """A6: begin inside a group and end without one are errors, and change nothing."""
-    allocator = make()
-    with pytest.raises(RuntimeError, match="no free group is open"):
-        allocator.free_group_end()
-    slots = alloc(allocator, 2)
-    allocator.free_group_begin()
-    allocator.free(slots)
-    with pytest.raises(RuntimeError, match="open already"):
-        allocator.free_group_begin()
-    assert allocator.available_size() == 6
-    allocator.free_group_end()
-    assert allocator.available_size() == 8
 
 
 # -- clear, construction -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pymllm.mem_cache import gdn_pool, index_arguments, kv_pool, req_to_token_pool
-from pymllm.mem_cache.arguments import as_device, as_row_dtype
+from pymllm.mem_cache.arguments import as_row_dtype
 from pymllm.mem_cache.base_prefix_cache import RadixKey
 from pymllm.mem_cache.chunk_cache import ChunkCache
 from pymllm.mem_cache.gdn_pool import GDNPool
@@ -43,12 +43,6 @@ def test_numbers_of_the_host_stay_there(value: Any) -> None:
     """P3: an index on another device could be neither checked nor read without a wait."""
     index = index_arguments.as_index("rows", value)
     assert (index.device, index.tolist()) == (CPU, [1, 2])
-
-
-def test_a_device_and_a_dtype_are_those_asked_for() -> None:
-    """X1: the CPU is the CPU."""
-    assert as_device("cpu") == CPU
-    assert as_row_dtype(torch.float16, CPU) is torch.float16
 
 
 def test_rows_are_where_their_pool_is() -> None:
@@ -223,23 +217,6 @@ def test_token_ids_stand_in_as_slots_of_the_host() -> None:
     cache = RadixCache()
     cache.insert(RadixKey([5, 6]))
     assert cache.match_prefix(RadixKey([5, 6])).indices.tolist() == [5, 6]
-
-
-def test_nothing_is_found_where_a_cache_remembers_nothing() -> None:
-    """R3: on the device that was asked for."""
-    assert ChunkCache().match_prefix(RadixKey([1])).indices.device == CPU
-
-
-def test_numbers_go_to_the_device_of_their_pool() -> None:
-    """P3, P5: slots and rows from the host, in the dtype of the table and of an index."""
-    table = ReqToTokenPool(2, 4, "meta")
-    for values in ([3, 4], ints(3, 4), np.array([3, 4])):
-        slots = table._as_slots(values, 2)
-        assert (slots.device.type, slots.dtype) == ("meta", torch.int32)
-    states = GDNPool(2, 1, 1, 1, 1, 1, 2, "meta")
-    for rows in (1, ints(1), ints(1).int()):
-        index = states._as_index(rows)
-        assert (index.device.type, index.dtype, index.shape) == ("meta", torch.int64, (1,))
 
 
 def test_whether_rows_can_be_read_is_asked_of_the_pools_device(monkeypatch: pytest.MonkeyPatch) -> None:

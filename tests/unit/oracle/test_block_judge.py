@@ -1,4 +1,4 @@
-"""The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks."""
+"""Blocks and the slots beside them: spoiled outcomes, views and situations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,22 @@ from pymllm.history.operations import (
     WriteLive,
 )
 from pymllm.history.outcomes import BlockBooks, Done, Effect, Failed, Number, Outcome, States
+from pymllm.oracle.block_model import BlockModel
+from pymllm.oracle.block_situations import (
+    note_alloc_slots,
+    note_drop,
+    note_evict_slots,
+    note_register,
+    note_release,
+    note_victims,
+)
+from pymllm.oracle.block_slot_model import BlockSlotModel
+from pymllm.oracle.block_views import find_wrong_view
+from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
+
+# -- The judge of blocks, slots and states: views, copies and resets, and what each wrong outcome breaks -----
+
 
 Spoiler = Callable[[Outcome], Outcome]
 
@@ -260,3 +275,196 @@ def test_a_release_is_followed_to_the_end() -> None:
     program = [*BOOKS[:-1], ReleaseBlocks((Span(1, 0, 2),)), Inspect(), FindSlots((Span(1, 0, 2),))]
     history = run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), program)
     assert judge_steps(history.header, history.steps)[1] is None
+
+
+# -- The views of blocks and slots beside what they must say -------------------------------------------------
+
+
+# Blocks 0 (held, under 11, with slot 1) and 1 (free), and the dummy.
+VIEWED = BlockBooks(
+    refs=(1, 0, 9),
+    hashes=(11, -1, 9),
+    stamps=(4, 9, 9),
+    block_of_hash=((11, 0),),
+    slot_of_block=(1, -1, -1),
+    block_of_slot=(-1, 0, -1),
+    free_slots=(2, 0),
+    block_of_state=((11, 0),),
+)
+
+
+@pytest.fixture
+def blocks() -> BlockModel:
+    made = BlockModel(2, is_lru=True, is_caching=True)
+    made.clock = 4
+    made.take([0])
+    made.register([0], [11], None)
+    return made
+
+
+@pytest.fixture
+def slots(blocks: BlockModel) -> BlockSlotModel:
+    made = BlockSlotModel(3, blocks)
+    made.give([0], [1])
+    made.named[0] = 11
+    return made
+
+
+def test_what_is_told_of_the_dummy_and_of_free_blocks_is_open(
+    blocks: BlockModel, slots: BlockSlotModel
+) -> None:
+    """C1, C2: stamps of what nobody has, and the order of free slots."""
+    assert find_wrong_view(blocks, slots, VIEWED) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law", "name"),
+    [
+        ({"refs": (1, 0)}, "C1", "sizes of the views"),
+        ({"refs": (1, 1, 0)}, "C1", "block_ref_counts"),
+        ({"hashes": (11, 12, 0)}, "C3", "block_hashes"),
+        ({"block_of_hash": ()}, "C3", "kv_hash_to_block_id"),
+        ({"stamps": (5, 0, 0)}, "C1", "block_timestamps"),
+        ({"slot_of_block": (1, -1)}, "C2", "block_to_slot"),
+        ({"block_of_slot": (0, 0, -1)}, "C2", "slot_to_block"),
+        ({"free_slots": (0, 0)}, "C2", "free_slots"),
+        ({"block_of_state": ()}, "C4", "hash_to_block_id"),
+    ],
+)
+def test_a_wrong_view_is_named_with_its_law(
+    blocks: BlockModel, slots: BlockSlotModel, wrong: dict[str, Any], law: str, name: str
+) -> None:
+    """C1 to C4: the first that differs."""
+    found = find_wrong_view(blocks, slots, dataclasses.replace(VIEWED, **wrong))
+    assert found is not None
+    assert found[:2] == (law, name)
+
+
+def test_slots_are_not_looked_at_where_there_are_none(blocks: BlockModel) -> None:
+    """C2: an attention model has blocks alone."""
+    assert find_wrong_view(blocks, None, VIEWED) is None
+
+
+# -- When the less obvious situations of blocks count as met -------------------------------------------------
+
+
+BESIDE_FREE = "an allocation takes free blocks and cached ones"
+
+
+def met(note: Callable[[Evidence], None]) -> set[str]:
+    evidence = Evidence()
+    note(evidence)
+    return set(evidence.reached)
+
+
+@pytest.fixture
+def model() -> BlockModel:
+    """A chain 0 - 1 - 2 under 11, 22, 33, held once; 0 older than the rest."""
+    made = BlockModel(6, is_lru=True, is_caching=True)
+    made.take([0])
+    made.clock = 1
+    made.take([1, 2])
+    made.register([0, 1, 2], [11, 22, 33], None)
+    return made
+
+
+def test_victims_say_why_they_go(model: BlockModel) -> None:
+    """C1: the chain goes from its end, though its beginning is older."""
+    model.release([0, 1, 2])
+    expected = {"a cached block is evicted", "an older parent waits for its child", BESIDE_FREE}
+    assert met(lambda evidence: note_victims(evidence, model, [2])) == expected
+    chain = met(lambda evidence: note_victims(evidence, model, [2, 1]))
+    assert chain == expected | {"a chain goes from its end"}
+    whole = met(lambda evidence: note_victims(evidence, model, [2, 1, 0]))
+    assert whole == chain | {"a chain of three goes from its end"}
+    model.take([3, 4, 5])
+    assert met(lambda evidence: note_victims(evidence, model, [2])) == expected - {BESIDE_FREE}
+
+
+def test_a_victim_that_is_none_is_only_noted_as_evicted(model: BlockModel) -> None:
+    """C1: the judge refuses it; nothing else is known of it."""
+    model.release([0, 1, 2])
+    assert met(lambda evidence: note_victims(evidence, model, [0])) == {
+        "a cached block is evicted",
+        BESIDE_FREE,
+    }
+
+
+def test_equally_old_leaves_and_held_children_are_noted(model: BlockModel) -> None:
+    """C1: which of two goes is open; a cached block above a held one stays."""
+    model.take([3, 4])
+    model.register([3, 4], [44, 55], [0, 0])
+    model.release([0, 1, 3, 4])
+    assert met(lambda evidence: note_victims(evidence, model, [3])) == {
+        "a cached block is evicted",
+        BESIDE_FREE,
+        "equally old blocks wait for eviction",
+        "a cached block is spared for its held child",
+    }
+
+
+def test_a_release_says_what_becomes_of_its_blocks(model: BlockModel) -> None:
+    """C1: shared ones stay, unregistered ones are free, and under REF_ZERO descendants go along."""
+    model.take([3])
+    model.retain([1, 1])
+    assert met(lambda evidence: note_release(evidence, model, [1, 1, 3])) == {
+        "a block is released twice in one call",
+        "a shared block stays with its other holder",
+        "a block without a hash becomes free",
+    }
+    model.is_lru = False
+    assert met(lambda evidence: note_release(evidence, model, [0])) == {
+        "a block goes with its descendants",
+        "three generations go at once",
+        "a held descendant is deregistered",
+    }
+
+
+def test_a_registration_says_what_became_of_its_entries(model: BlockModel) -> None:
+    """C3: each reason once."""
+    model.take([3, 4, 5])
+    made = model.register([2, 3, 4, 5], [33, 11, 44, 55], [22, 0, 99, 33])
+    assert met(lambda evidence: note_register(evidence, model, made)) == {
+        "a registered block is registered again",
+        "a hash is taken",
+        "a parent is not registered",
+        "a chain is registered",
+    }
+    below = model.register([4], [44], [33])
+    assert met(lambda evidence: note_register(evidence, model, below)) == {
+        "a block is registered below one of another call"
+    }
+
+
+def test_slots_say_whose_they_were(model: BlockModel) -> None:
+    """C5, C6: what is spared, and who goes instead."""
+    model.release([0, 1])
+    slots = BlockSlotModel(3, model)
+    slots.give([0, 1, 2], [0, 1, 2])
+    slots.named[1] = 22
+    batch = met(lambda evidence: note_alloc_slots(evidence, slots, model, [0, 3, 3], 1))
+    assert batch == {
+        "a batch names a block twice",
+        "a block keeps its slot",
+        "a slot is evicted for want of room",
+        "an older slot is spared for its block is in the batch",
+    }
+    hand = met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 1))
+    assert hand == {"slots are taken by a caller", "the older of several slots goes"}
+    assert met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 0)) == set()
+    model.stamps.clear()
+    model.stamps.update({0: 1, 1: 1})
+    again = met(lambda evidence: note_evict_slots(evidence, slots, model, slots.victims(), 1))
+    assert again == {
+        "slots are taken by a caller",
+        "an older slot is spared for its block is held",
+        "the lower of equally old blocks loses its slot",
+    }
+    assert met(lambda evidence: note_drop(evidence, slots, [1, 1], [])) == {
+        "a drop names a block twice",
+        "a state is dropped with its hash",
+    }
+    assert met(lambda evidence: note_drop(evidence, slots, [3], [22])) == {
+        "a block without a slot is dropped",
+        "a hash of another block is dropped with a block",
+    }

@@ -1,16 +1,171 @@
-"""What must stand in slots and live states."""
+"""Cached states of blocks: their slots, what is in them, and hand-made histories of blocks."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from pymllm.adapters.own_blocks import Blocks
+from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.outcomes import States
+from pymllm.history.files import Header
+from pymllm.history.operations import (
+    AllocBlocks,
+    AllocSlots,
+    DropStates,
+    EvictSlots,
+    Fault,
+    FindSlots,
+    Inspect,
+    NameStates,
+    Operation,
+    RegisterBlocks,
+    ReleaseBlocks,
+    Reset,
+    RetainBlocks,
+    SetClock,
+    Span,
+    StampBlocks,
+)
+from pymllm.history.outcomes import Done, Effect, Failed, FoundSlots, NoRoom, Outcome, Slots, States
 from pymllm.oracle.block_states import BlockStates
 from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.judge import judge_steps, make_judge
+
+# -- The judge of slots: good programs, and what each wrong outcome of them breaks ---------------------------
+
+
+Spoiler = Callable[[Outcome], Outcome]
+
+
+def first(*places: int) -> tuple[Span, ...]:
+    """Blocks of step 1, by their places."""
+    return tuple(Span(1, place, place + 1) for place in places)
+
+
+def number(value: int) -> tuple[Span, ...]:
+    return (Span(0, value, value + 1),)
+
+
+def answers(result: Any) -> Spoiler:
+    return lambda outcome: dataclasses.replace(outcome, result=result)
+
+
+def size(name: str) -> Spoiler:
+    return lambda outcome: dataclasses.replace(
+        outcome, sizes={**outcome.sizes, name: outcome.sizes[name] + 1}
+    )
+
+
+FIVE: list[Operation] = [AllocBlocks(5), RegisterBlocks((Span(1, 0, 5),), (11, 22, 33, 44, 55), (0,) * 5)]
+FULL: list[Operation] = [
+    *FIVE,
+    AllocSlots(first(0, 1, 2)),
+    SetClock(2),
+    StampBlocks(first(0)),
+    ReleaseBlocks(first(0, 1)),
+]
+"""Slots 0, 1, 2 for blocks 0, 1, 2, of which 1 is older than 0, and 2 is held."""
+
+REFUSED = answers(Failed("MambaSlotCapacityError"))
+
+WRONG: list[tuple[list[Operation], Spoiler, str]] = [
+    # A batch.
+    ([*FIVE, AllocSlots(first(0, 1))], answers(Slots((0,))), "C5"),
+    ([*FIVE, AllocSlots(first(0, 0))], answers(Slots((0, 1))), "C5"),
+    ([*FIVE, AllocSlots(first(0))], REFUSED, "C5"),
+    ([*FIVE, AllocSlots(first(0, 1))], answers(Slots((0, 0))), "C2"),
+    ([*FIVE, AllocSlots(first(0, 1))], answers(Slots((0, 3))), "C2"),
+    ([*FIVE, AllocSlots(first(0))], size("free_count"), "C2"),
+    ([*FIVE, AllocSlots(first(0))], size("pool_avail"), "C1"),
+    ([*FULL, AllocSlots(first(2))], answers(Slots((0,))), "C5"),
+    ([*FULL, AllocSlots(first(0, 3))], answers(Slots((0, 0))), "C5"),
+    ([*FULL, AllocSlots(first(3))], answers(Slots((0,))), "C6"),
+    ([*FULL, AllocSlots(first(3))], answers(Slots((2,))), "C6"),
+    ([*FULL, AllocSlots(first(3))], answers(Slots((7,))), "C2"),
+    ([*FULL, EvictSlots(1), AllocSlots(first(3))], answers(Slots((1,))), "C2"),
+    ([*FULL, AllocSlots(first(3, 4, 1))], answers(Slots((0, 2, 1))), "C5"),
+    ([*FULL, AllocSlots(first(3, 4, 1))], size("free_count"), "C5"),
+    ([*FIVE, AllocSlots(number(7))], answers(Slots((0,))), "C6"),
+    ([*FIVE, AllocSlots(number(7))], size("free_count"), "X1"),
+    ([*FIVE, AllocSlots(number(8))], answers(Slots((0,))), "C6"),
+    # Slots for a caller.
+    ([*FULL, EvictSlots(1)], answers(Slots((0,))), "C6"),
+    ([*FULL, EvictSlots(1)], answers(Slots((2,))), "C6"),
+    ([*FULL, EvictSlots(1)], answers(Slots((1, 0))), "C6"),
+    ([*FULL, EvictSlots(1)], REFUSED, "C6"),
+    ([*FULL, EvictSlots(1)], size("free_count"), "C2"),
+    ([*FULL, EvictSlots(3)], answers(Slots((1, 0, 2))), "C6"),
+    ([*FULL, EvictSlots(3)], answers(Failed("RuntimeError")), "C6"),
+    # What is found.
+    ([*FULL, FindSlots(first(0, 3))], answers(FoundSlots((0, 3), (True, False))), "C2"),
+    ([*FULL, FindSlots(first(0))], answers(FoundSlots((0,), (False,))), "C2"),
+    ([*FULL, FindSlots(first(0))], size("free_count"), "C2"),
+    ([*FULL, FindSlots(first(0))], size("pool_avail"), "C1"),
+    ([*FULL, EvictSlots(3), FindSlots(first(0))], answers(FoundSlots((-1,), (False,))), "C6"),
+    ([*FULL, FindSlots(number(-1))], answers(FoundSlots((0,), (True,))), "X1"),
+    # What is known, and the end.
+    ([*FULL, NameStates(first(2), (33,))], answers(Failed("UsageError")), "C4"),
+    ([*FULL, NameStates(first(2), (34,))], answers(Done()), "C4"),
+    ([*FULL, NameStates(first(3), (44,))], answers(Done()), "C4"),
+    ([*FULL, NameStates(first(2), ())], answers(Done()), "C4"),
+    ([*FULL, NameStates(number(9), (0,))], answers(Done()), "C4"),
+    ([*FULL, DropStates(first(2))], answers(Failed("UsageError")), "C4"),
+    ([*FULL, DropStates(first(2))], size("free_count"), "C4"),
+    ([*FULL, DropStates(first(2), "one by one")], size("evictable_blocks"), "C1"),
+    ([*FULL, DropStates(number(9), "deregistered")], answers(Done()), "X1"),
+    ([*FULL, DropStates(number(-1), "one by one")], answers(Done()), "X1"),
+    # A block that goes takes its slot with it.
+    ([AllocBlocks(1), AllocSlots(first(0)), ReleaseBlocks(first(0))], size("free_count"), "C6"),
+    (
+        [AllocBlocks(1), AllocSlots(first(0)), ReleaseBlocks(first(0))],
+        lambda outcome: dataclasses.replace(outcome, effects=()),
+        "C6",
+    ),
+    (
+        [*FULL, EvictSlots(9)],
+        lambda outcome: dataclasses.replace(outcome, effects=(Effect("callback", (0,)),)),
+        "C6",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "spoil", "law"), WRONG)
+def test_a_wrong_outcome_breaks_its_law(
+    law_broken_by: Callable[..., str | None], program: list[Operation], spoil: Spoiler, law: str
+) -> None:
+    """Each check of the judge can fail, by the law that it is about."""
+    assert law_broken_by(program, spoil) == law
+
+
+@pytest.mark.parametrize(
+    ("operations", "says"),
+    [
+        ([EvictSlots(-1)], "use Malformed"),
+        ([*FIVE, DropStates(first(0), "at once")], "must be one of one by one, batch"),
+        ([*FIVE, DropStates((*first(0), *number(9)), "one by one")], "dropped first"),
+    ],
+)
+def test_what_the_contract_leaves_open_is_no_program(operations: list[Operation], says: str) -> None:
+    """X1: a caller's breach is not judged."""
+    with pytest.raises(ProgramError, match=says):
+        run_program("blocks", dict(Blocks.CONFIGURATIONS[0]), operations)
+
+
+@pytest.mark.parametrize("operation", [AllocSlots(()), DropStates(()), EvictSlots(0)])
+def test_slots_are_not_asked_for_where_there_are_none(
+    law_broken_by: Callable[..., str | None], operation: Operation
+) -> None:
+    """C2: an adapter that claims none and answers all the same is no better than its program."""
+    with pytest.raises(ProgramError, match="cached states are not claimed"):
+        law_broken_by([operation], answers(Done()), slots=None)
+
+
+# -- What must stand in slots and live states ----------------------------------------------------------------
+
 
 CONFIG: dict[str, int | str | bool | None] = {
     **{"layers": 2, "slots": 2, "requests": 2, "ssm_heads": 1, "ssm_dim": 2, "conv_dim": 1, "conv_width": 1},
@@ -24,7 +179,7 @@ def read(*rows: tuple[tuple[int, ...], tuple[int, ...]]) -> States:
     return States(recurrent, conv, (len(rows), 1, 2), (len(rows), 1, 1), "float32", "float16")
 
 
-BLANK, FULL = (ZEROS, Z), ((5, 7), (3,))
+BLANK, FULL_CLAIM = (ZEROS, Z), ((5, 7), (3,))
 
 
 @pytest.fixture
@@ -43,43 +198,6 @@ def law(states: BlockStates, what: States, layer: int = 1, is_live: bool = False
     return None
 
 
-def test_a_store_is_of_one_layer_and_one_slot(states: BlockStates) -> None:
-    """C7: the rest stays blank."""
-    assert law(states, read(FULL, BLANK)) is None
-    assert law(states, read(FULL, FULL)) == "C7"
-    assert law(states, read(BLANK, BLANK), layer=0) is None
-
-
-def test_copies_go_both_ways_in_all_layers(states: BlockStates) -> None:
-    """C7: into a live state, from there into a slot."""
-    states.restore(0, 0)
-    assert law(states, read(FULL, BLANK), is_live=True) is None
-    states.save([1], [0])
-    assert law(states, read(FULL, FULL)) is None
-    assert law(states, read(BLANK, FULL), layer=0) == "C7"
-
-
-def test_a_live_state_is_written_by_its_request(states: BlockStates) -> None:
-    """C7: and by nobody else."""
-    states.write(0, 1, states.contents(5, 3, 2))
-    assert law(states, read(BLANK, FULL), layer=0, is_live=True) is None
-
-
-def test_what_changes_hands_may_hold_anything(states: BlockStates) -> None:
-    """C2: until somebody writes to it."""
-    states.release([0])
-    assert law(states, read(((9, 9), (9,)), BLANK)) is None
-
-
-def test_what_must_not_change_blames_the_suspect(states: BlockStates) -> None:
-    """X1, C9: whatever was done last."""
-    assert law(states, read(FULL, BLANK)) is None
-    states.suspect("X1")
-    assert law(states, read(FULL, FULL)) == "X1"
-    states.wipe("C9")
-    assert law(states, read(FULL, BLANK)) == "C9"
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -91,7 +209,7 @@ def test_what_must_not_change_blames_the_suspect(states: BlockStates) -> None:
 )
 def test_the_form_is_that_of_the_configuration(states: BlockStates, wrong: dict[str, Any]) -> None:
     """C7: a dtype that cannot be told is not judged."""
-    good = read(FULL, BLANK)
+    good = read(FULL_CLAIM, BLANK)
     assert law(states, dataclasses.replace(good, recurrent_dtype="", conv_dtype="")) is None
     assert law(states, dataclasses.replace(good, **wrong)) == "C7"
 
@@ -107,3 +225,195 @@ def test_the_configuration_must_be_complete(key: str) -> None:
     """X1: the message names what is missing."""
     with pytest.raises(ProgramError, match=f"{key} is None"):
         BlockStates({**CONFIG, key: None})
+
+
+# -- The judge of blocks: good programs, and what each wrong outcome of them breaks --------------------------
+
+
+CONFIG_OF_BLOCKS = {**Blocks.CONFIGURATIONS[0], "slots": None}
+
+
+def block_number(value: int) -> Span:
+    return Span(0, value, value + 1)
+
+
+def tells(*effects: Effect) -> Spoiler:
+    return lambda outcome: dataclasses.replace(outcome, effects=effects)
+
+
+def calls(**fields: Any) -> Spoiler:
+    """Spoil the only call of the observer."""
+
+    def spoil(outcome: Outcome) -> Outcome:
+        (effect,) = outcome.effects
+        return dataclasses.replace(outcome, effects=(dataclasses.replace(effect, **fields),))
+
+    return spoil
+
+
+CHAIN: list[Operation] = [AllocBlocks(3), RegisterBlocks((Span(1, 0, 3),), (11, 22, 33))]
+CACHED: list[Operation] = [*CHAIN, ReleaseBlocks((Span(1, 0, 3),))]
+FULL_POOL: list[Operation] = [*CACHED, AllocBlocks(5)]
+OLD: list[Operation] = [
+    *CHAIN,
+    AllocBlocks(1),
+    RegisterBlocks((Span(3, 0, 1),), (44,)),
+    SetClock(3),
+    StampBlocks((Span(3, 0, 1),)),
+    ReleaseBlocks((Span(1, 0, 3), Span(3, 0, 1))),
+    AllocBlocks(4),
+]
+ALL = AllocBlocks(8)
+
+WRONG_BLOCKS: list[tuple[list[Operation], Spoiler, str]] = [
+    # What is handed out.
+    ([AllocBlocks(2)], answers(Slots((0, 0))), "C1"),
+    ([AllocBlocks(2)], answers(Slots((0,))), "C1"),
+    ([AllocBlocks(2)], answers(Slots((0, 8))), "C1"),
+    ([AllocBlocks(2)], answers(NoRoom()), "C1"),
+    ([AllocBlocks(2)], size("pool_avail"), "C1"),
+    ([AllocBlocks(2)], size("evictable_blocks"), "C1"),
+    ([AllocBlocks(2), AllocBlocks(1)], answers(Slots((0,))), "C1"),
+    ([AllocBlocks(9)], answers(Slots((0, 1))), "X4"),
+    ([AllocBlocks(9)], size("pool_avail"), "X4"),
+    ([*CHAIN, AllocBlocks(6)], tells(Effect("callback", (2,), (33,))), "X4"),
+    # Evictions.
+    ([*FULL_POOL, AllocBlocks(1)], calls(slots=(1,), target=(22,)), "C1"),
+    ([*FULL_POOL, AllocBlocks(1)], calls(slots=(0, 1), target=(11, 22)), "C1"),
+    ([*FULL_POOL, AllocBlocks(1)], calls(target=(22,)), "C1"),
+    ([*FULL_POOL, AllocBlocks(1)], calls(sizes={"pool_avail": 0}), "X6"),
+    ([*FULL_POOL, AllocBlocks(1)], tells(), "C1"),
+    ([*OLD, AllocBlocks(1)], calls(slots=(3,), target=(44,)), "C1"),
+    # References.
+    ([AllocBlocks(1), RetainBlocks(first(0))], answers(Failed("OwnershipError")), "C1"),
+    ([AllocBlocks(1), RetainBlocks(first(0))], tells(Effect("callback", (0,))), "C1"),
+    ([RetainBlocks((block_number(0),))], answers(Done()), "C1"),
+    ([RetainBlocks((block_number(0),))], answers(Failed("ValueError")), "C1"),
+    ([RetainBlocks((block_number(8),))], answers(Done()), "C1"),
+    ([RetainBlocks((block_number(9),))], answers(Done()), "C1"),
+    ([RetainBlocks((block_number(-1),))], size("pool_avail"), "X1"),
+    ([RetainBlocks((block_number(0),))], tells(Effect("callback", (0,))), "X1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], answers(Failed("OwnershipError")), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], tells(), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], calls(slots=(0, 0)), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], calls(target=(-1,)), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0))], size("pool_avail"), "C1"),
+    ([AllocBlocks(1), ReleaseBlocks(first(0, 0))], answers(Done()), "C1"),
+    ([*CACHED, ReleaseBlocks(first(0))], answers(Done()), "C1"),
+    # Hashes and stamps.
+    ([*CHAIN], answers(Failed("UsageError")), "C3"),
+    ([*CHAIN], tells(Effect("callback", (0,))), "C3"),
+    ([*CHAIN, RegisterBlocks(first(0), (12,))], answers(Done()), "C3"),
+    ([AllocBlocks(1), RegisterBlocks(first(0), ())], answers(Done()), "C3"),
+    ([AllocBlocks(1), RegisterBlocks(first(0), (0,))], answers(Done()), "C3"),
+    ([AllocBlocks(1), RegisterBlocks(first(0), (5,), (-1,))], answers(Done()), "C3"),
+    ([AllocBlocks(1), RegisterBlocks(first(0, 0), (5, 6), (0, 0))], answers(Done()), "C3"),
+    ([RegisterBlocks((block_number(0),), (5,))], answers(Done()), "C3"),
+    ([AllocBlocks(1), StampBlocks(first(0))], answers(Failed("IndexError")), "C1"),
+    ([StampBlocks((block_number(9),))], answers(Done()), "X1"),
+    ([SetClock(3)], answers(Failed("ValueError")), "C1"),
+    # The observer.
+    ([Fault("callback")], answers(Failed("ValueError")), "C1"),
+    ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], answers(Done()), "X2"),
+    ([AllocBlocks(1), Fault("callback"), ReleaseBlocks(first(0))], size("pool_avail"), "X2"),
+    ([*FULL_POOL, Fault("callback"), AllocBlocks(1)], size("pool_avail"), "X2"),
+    ([AllocBlocks(1), Fault("reenter"), ReleaseBlocks(first(0))], calls(note="none"), "X6"),
+]
+
+
+@pytest.mark.parametrize(("program", "spoil", "law"), WRONG_BLOCKS)
+def test_a_wrong_outcome_of_blocks_breaks_its_law(
+    law_broken_by: Callable[..., str | None], program: list[Operation], spoil: Spoiler, law: str
+) -> None:
+    """Each check of the judge can fail, by the law that it is about."""
+    assert law_broken_by(program, spoil, slots=None) == law
+
+
+REF_ZERO = [*CHAIN, RetainBlocks(first(2)), ReleaseBlocks(first(0, 2))]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "law"),
+    [(calls(slots=(0,), target=(11,)), "C1"), (size("pool_avail"), "C1"), (calls(target=(11, 22)), "C1")],
+)
+def test_a_block_goes_with_its_descendants_under_ref_zero(
+    law_broken_by: Callable[..., str | None], spoil: Spoiler, law: str
+) -> None:
+    """C1: the held ones are deregistered, too, and stay held."""
+    assert law_broken_by(REF_ZERO, spoil, slots=None, policy="ref_zero") == law
+
+
+def test_recency_is_judged_only_where_it_is_claimed(law_broken_by: Callable[..., str | None]) -> None:
+    """C1: any leaf may go where the order is the allocator's own."""
+
+    def takes_another(outcome: Outcome) -> Outcome:
+        return answers(Slots((3,)))(calls(slots=(3,), target=(44,))(outcome))
+
+    program, claims = [*OLD, AllocBlocks(1)], ["callbacks", "pool", "refusals"]
+    assert law_broken_by(program, takes_another, claims, slots=None) is None
+    assert law_broken_by(program, takes_another, [*claims, "exact_lru"], slots=None) == "C1"
+
+
+def test_a_good_program_is_evidence() -> None:
+    """C1, C3, X1, X2, X4, X6: and a fault that nothing reaches is forgotten."""
+    operations: list[Operation] = [
+        *FULL_POOL,
+        AllocBlocks(9),
+        RetainBlocks((block_number(99),)),
+        Inspect(),
+        Fault("callback"),
+        RetainBlocks(first(0)),
+        ReleaseBlocks(first(0)),
+        Fault("callback"),
+        AllocBlocks(2),
+        Fault("callback", 2),
+        AllocBlocks(2),
+        AllocBlocks(1),
+        Reset(),
+    ]
+    history = run_program("blocks", CONFIG_OF_BLOCKS, operations)
+    evidence, found = judge_steps(history.header, history.steps)
+    assert found is None
+    assert {law for law, count in evidence.exercised.items() if count} >= {"C1", "X1", "X2", "X4", "X6"}
+    assert evidence.reached["the observer of an eviction raises"] == 1
+    assert evidence.reached["a chain goes from its end"] == 1
+
+
+@pytest.mark.parametrize(
+    ("operations", "says"),
+    [
+        ([AllocBlocks(-1)], "use Malformed"),
+        ([Fault("free")], "only a callback"),
+        ([Fault("callback", 0)], "from the first on"),
+        ([AllocBlocks(2), RegisterBlocks(first(0, 1), (5, 6), (6, 0))], "stands before its parent"),
+        ([StampBlocks((block_number(1),))], "nobody's"),
+        ([StampBlocks(first(0))], "gave 0 numbers"),
+    ],
+)
+def test_what_the_contract_leaves_open_of_blocks_is_no_program(
+    operations: list[Operation], says: str
+) -> None:
+    """X1: a caller's breach is not judged."""
+    with pytest.raises(ProgramError, match=says):
+        run_program("blocks", CONFIG_OF_BLOCKS, operations)
+
+
+@pytest.mark.parametrize(
+    ("changes", "claims", "says"),
+    [
+        ({"policy": "fifo"}, ("callbacks",), "policy is 'fifo'"),
+        ({}, ("pool",), "does not claim callbacks"),
+        ({"blocks": 0}, ("callbacks",), "blocks is 0"),
+    ],
+)
+def test_a_header_must_say_what_to_judge(changes: dict[str, Any], claims: tuple[str, ...], says: str) -> None:
+    """X1: the configuration is read before the first step."""
+    with pytest.raises(ProgramError, match=says):
+        make_judge(Header("mine", "blocks", {**CONFIG_OF_BLOCKS, **changes}, claims))
+
+
+def test_refusals_are_no_programs_where_none_are_claimed() -> None:
+    """X1: what an allocator does with misuse is its own affair then."""
+    judge = make_judge(Header("mine", "blocks", CONFIG_OF_BLOCKS, ("callbacks",)))
+    with pytest.raises(ProgramError, match="does not claim to refuse"):
+        judge.judge(1, RetainBlocks((block_number(0),)), Outcome(Done()))

@@ -1,4 +1,4 @@
-"""The judge made from a header, and recorded outcomes judged without the implementation."""
+"""What judges of all kinds do: evidence, numbers by step, whole programs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from pymllm.errors import ProgramError
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
 from pymllm.history.operations import KINDS, Alloc, Free, Span
-from pymllm.history.outcomes import Done, Outcome, Slots
+from pymllm.history.outcomes import Done, Failed, Outcome, Slots
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.given_numbers import GivenNumbers
 from pymllm.oracle.judge import judge_steps, make_judge
+from pymllm.oracle.remainder import Remainder
 from tests.unit.oracle.verdict_book import read_corpus
+
+# -- The judge made from a header, and recorded outcomes judged without the implementation -------------------
+
 
 HEADER = Header("mine", "slots", {"page_size": 1, "pages": 4}, ("pool",))
 STEPS = [
@@ -112,3 +118,176 @@ def test_a_size_without_bounds_has_no_judge(kind: str) -> None:
     """X1: it would never be made."""
     with pytest.raises(ProgramError, match="slots is 1,000,000,000,000; at most it is 1,048,576"):
         make_judge(Header("mine", kind, {"slots": 10**12}))
+
+
+# -- Evidence: what passed is counted, what failed is refused with both sides --------------------------------
+
+
+@pytest.fixture
+def evidence() -> Evidence:
+    return Evidence()
+
+
+def test_a_test_that_passes_is_counted(evidence: Evidence) -> None:
+    """A law is known to hold only as often as it was tested."""
+    evidence.expect("R2", "length", 4, 4)
+    evidence.demand("R2", True, "closed", "closed", lambda: pytest.fail("nobody asked"))
+    evidence.expect_error("X1", "free", Outcome(Failed("OwnershipError", "slot 3")), "OwnershipError")
+    evidence.count("R2", "E1")
+    assert evidence.exercised == {"R2": 3, "X1": 1, "E1": 1}
+
+
+def test_what_differs_is_refused_with_both_sides(evidence: Evidence) -> None:
+    """A violation says what the law demands and what there was."""
+    with pytest.raises(InvariantViolation) as caught:
+        evidence.expect("R2", "length", 4, [1, 2])
+    violation = caught.value
+    assert (violation.law, violation.message, violation.expected, violation.observed) == (
+        "R2",
+        "length",
+        "4",
+        "[1, 2]",
+    )
+    assert not evidence.exercised
+
+
+def test_what_is_not_true_is_refused(evidence: Evidence) -> None:
+    """The observation is asked for only then."""
+    with pytest.raises(InvariantViolation, match="R5: eviction: expected enough, observed 3 of 4"):
+        evidence.demand("R5", False, "eviction", "enough", lambda: "3 of 4")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "observed"),
+    [(Outcome(Done()), "no error, Done()"), (Outcome(Failed("KeyError", "x")), "KeyError")],
+)
+def test_a_call_that_is_not_refused_as_it_must_is(
+    evidence: Evidence, outcome: Outcome, observed: str
+) -> None:
+    """X1: neither success nor another error will do."""
+    with pytest.raises(InvariantViolation) as caught:
+        evidence.expect_error("X1", "free", outcome, "OwnershipError", "LockError")
+    assert caught.value.expected == "OwnershipError or LockError"
+    assert caught.value.observed == observed
+
+
+def test_a_long_value_is_shortened(evidence: Evidence) -> None:
+    """A violation can be read on a screen."""
+    with pytest.raises(InvariantViolation) as caught:
+        evidence.expect("R2", "slots", list(range(1000)), [])
+    assert caught.value.expected is not None
+    assert len(caught.value.expected) == 400
+
+
+def test_a_situation_counts_only_when_it_was_met(evidence: Evidence) -> None:
+    """The condition may be any truth value."""
+    evidence.meet("halves move")
+    evidence.meet("halves move", [1])
+    evidence.meet("memory runs out", 0)
+    assert evidence.reached == {"halves move": 2}
+
+
+def test_a_situation_that_is_not_registered_is_not_counted(evidence: Evidence) -> None:
+    """A name with a slip in it would stay at zero for ever, and nobody would wonder."""
+    with pytest.raises(ValueError, match="no situation 'halfs move'; register it"):
+        evidence.meet("halfs move")
+    assert not evidence.reached
+
+
+def test_a_long_name_of_what_was_looked_at_is_shortened(evidence: Evidence) -> None:
+    """A call may name a million slots."""
+    with pytest.raises(InvariantViolation) as caught:
+        evidence.refuse("A2", "x" * 10_000, 1, 2)
+    assert len(caught.value.message) == 400
+
+
+# -- Numbers by the steps that gave them, and back -----------------------------------------------------------
+
+
+@pytest.fixture
+def given() -> GivenNumbers:
+    """Step 1 gave 5, 6, 7; step 3 gave 6 again and 9."""
+    made = GivenNumbers()
+    made.record(1, (5, 6, 7))
+    made.record(3, (6, 9))
+    return made
+
+
+def test_spans_name_places_of_an_answer(given: GivenNumbers) -> None:
+    """A step's numbers stay what they were, whoever has them now."""
+    assert given.resolve([Span(1, 1, 3), Span(3, 0, 2), Span(1, 0, 0)]) == [6, 7, 6, 9]
+
+
+def test_step_0_names_the_numbers_themselves(given: GivenNumbers) -> None:
+    """So that a program can name what nobody was given, negative ones too."""
+    assert given.resolve([Span(0, -1, 2)]) == [-1, 0, 1]
+
+
+@pytest.mark.parametrize("span", [Span(1, 0, 4), Span(1, 2, 1), Span(2, 0, 1), Span(1, -1, 1)])
+def test_a_place_that_a_step_did_not_give_makes_no_sense(given: GivenNumbers, span: Span) -> None:
+    """The message says how many there were."""
+    with pytest.raises(ProgramError, match=f"gave {3 if span.step == 1 else 0} numbers"):
+        given.resolve([span])
+
+
+def test_names_are_as_few_spans_as_possible(given: GivenNumbers) -> None:
+    """The latest step that gave a number names it; one that none gave is its own name."""
+    numbers = [5, 6, 9, 7, 5, 40, 41]
+    spans = given.name(numbers)
+    assert spans == (Span(1, 0, 1), Span(3, 0, 2), Span(1, 2, 3), Span(1, 0, 1), Span(0, 40, 42))
+    assert given.resolve(spans) == numbers
+
+
+def test_the_origin_is_the_step_that_gave_a_number_last(given: GivenNumbers) -> None:
+    """0 stands for none."""
+    assert [given.origin(number) for number in (5, 6, 40)] == [1, 3, 0]
+
+
+def test_a_span_without_end_is_refused() -> None:
+    """X1: a spoiled file takes no memory."""
+    with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):
+        GivenNumbers().resolve([Span(0, 0, 10**12)])
+
+
+def test_many_spans_are_refused_as_one_is() -> None:
+    """X1: a line of them takes no memory either."""
+    with pytest.raises(ProgramError, match="makes more than 1,000,000 numbers of one list"):
+        GivenNumbers().resolve([Span(0, 0, 600_000)] * 2)
+
+
+# -- What is left of a range ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def left() -> Remainder:
+    made = Remainder(range(1, 8))
+    made.take([2, 5, 6])
+    made.give([6])
+    return made
+
+
+def test_it_is_a_set(left: Remainder) -> None:
+    """Of the numbers that are not gone, in order."""
+    assert ([*left], [*reversed(left)], len(left)) == ([1, 3, 4, 6, 7], [7, 6, 4, 3, 1], 5)
+    assert left == {1, 3, 4, 6, 7}
+    assert left & {4, 5} == {4}
+    assert [number in left for number in (0, 1, 2, 8)] == [False, True, False, False]
+    assert str(left) == "[1, 3, 4, 6, 7]"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "are_left"), [([], True), ([7, 1], True), ([1, 2], False), ([0, 1], False), ([7, 8], False)]
+)
+def test_numbers_are_left_or_not(left: Remainder, numbers: list[int], are_left: bool) -> None:
+    """None, all, and not those outside."""
+    assert left.issuperset(numbers) == are_left
+    assert (left.intersection(numbers) == {*numbers}) == are_left
+
+
+def test_it_costs_what_is_gone() -> None:
+    """Of 10**12 numbers it keeps none, and shows the first."""
+    gone = {1}
+    many = Remainder(range(10**12), gone)
+    assert (many.gone is gone, len(many), 10**12 - 1 in many) == (True, 10**12 - 1, True)
+    assert str(many).startswith("[0, 2, 3, ")
+    assert len(str(many)) < 1_000

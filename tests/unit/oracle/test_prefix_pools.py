@@ -1,4 +1,4 @@
-"""The caller's own calls to the pool under a prefix cache."""
+"""Keys, headers and pools of prefix caches, as the judge reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from told_program import ToldProgram
 
 from pymllm.errors import ProgramError
-from pymllm.history.files import Step
+from pymllm.history.files import Header, Step
 from pymllm.history.operations import (
     Alloc,
     Evict,
@@ -22,6 +22,11 @@ from pymllm.history.operations import (
     Span,
 )
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Slots
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_pages import path_of_key
+
+# -- The caller's own calls to the pool under a prefix cache -------------------------------------------------
 
 
 def windowed(**config: Any) -> ToldProgram:
@@ -63,7 +68,7 @@ def test_an_allocation_is_whole_pages_in_order() -> None:
     told = windowed(page_size=2)
     given = told(Alloc(3))
     told(Free((Span(given, 0, 3),)))
-    assert told.judged()[1] is None
+    told.sound()
     assert told.law(given, result=Slots((3, 4, 5), (2, 3, 4))) == "A3"
 
 
@@ -71,9 +76,7 @@ def test_an_allocation_succeeds_where_there_is_room_and_only_there() -> None:
     """A3, X4: and one that fails changes nothing."""
     told = windowed()
     given, failed = told(Alloc(12)), told(Alloc(1))
-    evidence, law = told.judged()
-    assert law is None
-    assert evidence.reached["memory runs out"] == 1
+    assert told.sound().reached["memory runs out"] == 1
     assert told.law(given, result=NoRoom()) == "A3"
     assert told.law(failed, result=Slots((1,), (1,))) == "X4"
     assert told.law(failed, sizes={"available_size": 1}) == "X4"
@@ -87,7 +90,7 @@ def test_what_the_caller_gives_back_is_free() -> None:
     halves = told(FreeSWA(spans))
     moved = told(MoveSWA((Span(given, 2, 4),), spans))
     freed = told(Free((Span(given, 0, 4),)))
-    assert told.judged()[1] is None
+    told.sound()
     laws = [told.law(number, result=Failed("KeyError")) for number in (halves, moved, freed)]
     assert laws == ["A7", "A7", "A2"]
     assert told.law(halves, sizes={"swa_available_size": 8}) == "A7"
@@ -100,7 +103,7 @@ def test_halves_are_followed_where_they_are_not_claimed() -> None:
     given = told(Alloc(2))
     halves = told(FreeSWA((Span(given, 0, 1),)))
     told(Free((Span(given, 0, 2),)))
-    assert told.judged()[1] is None
+    told.sound()
     assert told.law(halves, result=Failed("KeyError")) == "A2"
 
 
@@ -113,9 +116,7 @@ def test_halves_can_be_read() -> None:
         told(Match(Key(tokens)))
     told(Evict(0, 2))
     read = told(ReadHalves((Span(1, 0, 4), Span(given, 0, 2))))
-    evidence, law = told.judged()
-    assert law is None
-    assert evidence.exercised["S2"] == 2
+    assert told.sound().exercised["S2"] == 2
     seen = told.outcome(read).result.swa_slots  # type: ignore[union-attr]
     assert [bool(half) for half in seen] == [False, False, True, True, True, True]
     assert told.law(read, swa_slots=(9, *seen[1:])) == "S2"
@@ -168,3 +169,99 @@ def test_a_refusal_names_the_call() -> None:
     assert told.words(read, result=more) == "A7: number of halves: expected 2, observed 3"
     freed = told(Free((Span(given, 0, 2),)))
     assert told.words(freed, result=Failed("ValueError")).startswith("A2: free([1, 2]): ")
+
+
+# -- What a configuration must say, and what may be tested of whom -------------------------------------------
+
+
+def books(*claims: str, **config: Any) -> PrefixBooks:
+    return PrefixBooks(Header("x", "prefix", {"page_size": 1, **config}, claims), Evidence())
+
+
+@pytest.mark.parametrize(
+    ("claims", "config", "message"),
+    [
+        ((), {"page_size": 0}, "page_size is 0"),
+        ((), {"page_size": "1"}, "page_size is '1'"),
+        (("swa",), {"window": 0}, "window is 0"),
+        ((), {"window": 4}, "claims swa"),
+        ((), {"pool": "host"}, "pool is 'host'"),
+        (("pool",), {}, "pool is none"),
+        ((), {"pool": "token", "slots": 4}, "pool is token"),
+        (("pool",), {"pool": "token"}, "slots is None"),
+        (("pool",), {"pool": "swa", "slots": 4}, "swa_slots is None"),
+        (("pool",), {"page_size": 2, "pool": "token", "slots": 3}, "slots is 3; it must"),
+        (("pool",), {"page_size": 2, "pool": "swa", "slots": 2, "swa_slots": 1}, "swa_slots is 1; it"),
+        (("mamba",), {"track_slots": 0}, "track_slots is 0"),
+        (("mamba", "swa"), {"track_slots": 3, "window": 4}, "no window"),
+        (("mamba", "pool"), {"track_slots": 3, "pool": "swa", "slots": 4, "swa_slots": 4}, "no slots with"),
+    ],
+)
+def test_a_configuration_that_cannot_be_judged_is_refused(
+    claims: tuple[str, ...], config: dict[str, Any], message: str
+) -> None:
+    """A history must say what it is of."""
+    with pytest.raises(ProgramError, match=message):
+        books(*claims, **config)
+
+
+def test_keys_are_those_that_are_claimed() -> None:
+    """K1: namespaces and tuples only where the adapter knows them."""
+    with pytest.raises(ProgramError, match="namespaces"):
+        books().path_of(Key((1,), "a"))
+    with pytest.raises(ProgramError, match="tuples"):
+        books().path_of(Key(((1, 2),)))
+    assert books("extra_key", "bigrams").path_of(Key(((1, 2),), "a")).space == ("a", 2)
+
+
+@pytest.mark.parametrize(
+    ("claims", "config", "follows"),
+    [
+        ((), {}, False),
+        (("exact_lru",), {}, True),
+        ((), {"retains": False}, True),
+        (("pool",), {"pool": "token", "slots": 4}, True),
+        (("pool", "swa"), {"pool": "token", "slots": 4, "window": 2}, False),
+        (("pool", "swa"), {"pool": "swa", "slots": 4, "swa_slots": 4, "window": 2}, True),
+    ],
+)
+def test_victims_are_told_by_their_order_or_by_the_pool(
+    claims: tuple[str, ...], config: dict[str, Any], follows: bool
+) -> None:
+    """R5, S3: what nobody can tell cannot be followed."""
+    assert books(*claims, **config).can_follow_evictions is follows
+
+
+# -- Keys as the judge tells them apart ----------------------------------------------------------------------
+
+
+def test_keys_of_other_namespaces_or_widths_are_other_paths() -> None:
+    """K1: the string "1", the int 1 and none at all are three namespaces, pairs are no plain tokens."""
+    keys = [Key((7,)), Key((7,), 1), Key((7,), "1"), Key(((7, 7),))]
+    assert len({path_of_key(key) for key in keys}) == 4
+
+
+def test_a_key_of_mixed_tokens_means_nothing() -> None:
+    """K1: all tokens of a key are equally wide."""
+    with pytest.raises(ProgramError, match=r"widths \[1, 2\]"):
+        path_of_key(Key((1, (2, 3))))
+
+
+def test_a_tuple_of_one_number_is_no_token() -> None:
+    """K1: it would be another token than the number, of the same width."""
+    with pytest.raises(ProgramError, match=r"\(5,\) is a tuple of one number"):
+        path_of_key(Key(((5,), (6,))))
+
+
+@pytest.mark.parametrize("space", ["\ud800", "a\udfff", "\u00e9\ud83d"])
+def test_a_namespace_that_utf_8_cannot_spell_means_nothing(space: str) -> None:
+    """K1, H3: no hash can read it; a whole pair, a letter with an accent and a zero byte can be read."""
+    with pytest.raises(ProgramError, match=f"has half of a surrogate pair at {len(space) - 1}: UTF-8 cannot"):
+        path_of_key(Key((7,), space))
+    for spelled in ("\U0001f600", "\u00e9", "\0", ""):
+        assert path_of_key(Key((7,), spelled)).space.extra_key == spelled
+
+
+def test_the_container_of_a_key_does_not_matter() -> None:
+    """K1: a form is how a key is handed over, not what it is."""
+    assert path_of_key(Key((1, 2), form="tensor32")) == path_of_key(Key((1, 2)))

@@ -1,18 +1,35 @@
-"""The judge of steps: what each wrong outcome of one breaks."""
+"""Steps of contexts: what they compute and register, and the model that predicts it."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import Any
 
 import pytest
-from recorded_requests import SEVEN, Change, law_of, play, result_with, two_served
+from recorded_requests import CONFIG, SEVEN, Change, law_of, play, result_with, two_served
 
 from pymllm.errors import ProgramError
-from pymllm.history.files import History
-from pymllm.history.operations import AddRequest, Fault, Operation, Release, RunStep, ScheduleChunk
+from pymllm.history.files import Config, History
+from pymllm.history.operations import (
+    CONV_PRIME,
+    KV_FACTOR,
+    KV_PRIME,
+    SSM_PRIME,
+    AddRequest,
+    Fault,
+    Operation,
+    Release,
+    RunStep,
+    ScheduleChunk,
+)
 from pymllm.history.outcomes import BlockState, Done, Effect, Failed, Outcome, Ran
+from pymllm.oracle.cold_runs import ColdRuns, Prefix
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.request_model import DECODE, PAUSED, WAITING, RequestModel, ServedRequest
+
+# -- The judge of steps: what each wrong outcome of one breaks -----------------------------------------------
+
 
 SIX, EIGHT = SEVEN[:6], (*SEVEN, 8)
 
@@ -177,3 +194,224 @@ def test_the_smallest_and_the_largest_token_may_come_next() -> None:
     assert len(play(AddRequest((1,)), RunStep((0, 2**32 - 1)), RunStep())) == 3
     with pytest.raises(ProgramError, match="next_tokens must name one token at least"):
         play(AddRequest((1,)), RunStep((2**32,)))
+
+
+# -- The model of whole requests: what a configuration must have, offsets, and what is skipped ---------------
+
+
+def served(
+    model: RequestModel, step: int, tokens: tuple[int, ...], limit: int | None = None
+) -> ServedRequest:
+    """Take a request up, with the lowest free blocks."""
+    request = model.meet(step, tokens, limit)
+    missing = model.missing(request)
+    model.blocks.retain(request.blocks)
+    model.served[step] = request
+    model.evict(missing)
+    model.extend(request, [block for block in range(model.dummy) if model.blocks.is_free(block)][:missing])
+    return request
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_requests", 0),
+        ("num_blocks", 1),
+        ("block_size", None),
+        ("paused_limit", -1),
+        ("mamba_slots", "2"),
+        ("hash_digits", 0),
+        ("hash_digits", "2"),
+        ("policy", "fifo"),
+    ],
+)
+def test_a_configuration_that_makes_no_context_is_refused(key: str, value: int | str | None) -> None:
+    """X1: by its key."""
+    with pytest.raises(ProgramError, match=f"configuration's {key}"):
+        RequestModel({**CONFIG, key: value})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "limit", "chunk", "offsets"),
+    [
+        (7, None, 2, (6,)),  # the last block of the prompt, and of the chunk
+        (8, None, 2, (6,)),  # the end of the prompt itself is not strictly inside
+        (8, 5, 2, (4,)),  # the last block of the chunk
+        (7, None, 4, ()),  # 6 is no multiple of 4
+        (3, None, 2, (2,)),
+        (1, None, 2, ()),
+    ],
+)
+def test_offsets_of_a_first_chunk(
+    prompt: int, limit: int | None, chunk: int, offsets: tuple[int, ...]
+) -> None:
+    """C8: relative to the first token computed, strictly inside, multiples of the kernel's chunk."""
+    model = RequestModel({**CONFIG, "chunk_size": chunk})
+    assert model.offsets(served(model, 1, tuple(range(prompt)), limit)) == offsets
+
+
+def test_offsets_of_a_later_chunk_begin_where_it_does() -> None:
+    """C8: what is finished counts, and the boundary of what was matched."""
+    model = RequestModel(CONFIG)
+    request = served(model, 1, SEVEN, 2)
+    model.finish_step(request, 9)
+    assert (request.region, request.start) == (WAITING, 2)
+    request.chunk = request.plan_chunk(None)
+    assert model.offsets(request) == (4,)
+
+
+def test_a_hit_is_skipped_up_to_its_last_state() -> None:
+    """E4: and never to the end of the prompt."""
+    model = RequestModel(CONFIG)
+    first = served(model, 1, SEVEN)
+    assert model.register(first, 7) == [0, 1, 2]
+    assert model.register(first, 7) == []
+    assert model.meet(2, SEVEN, None).start == 0
+    model.slots.of_block.update({1: 0, 2: 1})
+    assert [model.meet(2, SEVEN[:count], None).start for count in (7, 6, 5, 4, 3)] == [6, 4, 4, 0, 0]
+    assert model.meet(2, SEVEN, 1).stop == 7
+    attention = RequestModel({**CONFIG, "layers": 0, "mamba_slots": 0})
+    alone = served(attention, 1, SEVEN)
+    attention.register(alone, 7)
+    assert [attention.meet(2, SEVEN[:count], None).start for count in (7, 6, 2, 1)] == [6, 4, 0, 0]
+
+
+def test_the_first_to_register_a_hash_keeps_it() -> None:
+    """C3: what follows a block that came too late stays unregistered, even with a hash of its own."""
+    model = RequestModel({**CONFIG, "num_blocks": 12})
+    one, two = served(model, 1, SEVEN), served(model, 2, (*SEVEN[:4], 9, 9, 9))
+    assert model.register(one, 7) == [0, 1, 2]
+    assert model.register(two, 7) == []
+    assert not two.is_known
+
+
+def test_paused_requests_count_shared_blocks_once() -> None:
+    """C1: with the one that is about to be paused."""
+    model = RequestModel({**CONFIG, "num_blocks": 12})
+    one = served(model, 1, SEVEN)
+    model.register(one, 7)
+    two = served(model, 2, SEVEN)
+    one.region = PAUSED
+    assert model.paused_with(two) == 5
+    assert [request.step for request in model.of(PAUSED)] == [1]
+
+
+def test_sizes_follow_requests_and_a_reset() -> None:
+    """C1, C9: everything is free again, and requests are gone."""
+    model = RequestModel(CONFIG)
+    fresh = model.sizes()
+    request = served(model, 1, SEVEN)
+    model.finish_step(request, 5)
+    assert (request.region, request.tokens[-1]) == (DECODE, 5)
+    assert model.sizes() == fresh | {"pool_avail": 3, "request_count": 1, "decode_req_count": 1}
+    model.clear()
+    assert (model.sizes(), model.gone) == (fresh, {1})
+    config: Config = {**CONFIG, "layers": 0}
+    assert "free_count" not in RequestModel(config).sizes()
+
+
+def test_nothing_is_kept_where_caching_is_off() -> None:
+    """C3, E3: what a request computed is offered to nobody, and goes with it."""
+    model = RequestModel({**CONFIG, "caching": False})
+    request = served(model, 1, SEVEN)
+    assert model.register(request, 7) == []
+    assert not model.meet(2, SEVEN, None).blocks
+    assert model.release(request) == request.blocks
+    assert model.blocks.free == model.blocks.usable
+
+
+# -- What a cold run computes, against the definition and by hand --------------------------------------------
+
+
+TOKENS = (5, 0, 7, 4_294_967_295, 5)
+
+
+def prefixes_of(cold: ColdRuns, tokens: tuple[int, ...]) -> list[Prefix]:
+    prefixes: list[Prefix] = []
+    cold.extend(prefixes, tokens)
+    return prefixes
+
+
+def kv_of(tokens: tuple[int, ...]) -> list[int]:
+    numbers = [0]
+    for token in tokens:
+        numbers.append((numbers[-1] * KV_FACTOR + token + 1) % KV_PRIME)
+    return numbers[1:]
+
+
+def element(e: int, prime: int, tokens: tuple[int, ...]) -> int:
+    x = 0
+    for token in tokens:
+        a = 1 + (token + 1) * (e + 3) * 7919 % (prime - 1)
+        x = (a * x + (token + 1) * (e + 5) * 104_729 + e) % prime
+    return x
+
+
+def test_kv_is_summed_up_block_by_block() -> None:
+    """E1: each number times its place in the block, the last block as far as it goes."""
+    cold = ColdRuns(2, 0, 0)
+    prefixes = prefixes_of(cold, TOKENS)
+    numbers = kv_of(TOKENS)
+    assert cold.kv_until(prefixes, TOKENS, 5) == (
+        numbers[0] + 2 * numbers[1],
+        numbers[2] + 2 * numbers[3],
+        numbers[4],
+    )
+    assert cold.kv_until(prefixes, TOKENS, 2) == (numbers[0] + 2 * numbers[1],)
+    assert cold.kv_until(prefixes, TOKENS, 1) == (numbers[0],)
+
+
+def test_a_state_is_the_same_however_it_is_asked_for() -> None:
+    """E1: whole blocks first or not, further on or back."""
+    cold = ColdRuns(2, 2, 1)
+    prefixes = prefixes_of(cold, TOKENS)
+    for stop in (0, 1, 3, 5, 4, 3, 2, 1, 0):
+        wanted = (
+            *(element(e, CONV_PRIME, TOKENS[:stop]) for e in (0, 1)),
+            element(0, SSM_PRIME, TOKENS[:stop]),
+        )
+        assert cold.state_at(prefixes, TOKENS, stop) == wanted
+    other = (5, 1)
+    assert cold.state_at([], other, 1) == cold.state_at([], TOKENS, 1)
+    assert cold.state_at(prefixes_of(cold, other), other, 2)[0] == element(0, CONV_PRIME, other)
+
+
+def test_another_path_to_a_partial_block_is_computed_anew() -> None:
+    """E1: what was asked for last is of use only where the tokens go on from it."""
+    cold = ColdRuns(4, 1, 1)
+    assert cold.state_at([], (1, 2, 3), 3)[0] == element(0, CONV_PRIME, (1, 2, 3))
+    assert cold.state_at([], (1, 9, 3), 3)[0] == element(0, CONV_PRIME, (1, 9, 3))
+
+
+def test_hashes_chain_and_may_be_weak() -> None:
+    """C3, H1: SHA-256 of the prior digest and four bytes per token; -1 and 0 are no hashes."""
+    first, second = prefixes_of(ColdRuns(2, 0, 0), TOKENS)
+    wanted = hashlib.sha256((5).to_bytes(4, "little") + (0).to_bytes(4, "little")).digest()
+    assert first.digest == wanted.hex()
+    assert first.hash == int.from_bytes(wanted[:8], "big") & (2**63 - 1)
+    tail = (7).to_bytes(4, "little") + (2**32 - 1).to_bytes(4, "little")
+    assert second.digest == hashlib.sha256(wanted + tail).hexdigest()
+    weak, _ = prefixes_of(ColdRuns(2, 0, 0, hash_digits=2), TOKENS)
+    assert weak.digest == wanted.hex()[:2].rjust(16, "0")
+    assert Prefix(None, 0, 0, 0, (), "0" * 16).hash == 1
+
+
+def test_a_rival_has_the_same_weak_hash_below_the_same_prefix() -> None:
+    """C3: it differs in its last token; of a whole hash nobody finds one."""
+    weak = ColdRuns(2, 0, 0, hash_digits=1)
+    first, second = prefixes_of(weak, (1, 2, 3, 4))
+    for above, block, prefix in ((weak.nothing, (1, 2), first), (first, (3, 4), second)):
+        rival = weak.find_rival(above, block)
+        assert rival is not None
+        assert (rival[0], rival != block) == (block[0], True)
+        stem = (1, 2)[: above.length]
+        assert prefixes_of(weak, (*stem, *rival))[-1].hash == prefix.hash
+    assert weak.find_rival(weak.nothing, (1, 0), tries=1) is None
+    assert ColdRuns(2, 0, 0).find_rival(first, (3, 4)) is None
+
+
+def test_a_prefix_is_one_object() -> None:
+    """C3: so that equal content is identity."""
+    cold = ColdRuns(2, 0, 0)
+    assert prefixes_of(cold, (1, 2, 3, 4))[0] is prefixes_of(cold, (1, 2, 9))[0]
+    assert prefixes_of(cold, (1, 2, 3, 4))[1] is not prefixes_of(cold, (3, 4))[0]

@@ -1,4 +1,4 @@
-"""The registry of situations: complete, consistent, and the only place where names come from."""
+"""Situations that runs must reach: which there are, and when each is met."""
 
 from __future__ import annotations
 
@@ -6,17 +6,61 @@ import ast
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from recorded_requests import CONFIG
 
 from pymllm.adapters.base import CAPABILITIES, header_of
 from pymllm.adapters.cabinet.bugs import BUGS
 from pymllm.adapters.registry import OWN, find_adapter, load_adapter, make_adapter
-from pymllm.history.files import Header
+from pymllm.history.files import Config, Header
 from pymllm.history.operations import KINDS
 from pymllm.oracle.laws import find_law
-from pymllm.oracle.situation import Situation
+from pymllm.oracle.situation import Condition, Situation, make_situations
 from pymllm.oracle.situations import NAMES, SITUATIONS, expected_names, expected_situations, situations_of
+
+# -- A situation is expected where its capabilities are claimed and its conditions hold ----------------------
+
+
+PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
+CACHING = Condition("prefix caching", lambda config: config.get("caching") is not False)
+
+
+def test_situations_are_made_from_rows() -> None:
+    """Laws and bugs by their ids; what they share is said once."""
+    one, two = make_situations(
+        "slots",
+        ("pages merge", "A4 X4", "B95 B97"),
+        ("pages wait", "A4"),
+        needs="merges groups",
+        when=(PAGED,),
+        of_engine=True,
+    )
+    needs = frozenset({"merges", "groups"})
+    laws, bugs = ("A4", "X4"), ("B95", "B97")
+    assert one == Situation("pages merge", "slots", laws, bugs, needs, (PAGED,), of_engine=True)
+    assert two == Situation("pages wait", "slots", ("A4",), (), needs, (PAGED,), of_engine=True)
+
+
+def test_every_capability_and_every_condition_counts() -> None:
+    """One that is missing is enough."""
+    (one,) = make_situations("slots", ("a", "A1"), needs="merges groups", when=(PAGED, CACHING))
+    paged = {"page_size": 4}
+    assert one.is_expected_of(paged, ["groups", "merges", "pool"])
+    assert not one.is_expected_of(paged, ["groups"])
+    assert not one.is_expected_of({"page_size": 1}, ["groups", "merges"])
+    assert not one.is_expected_of({**paged, "caching": False}, ["groups", "merges"])
+
+
+def test_a_situation_without_conditions_is_expected_of_everybody() -> None:
+    """Whatever the configuration is like."""
+    (one,) = make_situations("slots", ("a", "A1"))
+    assert one.is_expected_of({}, ())
+
+
+# -- The registry of situations: complete, consistent, and the only place where names come from --------------
+
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "pymllm"
@@ -127,3 +171,276 @@ def test_every_name_stands_in_some_source() -> None:
 def test_every_bug_is_a_known_one() -> None:
     """Ids as docs/faults.md has them."""
     assert {bug for one in SITUATIONS for bug in one.bugs} <= BUGS.keys()
+
+
+# -- Which situations of blocks and of whole requests a configuration must reach -----------------------------
+
+
+CLAIMS = ("callbacks", "faults", "mamba", "refusals")
+ALL = ("faults", "inspect", "mamba", "pool", "refusals")
+
+
+def test_more_is_expected_of_who_can_do_more() -> None:
+    """Each capability and setting adds its own, and takes nothing away."""
+    config: dict[str, int | str | bool | None] = {"policy": "lru", "slots": 3}
+    everything = expected_situations(Header("x", "blocks", config, CLAIMS))
+    for fewer in (CLAIMS[1:], CLAIMS[:1], CLAIMS[:2]):
+        assert expected_situations(Header("x", "blocks", config, fewer)) <= everything
+    assert "a held descendant is deregistered" not in everything
+    one_slot = expected_situations(Header("x", "blocks", {**config, "slots": 1}, CLAIMS))
+    assert everything - one_slot >= {"the older of several slots goes"}
+    off = expected_situations(Header("x", "blocks", {**config, "caching": False}, CLAIMS))
+    assert "too few slots can be evicted" in off
+    assert "a hash is taken" not in off
+
+
+def expected(*claims: str, **config: int | str | None) -> frozenset[str]:
+    return expected_situations(Header("x", "requests", {**CONFIG, **config}, claims))
+
+
+def test_without_claims_only_traffic_is_expected() -> None:
+    """X1, X2: neither misuse, nor failures, nor states."""
+    bare = expected(policy="ref_zero", mamba_slots=0)
+    assert "a prompt shares cached blocks" in bare
+    assert not {"a malformed call is refused", "a forward pass fails", "a commit fails"} & bare
+    assert not {"a request resumes from a cached state", "cached blocks are evicted to make room"} & bare
+    assert bare < expected(*ALL)
+
+
+def test_each_setting_adds_what_it_makes_possible() -> None:
+    """C3, C6, C7: collisions, evictions, and slots that run out."""
+    assert expected(*ALL, hash_digits=2) - expected(*ALL) == {"a hash names a block of other content"}
+    assert expected(*ALL) - expected(*ALL, mamba_slots=64) == {
+        "a commit runs out of slots",
+        "a commit takes slots from released blocks",
+    }
+    assert expected(*ALL) - expected(*ALL, mamba_slots=1) == {"a step keeps several states"}
+    assert expected(*ALL) - expected(*ALL, policy="ref_zero") == {
+        "cached blocks are evicted to make room",
+        "cached blocks are evicted for a decoding request",
+        "a state goes with its block",
+        "a commit takes slots from released blocks",
+    }
+    assert expected(*ALL, policy="ref_zero", mamba_slots=0) > expected(*ALL, caching=False)
+    assert "a prompt shares cached blocks" not in expected(*ALL, caching=False, hash_digits=2)
+    assert "no row is left for a request" in expected(*ALL, caching=False)
+
+
+# -- Which situations of an engine's life a configuration must reach -----------------------------------------
+
+
+WINDOWED: Config = {"page_size": 1, "window": 4, "pool": "swa", "slots": 24, "swa_slots": 18}
+
+
+def lives(header: Header) -> frozenset[str]:
+    return expected_situations(header, of_engine=True)
+
+
+def header(adapter: str, **changes: int | str | None) -> Header:
+    return header_of(make_adapter(adapter, {**WINDOWED, **changes}))
+
+
+def test_what_a_run_must_meet_depends_on_the_cache() -> None:
+    """E3: every exit everywhere; sharing and windows where there are such."""
+    full, windowed = header("radix", window=None), header("radix-window")
+    without_halves, chunk = header("radix-window", pool="token"), header("chunk", retains=False)
+    every_exit = lives(chunk) & lives(full)
+    assert len(every_exit) == 17
+    assert lives(chunk) - every_exit == {"the cache takes nothing of what was computed"}
+    assert "two requests hold one prefix" in lives(full)
+    dead, returned = "cached tokens lie behind a dead window", "halves behind a window are returned"
+    assert lives(windowed) - lives(full) == {dead, returned}
+    assert lives(without_halves) - lives(full) == {dead}
+
+
+def test_what_hybrids_must_meet_depends_on_their_track_slots() -> None:
+    """M7: with one there are never two states, and with more than pages they never run out."""
+    full = lives(header("radix", window=None))
+    one, few, many = (
+        lives(header("mamba", window=None, pool="token", track_slots=track_slots))
+        for track_slots in (1, 3, 32)
+    )
+    assert full < one < few
+    assert full < many < few
+    assert few - one == {
+        "the track slot of a state that is cached meanwhile is given back",
+        "a request is retracted with a track slot in its hands",
+        "an eviction spares a locked state",
+        "a state goes while its KV is held",
+        "several states lie on one path",
+    }
+    assert few - many == {
+        "track slots run out between match and insert",
+        "every state is locked and an eviction is asked for",
+        "a snapshot is left out for want of a track slot",
+        "an eviction makes room for a snapshot",
+    }
+
+
+def test_what_cannot_be_compared_is_not_expected() -> None:
+    """M7: a configuration that does not say how many track slots there are."""
+    known = lives(Header("x", "prefix", {"pool": "token"}, ("engine", "mamba")))
+    assert "a request resumes from a state" in known
+    assert "an eviction makes room for a snapshot" not in known
+
+
+# -- Which situations of pools, keys and hashes a configuration must reach -----------------------------------
+
+
+def expected_of_pools(claims: str, page_size: int = 1) -> frozenset[str]:
+    return expected_situations(Header("x", "slots", {"page_size": page_size}, tuple(claims.split())))
+
+
+@pytest.mark.parametrize(
+    ("situation", "claims", "page_size"),
+    [
+        ("need merges", "merges", 1),
+        ("a group closes", "groups", 1),
+        ("padding is refused", "refusals", 1),
+        ("a double free inside a group is refused", "refusals groups", 1),
+        ("a slot named twice is refused", "refusals", 1),
+        ("one slot frees its page", "", 4),
+        ("halves move", "swa", 1),
+        ("halves move inside a group", "swa groups", 1),
+        ("a half that is gone is refused", "swa refusals", 1),
+        ("a move across pages is refused", "swa refusals", 4),
+    ],
+)
+def test_a_situation_is_expected_where_its_capabilities_are_claimed(
+    situation: str, claims: str, page_size: int
+) -> None:
+    """Nobody is asked to reach what it does not claim, or what its pages cannot show."""
+    claimed = claims.split()
+    assert situation in expected_of_pools(f"pool {claims}", page_size)
+    for missing in claimed:
+        assert situation not in expected_of_pools(" ".join({"pool", *claimed} - {missing}), page_size)
+    if "page" in situation or "twice" in situation:
+        assert situation not in expected_of_pools(f"pool {claims}", 5 - page_size)
+
+
+def test_the_plainest_allocator_has_situations_to_reach() -> None:
+    """Silence about a situation that never arose would mean nothing."""
+    assert {"the pool is exhausted", "an alloc fails"} <= expected_of_pools("pool")
+
+
+# -- Which situations of prefix caches a configuration must reach --------------------------------------------
+
+
+CLAIMED = ("pool", "swa", "extra_key", "hashes", "refusals", "faults", "callbacks", "inspect", "exact_lru")
+
+
+def expected_of_prefixes(*claims: str, **config: Any) -> frozenset[str]:
+    return expected_situations(Header("x", "prefix", {"page_size": 1, "pool": "none", **config}, claims))
+
+
+def test_more_is_expected_of_who_claims_more() -> None:
+    """What cannot happen without a capability is not asked for."""
+    assert (
+        expected_of_prefixes()
+        < expected_of_prefixes(*CLAIMED)
+        < expected_of_prefixes(*CLAIMED, page_size=2, pool="swa", window=4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("claims", "config", "situation"),
+    [
+        ((), {"page_size": 4}, "an unaligned tail stays the caller's"),
+        (("pool",), {"pool": "token"}, "memory runs out"),
+        (("refusals",), {}, "a stale node is used"),
+        (("extra_key",), {}, "equal tokens are cached in another space only"),
+        (("inspect",), {}, "a held path is split"),
+        (("inspect", "hashes"), {}, "a hashed node is split"),
+        (("callbacks", "faults"), {}, "a callback raises"),
+        (("pool", "faults"), {"pool": "token"}, "the pool refuses a reset"),
+        (("swa",), {"window": 4}, "an insert is refused whole"),
+        (("swa", "refusals"), {"window": 4}, "a wrong token is refused"),
+        (("swa", "inspect"), {"window": 4}, "a hold splits at the edge of its window"),
+        (("swa", "inspect"), {"window": 4}, "an edge node is split"),
+        (("swa", "pool", "faults"), {"window": 4, "pool": "token"}, "the pool refuses displaced slots"),
+        (("swa", "pool"), {"window": 4, "pool": "swa"}, "a tombstone is revived under a hold"),
+        (
+            ("swa", "pool", "faults"),
+            {"window": 4, "pool": "swa"},
+            "the pool refuses a revival under a hold",
+        ),
+        (
+            ("swa", "pool", "refusals"),
+            {"window": 4, "pool": "swa"},
+            "halves that were not returned are refused",
+        ),
+    ],
+)
+def test_a_situation_is_expected_only_where_it_can_be_met(
+    claims: tuple[str, ...], config: dict[str, Any], situation: str
+) -> None:
+    """One capability or one key of the configuration less, and it cannot be reached."""
+    assert situation in expected_of_prefixes(*claims, **config)
+    assert situation not in expected_of_prefixes()
+    for claim in claims:
+        fewer = [other for other in claims if other != claim]
+        if claim not in ("swa", "pool"):
+            assert situation not in expected_of_prefixes(*fewer, **config)
+
+
+def test_a_window_of_one_page_has_no_edge_to_split() -> None:
+    """S5: the edge node is the last one."""
+    assert "an edge node is split" not in expected_of_prefixes("swa", "inspect", window=4, page_size=4)
+
+
+@pytest.mark.parametrize("window", [1, 3, 4])
+def test_a_page_is_one_token_where_nothing_says_otherwise(window: int) -> None:
+    """S5: so no window has a ragged edge."""
+    config = {"pool": "none", "window": window}
+    said = expected_of_prefixes(*CLAIMED, window=window)
+    assert expected_situations(Header("x", "prefix", config, CLAIMED)) == said
+
+
+def test_little_can_happen_to_what_keeps_nothing() -> None:
+    """Specification, prefixes, of a cache that retains nothing."""
+    assert expected_of_prefixes(retains=False) == frozenset()
+    assert expected_of_prefixes("pool", retains=False, pool="token") == {"memory runs out"}
+
+
+STATES = ("mamba", "inspect", "refusals", "faults", "bare_holds", "exact_lru")
+
+
+def expected_of_states(*claims: str, track_slots: int = 3) -> frozenset[str]:
+    return expected_situations(Header("x", "prefix", {"track_slots": track_slots}, claims))
+
+
+def test_states_are_expected_where_there_are_some() -> None:
+    """M2: other caches have none; and a match of a cache with states never ends inside a node."""
+    of_states = {one.name for one in situations_of("prefix") if "mamba" in one.needs}
+    assert not expected_of_prefixes(*CLAIMED) & of_states
+    assert expected_of_states(*STATES) >= of_states
+    assert "a match ends inside a node" in expected_of_prefixes(*STATES)
+    assert "a match ends inside a node" not in expected_of_states(*STATES)
+
+
+@pytest.mark.parametrize(
+    ("claims", "situation"),
+    [
+        (("inspect",), "a split of a held node leaves its state"),
+        (("refusals",), "a state without a whole key is refused"),
+        (("faults",), "the state pool refuses a reset"),
+        (("bare_holds",), "a hold is taken where there is no state"),
+        (("bare_holds",), "a state arrives under a hold"),
+        (("inspect", "exact_lru"), "a stateless parent goes with its last child"),
+    ],
+)
+def test_a_situation_of_states_is_expected_only_where_it_can_be_met(
+    claims: tuple[str, ...], situation: str
+) -> None:
+    """One capability less, and it cannot be reached."""
+    assert situation in expected_of_states("mamba", *claims)
+    assert situation not in expected_of_states("mamba")
+
+
+@pytest.mark.parametrize(
+    "situation", ["a state above does not count", "the state pool refuses an eviction half-way"]
+)
+def test_one_track_slot_is_not_enough_for_everything(situation: str) -> None:
+    """M7: two states cannot be at two places."""
+    assert situation in expected_of_states(*STATES)
+    assert situation not in expected_of_states(*STATES, track_slots=1)

@@ -1,4 +1,4 @@
-"""The judge of slot allocators: every law is seen to hold, and to be broken by one spoiled outcome."""
+"""Slot allocators: a spoiled outcome breaks the law it is about, and what was tested is counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ from pymllm.history.operations import (
 )
 from pymllm.history.operations import Key as PrefixKey
 from pymllm.history.outcomes import Done, Failed, NoRoom, Outcome, Result, Slots, Unsupported
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.given_numbers import GivenNumbers
 from pymllm.oracle.slot_judge import SlotJudge
+from pymllm.oracle.slot_model import PageModel, WindowModel
+from pymllm.oracle.slot_situations import note_alloc, note_free
+
+# -- The judge of slot allocators: every law is seen to hold, and to be broken by one spoiled outcome --------
+
 
 EVERYTHING = "pool merges sorted groups group_errors refusals"
 NOT_OWNED = Failed("OwnershipError")
@@ -83,6 +90,7 @@ class Case:
 
 
 TOOK_1 = (Alloc(1), slots(1), 3)
+TOOK_2 = (Alloc(2), slots(1, 2), 2)
 TOOK_ALL = (Alloc(4), slots(1, 2, 3, 4), 0)
 TOO_MUCH = (Alloc(9), NoRoom(), 3)
 GAVE_1 = (Free((Span(1, 0, 1),)), Done(), 4)
@@ -94,9 +102,9 @@ TOKEN_CASES = {
     "padding is handed out": Case("A1", (), TOOK_1, slots(0)),
     "a slot beyond the end is handed out": Case("A1", (), TOOK_1, slots(5)),
     "page 0 is handed out": Case("A1", (), (Alloc(2), slots(4, 5), 3), slots(1, 2), page_size=4),
-    "too few slots": Case("A3", (), (Alloc(2), slots(1, 2), 2), slots(1)),
-    "too many slots": Case("A3", (), (Alloc(2), slots(1, 2), 2), slots(1, 2, 3)),
-    "a slot twice": Case("A3", (), (Alloc(2), slots(1, 2), 2), slots(1, 1)),
+    "too few slots": Case("A3", (), TOOK_2, slots(1)),
+    "too many slots": Case("A3", (), TOOK_2, slots(1, 2, 3)),
+    "a slot twice": Case("A3", (), TOOK_2, slots(1, 1)),
     "a page in pieces": Case("A3", (), (Alloc(3), slots(4, 5, 6), 3), slots(4, 5, 7), page_size=4),
     "a page that begins late": Case("A3", (), (Alloc(3), slots(4, 5, 6), 3), slots(5, 6, 7), page_size=4),
     "a page twice": Case("A3", (), (Alloc(6), slots(*range(4, 10)), 2), slots(4, 5, 6, 7, 4, 5), page_size=4),
@@ -119,7 +127,7 @@ TOKEN_CASES = {
     "what is not supported changes something": Case("A2", (), (Merge(), Unsupported("merge"), 4), 3),
     "a good free is refused": Case("A2", (TOOK_1,), GAVE_1, NOT_OWNED),
     "the lowest is not first": Case("A4", (), TOOK_1, slots(2)),
-    "slots out of order": Case("A4", (), (Alloc(2), slots(1, 2), 2), slots(2, 1)),
+    "slots out of order": Case("A4", (), TOOK_2, slots(2, 1)),
     "a freed slot does not wait": Case("A4", (TOOK_1, GAVE_1), (Alloc(1), slots(2), 3), slots(1)),
     "a freed slot does not wait, unsorted": Case(
         "A4", (TOOK_1, GAVE_1), (Alloc(2), slots(4, 3), 2), slots(4, 1), claims=UNSORTED
@@ -171,6 +179,7 @@ TOKEN_CASES = {
     ),
     "clear fails": Case("X7", (TOOK_1,), (Clear(), Done(), 4), Failed("RuntimeError")),
     "clear leaves a slot behind": Case("X7", (TOOK_1,), (Clear(), Done(), 4), 3),
+    "clear leaves a page twice": Case("X7", (TOOK_2, (Clear(), Done(), 4)), TOOK_2, slots(1, 1)),
     "clear leaves another order": Case("X7", (TOOK_1, (Clear(), Done(), 4)), TOOK_1, slots(4)),
 }
 
@@ -201,6 +210,7 @@ WINDOW_CASES = {
     ),
     "a half out of its turn": Case("A4", (), TOOK_12, slots(1, 2, swa=(2, 1))),
     "a failed alloc takes full slots": Case("X4", (TOOK_12,), (Alloc(2), NoRoom(), (2, 1)), (0, 1)),
+    "clear leaves a half behind": Case("X7", (TOOK_12,), (Clear(), Done(), (4, 3)), (4, 2)),
     "a half is lost": Case("A7", (TOOK_12,), BOTH_WENT, (4, 2), counts=False),
     "half of a half is kept": Case("A7", (TOOK_12,), HALF_1_WENT, (2, 1)),
     "a half takes its slot along": Case("A7", (TOOK_12,), HALF_1_WENT, (3, 2)),
@@ -335,6 +345,17 @@ def test_an_alloc_that_needs_a_merge_clears_the_suspicion_too() -> None:
         judge.judge(step, Alloc(1), outcome(judge, slots(2), 1))
 
 
+def test_what_came_back_goes_lowest_first() -> None:
+    """A4: one after the other, also where it was taken before its turn came."""
+    judge = SlotJudge(header())
+    back = (Free((Span(1, 0, 3),)), Done(), 4)
+    step = play(
+        judge, (Alloc(3), slots(1, 2, 3), 1), back, (Merge(), Done(), 4), TOOK_1, (Alloc(1), slots(2), 2)
+    )
+    with pytest.raises(InvariantViolation, match="A4"):
+        judge.judge(step, Alloc(1), outcome(judge, slots(4), 1))
+
+
 def test_sizes_that_cannot_be_told_are_not_judged() -> None:
     """An adapter leaves out what it cannot tell."""
     judge = SlotJudge(header())
@@ -398,3 +419,85 @@ def test_a_group_in_a_group_has_no_meaning_where_none_is_refused() -> None:
     judge.judge(1, BeginGroup(), outcome(judge, Done(), 4))
     with pytest.raises(ProgramError, match="a group inside a group must be refused"):
         judge.judge(2, BeginGroup(), outcome(judge, Done(), 4))
+
+
+# -- When the less obvious situations of slot allocators count as met ----------------------------------------
+
+
+def noted_alloc(pool: PageModel | WindowModel, wanted: int) -> set[str]:
+    evidence = Evidence()
+    note_alloc(evidence, pool, wanted)
+    return set(evidence.reached)
+
+
+def test_what_an_allocation_reaches() -> None:
+    """A3, A4: nothing, freed pages that wait, a merge by need, an empty pool."""
+    model = PageModel(3)
+    model.take([1, 2])
+    assert noted_alloc(model, 0) == {"nothing is asked for"}
+    model.give([1])
+    assert noted_alloc(model, 1) == {"freed pages wait while older ones suffice"}
+    assert noted_alloc(model, 2) == {"need merges", "the pool is exhausted"}
+    model.begin_group()
+    assert noted_alloc(model, 0) == {"nothing is asked for"}
+    assert "pages are handed out while a group is open" in noted_alloc(model, 1)
+
+
+@pytest.mark.parametrize(
+    ("pages", "swa_pages", "first"), [(3, 2, {"window"}), (2, 3, {"full"}), (2, 2, set())]
+)
+def test_which_pool_runs_out_first(pages: int, swa_pages: int, first: set[str]) -> None:
+    """A7: an allocation that takes all of the smaller pool."""
+    found = noted_alloc(WindowModel(pages, swa_pages), 2)
+    assert found == {"the pool is exhausted", *(f"the {name} pool runs out first" for name in first)}
+
+
+def noted_free(pool: PageModel | WindowModel, slots: list[int], page_size: int = 4) -> set[str]:
+    """Note a free in a pool where step 1 gave slots 4 to 9, so pages 1 and 2, and step 2 page 3."""
+    evidence, given = Evidence(), GivenNumbers()
+    given.record(1, tuple(range(4, 10)))
+    given.record(2, tuple(range(12, 16)))
+    note_free(evidence, pool, page_size, given, slots)
+    return set(evidence.reached)
+
+
+def test_what_a_free_reaches() -> None:
+    """A5: how pages are named, and what is left of their allocation."""
+    model = PageModel(3)
+    model.take([1, 2, 3])
+    part = "part of an allocation is freed"
+    assert noted_free(model, []) == {"nothing is freed"}
+    assert noted_free(model, [12, 13]) == set()
+    last = "the last page in somebody's hands is freed"
+    assert noted_free(model, [4, 8, 12]) == {"one slot frees its page", last}
+    assert noted_free(model, [4, 5]) == {part}
+    assert noted_free(model, [4, 9, 8]) == set()
+    assert noted_free(model, [5]) == {part, "one slot frees its page"}
+    assert noted_free(model, [12, 13, 12]) == {"slots of a page are named twice"}
+    assert noted_free(model, [8, 9, 10, 11]) == {part}
+    assert noted_free(model, [10, 11]) == {part, "a slot beyond those asked for frees its page"}
+    assert noted_free(model, [4], page_size=1) == set()
+    assert "one slot frees its page" in noted_free(model, [4], page_size=2)
+
+
+def test_a_free_in_a_group_and_the_last_one_are_noticed() -> None:
+    """A2, A6: pages of an earlier call wait in the group; nothing else is in anybody's hands."""
+    model = PageModel(3)
+    model.take([1, 2, 3])
+    model.begin_group()
+    collected = "a group collects pages of several calls"
+    assert collected not in noted_free(model, [4])
+    model.give([1])
+    assert collected in noted_free(model, [8])
+    assert collected not in noted_free(model, [])
+    model.give([2])
+    assert "the last page in somebody's hands is freed" in noted_free(model, [12])
+
+
+def test_a_free_of_what_is_left_of_both() -> None:
+    """A7: the half went before."""
+    window = WindowModel(3, 3)
+    window.take([1, 2, 3], [1, 2, 3])
+    window.give_halves([3])
+    assert noted_free(window, [12, 13]) == {"a free returns what is left of both"}
+    assert noted_free(window, [4, 9, 8]) == set()

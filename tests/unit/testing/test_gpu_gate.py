@@ -1,8 +1,13 @@
-"""One test at a time, and what happens to the others."""
+"""One test at a time on a GPU, among processes, and what happens to the others."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +16,147 @@ import pytest
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.reading import Unreadable
 from pymllm.testing import gpu_gate
-from pymllm.testing.gpu_gate import GpuGate, why_no_cuda
-from pymllm.testing.gpu_lock import FOLDER, GpuBusyError, GpuLock
+from pymllm.testing.gpu_gate import FOLDER, GpuBusyError, GpuGate, GpuLock, why_no_cuda
 from tests.fake_nvml.machine import on_machine
+
+HOLD = """
+import pathlib, sys, time
+from pymllm.testing.gpu_gate import GpuLock
+lock = GpuLock("GPU-1", pathlib.Path(sys.argv[1]))
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+lock.release()
+print("released", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until its standard input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_held_lock_is_refused_with_the_holders_number(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    """Whoever does not want to wait learns who has the GPU."""
+    lock = GpuLock("GPU-1", tmp_path)
+    with pytest.raises(GpuBusyError, match=f"GPU-1 is in use by process {holder.pid}; its lock is "):
+        lock.acquire(wait=False)
+    assert not lock.is_held
+    GpuLock("GPU-2", tmp_path).acquire(wait=False)
+
+
+def test_whoever_waits_gets_the_lock_when_it_is_released(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    """The wait is announced once, and ends while the holder lives on."""
+    told: list[str] = []
+
+    def let_go(who: str) -> None:
+        told.append(who)
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    lock = GpuLock("GPU-1", tmp_path)
+    lock.acquire(before_waiting=let_go)
+    assert lock.is_held
+    assert holder.poll() is None
+    assert told == [f"GPU-1 is in use by process {holder.pid}"]
+    lock.release()
+    assert not lock.is_held
+
+
+def test_a_killed_holder_leaves_no_lock(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    """A crash does not block a GPU until somebody removes a file."""
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    lock = GpuLock("GPU-1", tmp_path)
+    lock.acquire(wait=False)
+    assert lock.path.read_text(encoding="ascii") == f"process {os.getpid()}\n"
+    lock.release()
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """A test that leaves a child behind does not block the next."""
+    lock = GpuLock("GPU-1", tmp_path)
+    lock.acquire()
+    child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    lock.release()
+    try:
+        other = GpuLock("GPU-1", tmp_path)
+        other.acquire(wait=False)
+        assert other.is_held
+        assert child.poll() is None
+        other.release()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_taking_and_releasing_twice_is_no_error(tmp_path: Path) -> None:
+    """A test that fails half way is cleaned up like any other."""
+    lock = GpuLock("GPU-1", tmp_path)
+    lock.release()
+    lock.acquire()
+    lock.acquire()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    lock.release()
+    lock.release()
+    assert len(os.listdir("/proc/self/fd")) == descriptors - 1
+
+
+def test_an_error_while_waiting_leaves_nothing_open(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    """Ctrl-C in the wait."""
+
+    def interrupt(who: str) -> None:
+        raise KeyboardInterrupt
+
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(KeyboardInterrupt):
+        GpuLock("GPU-1", tmp_path).acquire(before_waiting=interrupt)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_folder_is_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers that share a GPU can share a folder; a name cannot leave it."""
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    assert GpuLock("MIG-1/../2").path == tmp_path / "pymllm-MIG-1_.._2.lock"
+    monkeypatch.delenv(FOLDER)
+    assert GpuLock("GPU-1").path.name == "pymllm-GPU-1.lock"
+
+
+def test_a_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """In a folder that everybody writes to, a link may lead anywhere."""
+    (tmp_path / "pymllm-GPU-1.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        GpuLock("GPU-1", tmp_path).acquire()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_of_another_user_can_be_taken(tmp_path: Path) -> None:
+    """A file that may only be read serves as well; who holds it is then not known."""
+    lock = GpuLock("GPU-1", tmp_path)
+    lock.path.write_bytes(b"")
+    lock.path.chmod(0o444)
+    lock.acquire(wait=False)
+    began = time.monotonic()
+    with pytest.raises(GpuBusyError):
+        GpuLock("GPU-1", tmp_path).acquire(wait=False)
+    assert time.monotonic() - began < 60
+    lock.release()
 
 
 @pytest.fixture(autouse=True)

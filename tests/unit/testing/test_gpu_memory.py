@@ -1,4 +1,4 @@
-"""What a test used, by whoever can tell, and limits on it."""
+"""What a test used, by whoever can tell, limits on it, and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,40 @@ import threading
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.instrument.nvml_memory import DeviceUse
+from pymllm.instrument.nvml_counters import DeviceUse
 from pymllm.instrument.reading import BYTES, Reading
-from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitOutcome
+from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitOutcome, parse_bytes
 from tests.fake_nvml.machine import GIB, MIB, on_machine, say, users
 from tests.unit.instrument.fake_allocator import FakeAllocator
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        (0, 0),
+        (4096, 4096),
+        ("2 GiB", 2 << 30),
+        (" 512MiB ", 512 << 20),
+        ("1.5 KiB", 1536),
+        ("1 TiB", 1 << 40),
+        ("3 GB", 3 * 10**9),
+        ("10 kB", 10_000),
+        ("7B", 7),
+    ],
+)
+def test_sizes_are_read(size: int | str, count: int) -> None:
+    """Binary and decimal units mean what their names say."""
+    assert parse_bytes(size) == count
+
+
+@pytest.mark.parametrize(
+    "size", ["", "2", "GiB", "2 gib", "-1 GiB", "2 potatoes", "1e3 MiB", -1, None, 1.5, True]
+)
+def test_what_is_no_size_is_refused(size: object) -> None:
+    """A limit that was mistyped is not taken for another one, nor is a fraction of a byte a size."""
+    with pytest.raises((ValueError, TypeError), match=r"size is|at least 0|number of bytes"):
+        parse_bytes(size)  # type: ignore[arg-type]  # wrong on purpose
+
 
 NOBODY = Reading.unknown(BYTES, "no device")
 

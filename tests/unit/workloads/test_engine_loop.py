@@ -1,23 +1,88 @@
-"""The loop of every engine: time, arrivals, the source's choices, and rest at the end."""
+"""The loop of every engine: what is admitted, time, arrivals, the source's choices, and rest at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pymllm.errors import UsageError
 from pymllm.workloads.block_engine import BlockEngine
-from pymllm.workloads.engine import Engine
+from pymllm.workloads.engine import AdmissionRule, Engine
 from pymllm.workloads.engine_config import EngineConfig
+from pymllm.workloads.engine_report import CacheTime
 from pymllm.workloads.engine_watch import Event
+from pymllm.workloads.live_request import LiveRequest
 from pymllm.workloads.request import Request
-from pymllm.workloads.source import Stage, TraceSource
+from pymllm.workloads.source import RandomSource, Stage, TraceSource
 
 Ask = Callable[..., Request]
 EngineOf = Callable[..., Engine | BlockEngine]
 Script = Callable[..., Any]
+
+
+def rule_of(engine: Engine) -> AdmissionRule:
+    """Take an engine's own sizes."""
+    return AdmissionRule(engine.config, engine.memory)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "fits"),
+    [(32, 1, True), (30, 3, True), (30, 4, False), (33, 1, False), (1, 32, True), (1, 33, False)],
+)
+def test_request_fits_if_its_kv_does(
+    engine_of: EngineOf, ask: Ask, prompt: int, output: int, fits: bool
+) -> None:
+    """The last output token needs no slot."""
+    engine = engine_of([], capacity=32, page_size=4)
+    assert rule_of(engine).can_ever_fit(LiveRequest(ask(0, prompt, output), place=1)) is fits
+
+
+def test_request_longer_than_a_row_never_fits(engine_of: EngineOf, ask: Ask) -> None:
+    """P2: a row cannot name more tokens than it has positions."""
+    rule = rule_of(engine_of([], max_context=10))
+    assert rule.can_ever_fit(LiveRequest(ask(0, 10, 1), place=1))
+    assert not rule.can_ever_fit(LiveRequest(ask(0, 10, 2), place=1))
+
+
+@pytest.mark.parametrize(("swa_capacity", "fits"), [(20, True), (16, False)])
+def test_window_must_fit_twice_with_a_page(
+    engine_of: EngineOf, ask: Ask, swa_capacity: int, fits: bool
+) -> None:
+    """S5: the window held in the tree and the one grown in decode live side by side."""
+    engine = engine_of([], page_size=4, sliding_window_size=6, swa_capacity=swa_capacity)
+    rule = rule_of(engine)
+    assert rule.can_ever_fit(LiveRequest(ask(0, 20, 20), place=1)) is fits
+    assert rule.can_ever_fit(LiveRequest(ask(0, 10, 3), place=1))
+
+
+def test_admission_succeeds_at_the_last_free_page(engine_of: EngineOf, ask: Ask) -> None:
+    """E4: exactly enough suffices, one page less does not, promises and headroom included."""
+    engine = engine_of([], capacity=32, page_size=4)
+    rule, live = rule_of(engine), LiveRequest(ask(0, 17), place=1)
+    other = LiveRequest(ask(1, 10), place=2)
+    other.length = 5
+    assert rule.suffices(live, [other], headroom=8)
+    assert not rule.suffices(live, [other], headroom=12)
+    assert engine.memory.pools.allocator.alloc(12) is not None
+    assert rule.suffices(live, [], headroom=0)
+    assert engine.memory.pools.allocator.alloc(1) is not None
+    assert not rule.suffices(live, [], headroom=0)
+
+
+def test_window_half_needs_room_for_one_window_and_a_page(engine_of: EngineOf, ask: Ask) -> None:
+    """E4: a long prompt passes through a small SWA half, a window at a time."""
+    engine = engine_of([], page_size=4, sliding_window_size=6, swa_capacity=24)
+    rule, live = rule_of(engine), LiveRequest(ask(0, 50), place=1)
+    assert rule.suffices(live, [], headroom=12)
+    assert not rule.suffices(live, [], headroom=14)
+    assert engine.memory.pools.allocator.alloc(16) is not None
+    assert not rule.suffices(live, [], headroom=0)
+    assert rule.suffices(LiveRequest(ask(1, 8), place=2), [], headroom=0)
+
+
 CLASSES: dict[str, type[Engine | BlockEngine]] = {"radix": Engine, "blocks": BlockEngine}
 
 
@@ -108,3 +173,42 @@ def test_a_refused_head_is_not_asked_again_before_something_changes(
     assert refused <= {0, 1}  # the prompt of the first is computed, and may be cached, in iteration 0
     assert (11, Event.ABORTED, 1) in seen
     assert (11, Event.ADMITTED, 2) in seen
+
+
+def test_requests_are_served_in_order_of_arrival(loop_of: EngineOf, ask: Ask) -> None:
+    """A short request does not overtake a long one that waits for memory."""
+    engine = loop_of([ask(0, 40, 4), ask(1, 40, 2), ask(2, 4, 2)], page_size=4, chunk_tokens=64)
+    engine.step()
+    assert [live.request_id for live in engine.queue] == [1, 2]
+    assert engine.run().finished == 3
+
+
+@pytest.mark.parametrize("kind", [{}, {"cache": "blocks", "mamba_chunk_size": 2}], ids=CLASSES)
+def test_namespaces_share_nothing(kind: dict[str, Any], engine_of: EngineOf, ask: Ask) -> None:
+    """K1: equal prompts of other namespaces are computed again, those of the same one are not."""
+    requests = [
+        ask(n, 18, tokens=range(100, 118), namespace=name, arrival_ms=100.0 * n)
+        for n, name in enumerate([None, "a", 1, "1", "a"])
+    ]
+    report = engine_of(requests, page_size=4, capacity=256, chunk_tokens=32, **kind).run()
+    assert report.hit_tokens == report.ceiling_tokens == 16
+
+
+def test_same_seed_makes_the_same_run(loop_of: EngineOf) -> None:
+    """X3: two runs agree in everything but what a clock or the process has measured."""
+    none = CacheTime(0.0, 0.0)
+    measured = {"match": none, "insert": none, "evict": none, "lock": none, "wall_seconds": 0.0}
+    one, two = (loop_of(RandomSource(5, requests=40), page_size=4).run() for _ in "ab")
+    assert replace(one, peak_rss_bytes=0, **measured) == replace(two, peak_rss_bytes=0, **measured)
+
+
+@pytest.mark.parametrize("cache", CLASSES)
+def test_unwatched_engine_reports_no_checks(cache: str, ask: Ask) -> None:
+    """E1, E2: checks that are off are not counted as made."""
+    engine = CLASSES[cache](EngineConfig(cache=cache, page_size=4, capacity=32), TraceSource([ask(0, 9, 5)]))
+    while engine.step():
+        pass
+    report = engine.report()
+    assert (report.invariant_checks, report.content_tokens, report.finished) == (0, 0, 1)
+    assert engine.watch.forward is None
+    assert +engine.watch.tested == {"E4": 1}

@@ -156,17 +156,15 @@ def test_chunk_cache_hits_nothing_and_gives_everything_back() -> None:
 
 
 def test_prompts_beyond_half_the_capacity_are_skipped() -> None:
-    """Half the capacity is the limit, and the prompt that just reaches it is replayed."""
+    """Half is the limit, and the prompt that just reaches it is replayed; those skipped are progress, too."""
+    seen: list[int] = []
     requests = [Request(n, 0.0, length, 1, (n,), 64) for n, length in enumerate((50, 51, 1))]
-    report = replay_serially(requests, SerialConfig(page_size=10, capacity=109))
+    report = replay_serially(requests, SerialConfig(page_size=10, capacity=109), progress=seen.append)
     assert report.config.capacity == 100
-    assert (report.requests, report.skipped, report.prompt_tokens) == (2, 1, 51)
-
-
-def test_nothing_replayed_is_reported_as_zeros() -> None:
-    """A rate needs no special case where every prompt is too long."""
-    report = replay_serially([Request(0, 0.0, 9, 1, (0,), 64)], SerialConfig(capacity=10))
-    assert (report.token_hit_rate, report.total_mean_us, report.match) == (0.0, 0.0, CacheTime(0.0, 0.0))
+    assert (report.requests, report.skipped, report.prompt_tokens, seen) == (2, 1, 51, [1, 2, 3])
+    none = replay_serially(requests[1:2], SerialConfig(capacity=10))
+    assert (none.token_hit_rate, none.ceiling_hit_rate, none.total_mean_us) == (0.0, 0.0, 0.0)
+    assert none.match == CacheTime(0.0, 0.0)
 
 
 def test_times_are_counted_for_every_kind_of_work() -> None:
@@ -177,14 +175,6 @@ def test_times_are_counted_for_every_kind_of_work() -> None:
     assert report.total.p99_us >= max(part.median_us for part in parts)
     assert report.total_mean_us > 0
     assert report.wall_seconds > report.total_mean_us * report.requests / 1e6
-
-
-def test_progress_counts_every_request() -> None:
-    """Skipped requests are progress too."""
-    seen: list[int] = []
-    requests = [Request(n, 0.0, length, 1, (n,), 64) for n, length in enumerate((5, 60, 5))]
-    replay_serially(requests, SerialConfig(capacity=100), progress=seen.append)
-    assert seen == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,66 @@
 from __future__ import annotations
 
 import itertools
+import random
 
+import numpy as np
 import pytest
 
 from pymllm.workloads.ceiling import HitCeiling
 from pymllm.workloads.request import Request
-from pymllm.workloads.synthetic import WORKLOADS, agent, chat, make_requests, shared_prompt
+from pymllm.workloads.synthetic import (
+    EMPTY_TEXT,
+    WORKLOADS,
+    Agenda,
+    PromptWriter,
+    Text,
+    adversarial,
+    agent,
+    chat,
+    long_tailed,
+    make_requests,
+    shared_prompt,
+)
+
+
+def test_extending_fills_the_partial_block_first() -> None:
+    """A longer text begins with the shorter one, token by token."""
+    writer = PromptWriter("test", 0, block_tokens=4)
+    short = writer.extend(EMPTY_TEXT, 6)
+    longer = writer.extend(short, 1)
+    longest = writer.extend(longer, 6)
+    assert (short, longer) == (Text((0, 1), 6), Text((0, 1), 7))
+    assert longest == Text((0, 1, 2, 3), 13)
+    prompts = [writer.request(0, text, 1).prompt().tolist() for text in (short, longer, longest)]
+    assert prompts[2][:7] == prompts[1]
+    assert prompts[1][:6] == prompts[0]
+
+
+def test_two_extensions_part_at_the_end_of_the_block() -> None:
+    """What two branches add is new to both, but for the rest of a partial block."""
+    writer = PromptWriter("test", 0, block_tokens=4)
+    trunk = writer.extend(EMPTY_TEXT, 6)
+    left, right = writer.extend(trunk, 8), writer.extend(trunk, 8)
+    assert set(left.block_ids) & set(right.block_ids) == set(trunk.block_ids)
+
+
+def test_agenda_goes_by_time_then_by_entry() -> None:
+    """X3: what was entered first for one time happens first; entries are never compared."""
+    agenda = Agenda[object]("first")
+    entries = [object() for _ in range(20)]
+    for entry in entries:
+        agenda.push(5.0, entry)
+    agenda.push(4.0, "early")
+    assert [agenda.pop() for _ in range(2)] == [(0.0, "first"), (4.0, "early")]
+    assert [agenda.pop()[1] for _ in entries] == entries
+
+
+def test_long_tailed_numbers_stay_in_bounds() -> None:
+    """Mostly small, never 0, never above the most, and both ends are met."""
+    draw = random.Random(0)
+    numbers = [long_tailed(draw, 10, 40) for _ in range(2000)]
+    assert (min(numbers), max(numbers)) == (1, 40)
+    assert 5 < sum(numbers) / len(numbers) < 15
 
 
 def leading_blocks(requests: list[Request], count: int) -> list[tuple[int, ...]]:
@@ -110,3 +164,72 @@ def test_shared_prompts_are_asked_by_popularity() -> None:
     assert len(counts) == 32
     assert counts[0] > 10 * counts[-1]
     assert len({request.block_ids[-1] for request in requests}) > 900
+
+
+CAPACITY = 1024
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    return list(itertools.islice(adversarial(0, CAPACITY), 600))
+
+
+@pytest.fixture(scope="module")
+def shared_lengths(requests: list[Request]) -> set[int]:
+    """Lengths at which two prompts of one namespace part, or one ends inside the other."""
+    prompts = [request.prompt() for request in requests if request.prompt_length < CAPACITY]
+    lengths = set()
+    for first, second in itertools.combinations(prompts, 2):
+        common = min(len(first), len(second))
+        differ = np.flatnonzero(first[:common] != second[:common])
+        lengths.add(int(differ[0]) if len(differ) else common)
+    return lengths
+
+
+@pytest.mark.parametrize("edge", [16, 32, 48, 64, 128, 192, 256])
+def test_prompts_part_beside_every_page_edge(shared_lengths: set[int], edge: int) -> None:
+    """R2: one token before, at, and after multiples of 16 and 64."""
+    assert {edge - 1, edge, edge + 1} <= shared_lengths
+
+
+def test_twins_arrive_together(requests: list[Request]) -> None:
+    """R4: equal prompts run side by side, and others differ in the last token alone."""
+    pairs = [(a, b) for a, b in itertools.pairwise(requests) if a.arrival_ms == b.arrival_ms]
+    assert any(a.block_ids == b.block_ids and a.namespace == b.namespace for a, b in pairs)
+    assert any(
+        a.block_ids[:-1] == b.block_ids[:-1] and a.block_ids[-1] != b.block_ids[-1] and a.prompt_length > 1
+        for a, b in pairs
+    )
+
+
+def test_first_tokens_differ_where_the_rest_is_equal(requests: list[Request]) -> None:
+    """K1: a prompt that differs in its first token only shares nothing."""
+    firsts: dict[tuple[int, ...], set[int]] = {}
+    for request in requests:
+        firsts.setdefault(request.block_ids[1:], set()).add(request.block_ids[0])
+    assert any(len(tail) > 14 and len(tokens) > 1 for tail, tokens in firsts.items())
+
+
+def test_equal_tokens_meet_in_namespaces_that_look_alike(requests: list[Request]) -> None:
+    """K1: None, "1", 1 and "a" each get a prompt that another one gets too."""
+    seen: dict[tuple[int, ...], set[object]] = {}
+    for request in requests:
+        seen.setdefault(request.block_ids, set()).add(request.namespace)
+    assert {None, "1", 1, "a"} in seen.values()
+
+
+def test_the_cycle_is_just_larger_than_the_pool(requests: list[Request]) -> None:
+    """R5: least-recent eviction always throws out what the cycle needs next."""
+    piece = CAPACITY // 16
+    pieces = [r.block_ids for r in requests if r.prompt_length == piece and r.block_ids[0] >= 320]
+    distinct = list(dict.fromkeys(pieces))
+    assert len(distinct) == 17
+    assert CAPACITY < 17 * piece < 1.1 * CAPACITY
+    assert pieces == [distinct[n % 17] for n in range(len(pieces))]
+
+
+def test_extremes_are_one_token_and_one_too_many(requests: list[Request]) -> None:
+    """E4: the smallest prompt there is, and one that can never fit."""
+    lengths = {request.prompt_length for request in requests}
+    assert {1, CAPACITY + 1} <= lengths
+    assert any(request.prompt_length == request.output_length == 1 for request in requests)

@@ -50,13 +50,9 @@ def test_fields_become_the_request(trace: Path) -> None:
 
 
 def test_first_requests_stop_the_reading(trace: Path) -> None:
-    """Lines beyond the wanted number are not even looked at."""
+    """Lines beyond the wanted number are not even looked at; a limit above the file's length is no error."""
     trace.write_bytes(as_lines(GOOD, GOOD) + b"not json\n")
     assert len(read_trace(trace, requests=2)) == 2
-
-
-def test_more_wanted_than_there_are_gives_all(trace: Path) -> None:
-    """A limit above the file's length is no error."""
     trace.write_bytes(as_lines(GOOD, GOOD))
     assert len(read_trace(trace, requests=9)) == 2
 
@@ -97,28 +93,20 @@ def test_blank_lines_are_skipped_but_counted(trace: Path, newline: bytes) -> Non
     assert refusal(trace, newline.join([b"", line, b"  ", b"{}"])).line == 4
 
 
-def test_last_line_needs_no_newline(trace: Path) -> None:
-    """A file cut right after its last brace is whole."""
-    trace.write_bytes(as_lines(GOOD).rstrip())
+@pytest.mark.parametrize(
+    "content",
+    [
+        as_lines(GOOD).rstrip(),
+        as_lines({**GOOD, "turn": 3, "type": "text"}),
+        codecs.BOM_UTF8 + as_lines(GOOD),
+        gzip.compress(as_lines(GOOD)),
+    ],
+    ids=["no newline at the end", "fields of others", "a byte order mark", "gzip, whatever its name"],
+)
+def test_what_publishers_and_editors_do_is_read(trace: Path, content: bytes) -> None:
+    """One request is one request."""
+    trace.write_bytes(content)
     assert len(read_trace(trace)) == 1
-
-
-def test_unknown_fields_are_ignored(trace: Path) -> None:
-    """Other publishers add fields of their own."""
-    trace.write_bytes(as_lines({**GOOD, "turn": 3, "type": "text"}))
-    assert len(read_trace(trace)) == 1
-
-
-def test_byte_order_mark_is_ignored(trace: Path) -> None:
-    """Some editors put one before UTF-8 text."""
-    trace.write_bytes(codecs.BOM_UTF8 + as_lines(GOOD))
-    assert len(read_trace(trace)) == 1
-
-
-def test_gzip_is_told_by_its_first_bytes(trace: Path) -> None:
-    """Compressed data is read whatever the file is called."""
-    trace.write_bytes(gzip.compress(as_lines(GOOD, GOOD)))
-    assert len(read_trace(trace)) == 2
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
@@ -249,18 +237,14 @@ def test_endless_line_is_refused_before_memory_is(trace: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("cut", [12, 60])
-def test_cut_gzip_is_refused(trace: Path, cut: int) -> None:
-    """X1: a download that broke off is no trace."""
+def test_broken_gzip_is_refused(trace: Path, cut: int) -> None:
+    """X1: a download that broke off is no trace, nor are bytes that decompress to something else."""
     packed = gzip.compress(as_lines(*({**GOOD, "timestamp": 10 + n} for n in range(50))))
     assert "broken gzip data" in refusal(trace, packed[:cut]).message
-
-
-@pytest.mark.parametrize("place", [10, -8], ids=["data", "checksum"])
-def test_damaged_gzip_is_refused(trace: Path, place: int) -> None:
-    """X1: bytes that do not decompress to what was packed are no trace."""
-    packed = bytearray(gzip.compress(as_lines(GOOD)))
-    packed[place] ^= 0xFF
-    assert "broken gzip data" in refusal(trace, bytes(packed)).message
+    for place in (10, -8):  # data, checksum
+        damaged = bytearray(packed)
+        damaged[place] ^= 0xFF
+        assert "broken gzip data" in refusal(trace, bytes(damaged)).message
 
 
 def test_directory_and_missing_file_are_refused(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
-"""What a fault is: one way to be wrong, how to make it, and the laws that may catch it."""
+"""What a fault is: one way to be wrong, how to make it, and the laws that may catch it; and known bugs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pymllm.adapters.cabinet.planting import Change
+from pymllm.adapters.cabinet.planting import Change, Edit
 from pymllm.history.files import Config
-
-__all__ = ["ANY", "SEARCHERS", "Fault"]
 
 ANY = ("any",)
 """For `Fault.laws`: whichever law catches it will do."""
@@ -64,6 +62,10 @@ class Fault:
         """The id without the system: the bug that is planted, if it is one."""
         return self.id.partition("-")[0]
 
+    def edit(self, target: str, old: str, new: str) -> Fault:
+        """Return the same fault with one more `Edit`."""
+        return replace(self, edits=(*self.edits, Edit(target, old, new)))
+
     def may_be_caught_by(self, law: str) -> bool:
         """Tell whether a law is one of those that may catch it."""
         return self.laws == ANY or law in self.laws
@@ -79,3 +81,48 @@ class Fault:
                 raise ValueError(
                     f"fault {self.id!r}: no searcher {searcher!r}; there are {', '.join(SEARCHERS)}"
                 )
+
+
+COMMIT = "the commit was read"
+THREAD = "the thread was read, and not every line of its change"
+THREAD_AND_RUN = "the thread was read, and the code was run"
+RUN = "the linked code was run"
+CODE = "the linked code was read; nobody has reported it"
+SUMMARY = "known from a summary; the thread itself was not read"
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One bug of somebody's engine.
+
+    Parameters
+    ----------
+    id : str
+        Such as ``"B01"``; it never changes its meaning.
+    title : str
+        What is wrong, in one line that can be read alone.
+    engine : str
+        Whose bug it was.
+    sources : str
+        Issues, pull requests and commits on GitHub, between blanks; the most telling first.
+    mechanism, seen : str
+        How it comes about; what users saw, or who found it where nobody did.
+    evidence : str
+        What was read of it.
+    version : str
+        Of the engine, where it is known.
+    """
+
+    id: str
+    title: str
+    engine: str
+    sources: str
+    mechanism: str
+    seen: str
+    evidence: str = THREAD
+    version: str = ""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The sources, absolute."""
+        return tuple(f"https://github.com/{source}" for source in self.sources.split())

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["Change", "Edit", "Replace", "StaleEditError", "planted"]
-
 _WRAPPERS = (staticmethod, classmethod, property)
 _PARAMETER = re.compile(r"(.+)\((\w+)\)")
 
@@ -131,19 +129,11 @@ class StaleEditError(Exception):
 
 @contextlib.contextmanager
 def planted(edits: Sequence[Change]) -> Iterator[None]:
-    """Run the code of the block with faults in it.
+    """Run the code of the block with faults in it, several edits of one function one after the other.
 
-    Parameters
-    ----------
-    edits : sequence of Edit or Replace
-        Several edits of one function are made one after the other.
-
-    Raises
-    ------
-    StaleEditError
-        A target is gone or is changed in two ways, what an edit looks for is not there exactly once, the
-        new text does not compile, or what replaces something does not fit or is the same; nothing was
-        changed then.
+    `StaleEditError` where a target is gone or is changed in two ways, what an edit looks for is not there
+    exactly once, the new text does not compile, or what replaces something does not fit or is the same;
+    nothing was changed then.
     """
     targets = dict.fromkeys(edit.target for edit in edits)
     ready = [

@@ -6,40 +6,19 @@ import difflib
 import importlib
 from collections.abc import Iterable, Sequence
 
-from pymllm.adapters.cabinet import (
-    block_faults,
-    block_state_faults,
-    engine_faults,
-    eviction_faults,
-    faults_of_2026,
-    hybrid_faults,
-    pool_faults,
-    radix_faults,
-    schedule_faults,
-)
+from pymllm.adapters.cabinet import block_faults, engine_faults, eviction_faults, pool_faults, radix_faults
 from pymllm.adapters.cabinet.fault import ANY, Fault
 from pymllm.adapters.faulty import Faulty
 from pymllm.adapters.registry import FAULTY, AdapterEntry, find_adapter, load_adapter
 from pymllm.errors import UsageError
 from pymllm.oracle.laws import find_law
 
-__all__ = ["PLANTED", "find_faults", "join_cabinets", "load_cabinet", "own_cabinet"]
-
-_TABLES = (
-    radix_faults.FAULTS,
-    eviction_faults.FAULTS,
-    pool_faults.FAULTS,
-    hybrid_faults.FAULTS,
-    engine_faults.FAULTS,
-    schedule_faults.FAULTS,
-    block_faults.FAULTS,
-    block_state_faults.FAULTS,
-    faults_of_2026.FAULTS,
-)
+_TABLES = (radix_faults, eviction_faults, pool_faults, engine_faults, block_faults)
 
 PLANTED: tuple[Fault, ...] = tuple(
     sorted(
-        (fault for table in _TABLES for fault in table), key=lambda fault: (int(fault.entry[1:]), fault.id)
+        (fault for table in _TABLES for fault in table.FAULTS),
+        key=lambda fault: (int(fault.entry[1:]), fault.id),
     )
 )
 """Known bugs, planted by editing our classes, in the order of their ids."""
@@ -60,19 +39,7 @@ def _fault_of(entry: AdapterEntry) -> Fault:
 
 
 def load_cabinet(place: str) -> tuple[Fault, ...]:
-    """Return somebody's faults.
-
-    Parameters
-    ----------
-    place : str
-        ``"module:TABLE"``, where the table is any iterable of `Fault`.
-
-    Raises
-    ------
-    UsageError
-        There is no such table; it is empty; something in it is no `Fault`; an id is there twice; a law or
-        an adapter does not exist. The message names which.
-    """
+    """Return somebody's faults by ``"module:TABLE"``; `UsageError` says what of the table cannot be used."""
     module_name, _, name = place.partition(":")
     if not module_name or not name:
         raise UsageError(f"{place!r} names no table of faults; give module:TABLE")
@@ -112,13 +79,7 @@ def _check_names(place: str, fault: Fault) -> None:
 
 
 def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
-    """Return the faults of several cabinets as one.
-
-    Raises
-    ------
-    UsageError
-        Two faults have the same id.
-    """
+    """Return the faults of several cabinets as one; `UsageError` where two have the same id."""
     joined: dict[str, Fault] = {}
     for fault in (fault for cabinet in cabinets for fault in cabinet):
         if fault.id.lower() in joined:
@@ -128,13 +89,7 @@ def join_cabinets(cabinets: Sequence[Sequence[Fault]]) -> tuple[Fault, ...]:
 
 
 def find_faults(ids: Sequence[str], cabinet: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Return some faults of a cabinet by their ids, in either case, each once; all where none is named.
-
-    Raises
-    ------
-    UsageError
-        There is none by this id.
-    """
+    """Return some faults of a cabinet by their ids, in either case, each once; all where none is named."""
     known = {fault.id.lower(): fault for fault in cabinet}
     for id in ids:
         if id.lower() not in known:

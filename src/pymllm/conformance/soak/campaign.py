@@ -346,28 +346,9 @@ class _Campaign:
 
 def _lost(task: RunTask, answer: Lost) -> RunRecord:
     """Write down that the process of a run died or hung."""
-    place, history = task.place, answer.history
-    steps = history.steps if history is not None else []
+    steps = answer.history.steps if answer.history is not None else []
     failure = Failure(None, answer.message, step=steps[-1].number if steps else 0)
-    return RunRecord(
-        task.number,
-        task.version,
-        place.adapter,
-        place.kind,
-        place.config,
-        place.machine,
-        place.size,
-        task.seed,
-        task.limit,
-        0,
-        len(steps),
-        (),
-        {},
-        {},
-        {},
-        "",
-        failure,
-    )
+    return RunRecord(*task.head, 0, len(steps), (), {}, {}, {}, "", failure)
 
 
 def _safe(name: str) -> str:

@@ -140,9 +140,10 @@ LAWS = (
 
         Two runs of one program, on two new objects of one configuration and seed, have the same outcome at
         every step. Everything in an outcome is compared: the result with all of its fields, also numbers that
-        the implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds) and messages of
-        errors; all effects in their order; all sizes. Nothing outside of outcomes is: no time, no memory, no
-        log. What was `unsupported` must be so again.
+        the implementation may choose (slots, rows, blocks, ids of nodes, tokens of holds); all effects in
+        their order; all sizes. Left out is the message of an error, which is for people: of `failed` the
+        name is compared. Nothing outside of outcomes is: no time, no memory, no log. What was `unsupported`
+        must be so again.
 
         In particular
 

@@ -23,8 +23,7 @@ LAWS = (
         What is **no key** is refused, for who claims `refusals` (X1): tokens that are no integers (a
         boolean is none), or outside 0 to 2<sup>32</sup> - 1; tuples of different lengths, of one integer or
         of none, and tuples beside integers; an array of two dimensions, which might be a batch; a namespace
-        that is a float, a boolean or a tuple, or text with one half of a surrogate pair, which UTF-8
-        cannot spell.
+        that is a float, a boolean or a tuple.
 
         **Containers do not matter.** A key may be handed over as a list, a tuple, a packed array of unsigned
         integers, an array or a tensor of any integer dtype. In all of these, equal tokens are the same key:
@@ -52,7 +51,9 @@ LAWS = (
 
         Caller
         ------
-        To put into the namespace whatever its KV depends on, spelled so that two things never get one name.
+        To put into the namespace whatever its KV depends on, spelled so that two things never get one name,
+        and in text that UTF-8 can spell. A string with one half of a surrogate pair is none: no hash can read
+        it (H3), no file of ours holds it, and a program that has one gets no verdict.
 
         Engines
         -------

@@ -1,4 +1,4 @@
-"""A whole campaign."""
+"""A whole campaign, and campaigns put together."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from msgspec import structs
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import campaign, ledger
-from pymllm.conformance.soak.campaign import PROGRAMS, SoakPlan, SoakReport, load_campaign, soak
+from pymllm.conformance.soak.campaign import (
+    PROGRAMS,
+    SoakPlan,
+    load_campaign,
+    merge_campaigns,
+    soak,
+)
 from pymllm.conformance.soak.drift import DriftVerdict
-from pymllm.conformance.soak.ledger import FILE, Ledger, read_ledger
-from pymllm.conformance.soak.records import CampaignHeader, Memory, RunRecord, Shares
-from pymllm.conformance.soak.totals import Totals
-from pymllm.conformance.workers import Lost
+from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
+from pymllm.conformance.soak.records import Memory, RunRecord, Shares
+from pymllm.conformance.worker_process import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
 from pymllm.instrument.build_version import build_version
@@ -225,13 +230,6 @@ def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_time_ends_a_campaign_between_two_runs(tmp_path: Path) -> None:
-    """One that has none left plays nothing, and what is there is told."""
-    report = soak(replace(PLAN, operations=None, seconds=0.0), tmp_path)
-    assert report.totals.runs == 0
-    assert isinstance(next(iter(read_ledger(tmp_path / FILE))), CampaignHeader)
-
-
 def test_programs_that_cannot_be_written_are_left_out(tmp_path: Path) -> None:
     """The line of the ledger matters more."""
     (tmp_path / PROGRAMS).write_text("in the way", encoding="utf-8")
@@ -303,14 +301,8 @@ def test_ctrl_c_leaves_a_folder_that_can_go_on(tmp_path: Path, jobs: int) -> Non
     assert os.listdir(tmp_path / "c") == [ledger.FILE]
 
 
-def test_a_conflict_breaks_x3() -> None:
-    """Whatever else holds."""
-    report = SoakReport((), Totals(), (), conflicts=(object(),))  # type: ignore[arg-type]  # is only counted
-    assert report.verdict() is Verdict.VIOLATED
-
-
 STRANGER = """
-from pymllm.adapters.own_rows import Rows
+from pymllm.adapters.own_pools import Rows
 
 
 class MyRows(Rows):
@@ -361,3 +353,46 @@ def test_a_machine_that_cannot_play_here_leaves_a_campaign_unknown(
     assert report.totals.operations >= 200
     report = soak(replace(plan, machine="PrefixMachine"), tmp_path / "one")
     assert (report.refused, report.verdict()) == ((), Verdict.HOLDS)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Two campaigns of different seeds, and the first one again."""
+    plan = SoakPlan((find_adapter("rows"),), seed=3, operations=900, longest=300)
+    made = tuple(tmp_path_factory.mktemp("campaign") for _ in range(3))
+    for folder, seed in zip(made, (3, 4, 3), strict=True):
+        soak(replace(plan, seed=seed), folder)
+    return made[0], made[1], made[2]
+
+
+def test_duplicates_collapse_and_everything_else_adds_up(folders: tuple[Path, Path, Path]) -> None:
+    """The same campaign on two machines is one."""
+    one, other, again = (merge_campaigns([folder]).totals for folder in folders)
+    merged = merge_campaigns(folders)
+    assert merged.totals.runs == one.runs + other.runs
+    assert merged.totals.operations == one.operations + other.operations
+    assert again.operations == one.operations
+    assert len(merged.headers) == 2
+    assert (merged.conflicts, merged.verdict()) == ((), Verdict.HOLDS)
+    assert merged.totals.adapters["rows"].places == one.adapters["rows"].places
+
+
+def test_a_merged_ledger_is_a_ledger(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """With each run once; an existing one is left alone."""
+    merge_campaigns(folders, tmp_path)
+    assert merge_ledgers([tmp_path / FILE]) == merge_ledgers([folder / FILE for folder in folders])
+    assert merge_campaigns([tmp_path / FILE]).totals.runs == merge_campaigns(folders).totals.runs
+    with pytest.raises(FileExistsError):
+        merge_campaigns(folders, tmp_path)
+
+
+def test_a_run_that_did_something_else_elsewhere_breaks_x3(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Both are named."""
+    with Ledger(tmp_path / FILE) as ledger:
+        for record in read_ledger(folders[0] / FILE):
+            ledger.add(replace(record, digest="else") if isinstance(record, RunRecord) else record)
+    report = merge_campaigns([folders[0], tmp_path])
+    assert len(report.conflicts) == report.totals.runs
+    assert report.verdict() is Verdict.VIOLATED

@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from pymllm.conformance.soak.drift import MEASURES, Drift, DriftVerdict, MemoryCourse, estimate_drift
+from pymllm.conformance.soak.drift import (
+    MEASURES,
+    Drift,
+    DriftVerdict,
+    MemoryCourse,
+    estimate_drift,
+)
 from pymllm.conformance.soak.records import Memory
 
 MIB = 1 << 20

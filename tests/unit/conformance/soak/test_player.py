@@ -1,19 +1,66 @@
-"""One run."""
+"""One run, its clocks, its program made small, and what the process holds afterwards."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import time
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
-from pymllm.adapters.registry import find_adapter, load_adapter
+from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
+from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.rerun import rerun_history
 from pymllm.conformance.soak import player
-from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
+from pymllm.conformance.soak.player import EVERY, Clocks, PlayedRun, RunTask, look_at_memory, play_run
 from pymllm.conformance.soak.records import Place, RunRecord
 from pymllm.history.files import Config
+from pymllm.history.operations import AllocRows, ReadRows
+
+
+def test_one_operation_in_some_is_timed() -> None:
+    """The first is, so that a short run has its share, too."""
+    clocks = Clocks()
+    samples = [clocks.is_sample() for _ in range(2 * EVERY + 1)]
+    assert [at for at, it in enumerate(samples) if it] == [0, EVERY, 2 * EVERY]
+
+
+def test_parts_are_told_apart_and_make_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that each look moves on by a second, and adapter and judge looked at once each."""
+    ticks = iter(range(1000))
+    monkeypatch.setattr(time, "process_time", lambda: float(next(ticks)))
+    clocks = Clocks()
+    examiner = Examiner(make_adapter("rows"))
+    adapter, judge = examiner.adapter, examiner.judge
+    assert clocks.is_sample()
+    with clocks.operation(examiner):
+        examiner.do(AllocRows(1))
+    assert (examiner.adapter, examiner.judge) == (adapter, judge)
+    with clocks.part("walks"):
+        pass
+    with clocks.part("again"):
+        pass
+    _, cpu, shares = clocks.stop()
+    assert (shares.adapter, shares.judge, shares.walks, shares.again) == (1.0, 1.0, 1.0, 1.0)
+    assert cpu == shares.adapter + shares.judge + shares.walks + shares.again + shares.driver
+
+
+def test_operations_of_the_end_are_not_counted_twice() -> None:
+    """What an end takes beside its operations is at least nothing, and shares are at most the whole."""
+    clocks = Clocks()
+    examiner = Examiner(make_adapter("rows"))
+    with clocks.part("again"):
+        for _ in range(40):
+            if clocks.is_sample():
+                with clocks.operation(examiner):
+                    examiner.do(ReadRows())
+    _, cpu, shares = clocks.stop()
+    assert shares.again >= 0
+    parts = (shares.adapter, shares.judge, shares.walks, shares.again, shares.driver)
+    assert sum(parts) == pytest.approx(cpu, abs=1e-4)
+    assert shares.adapter > 0
 
 
 def task(adapter: str = "rows", kind: str = "rows", machine: str = "RowMachine", **more: object) -> RunTask:
@@ -147,3 +194,36 @@ def test_memory_is_looked_at_after_a_run() -> None:
     assert second.memory.uss > 0
     assert first.shares.adapter > 0
     assert first.cpu > 0
+
+
+def test_what_is_held_shows_and_what_went_does_not() -> None:
+    """A list of a million new numbers is so many blocks of Python."""
+    before = look_at_memory(0)
+    held = [[number] for number in range(100_000)]
+    during = look_at_memory(5, is_first=True)
+    del held
+    after = look_at_memory(6)
+    assert during.blocks - before.blocks > 100_000 > after.blocks - before.blocks
+    assert during.rss >= during.uss > 0
+    assert (during.operations, during.is_first, after.is_first) == (5, True, False)
+    assert before.process == during.process != ""
+
+
+def test_what_the_library_handed_out_shows() -> None:
+    """Objects without blocks of Python: tensors, arrays, long lists."""
+    before = look_at_memory(0)
+    assert before.malloc > 0
+    held = [bytearray(200_000) for _ in range(50)]
+    during = look_at_memory(1)
+    assert sum(map(len, held)) <= during.malloc - before.malloc < 2 * sum(map(len, held))
+    del held
+    assert look_at_memory(2).malloc - before.malloc < 1_000_000
+
+
+def test_a_library_without_trimming_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is only that of one system."""
+    monkeypatch.setattr(player, "_C", ctypes.CDLL(None)._handle)
+    assert not hasattr(player._C, "malloc_trim")
+    assert look_at_memory(1).blocks > 0
+    assert look_at_memory(1).malloc == 0
+    assert gc.isenabled()

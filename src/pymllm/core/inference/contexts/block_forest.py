@@ -17,29 +17,15 @@ class BlockForest:
     """Keep the registered blocks and find the least recent one that may go, without a scan.
 
     A block is *active* if it is referenced or a registered block below it is. What is not active may be
-    evicted, children first; a block without children is then a *leaf* and can go at once.
-
-    Parameters
-    ----------
-    ref_counts : numpy.ndarray
-        Shape ``(blocks,)``, references to each block; the owner changes it and then says so with `activate`
-        and `deactivate`.
-    timestamps : numpy.ndarray
-        Shape ``(blocks,)``, last use of each block; the owner says so with `restamp` where one was lowered.
-
-    Attributes
-    ----------
-    parents : numpy.ndarray
-        Shape ``(blocks,)``, int32: the parent of each registered block, -1 for a first block and for blocks
-        that are not registered.
-
-    Notes
-    -----
-    Activity is counted child by child: a parent knows how many of its children are active, so a change climbs
-    only while it changes something, and taking or giving back a whole path costs O(1) per block.
-
-    Leaves wait in a heap by (timestamp, id). A stamp only ever rises while a leaf waits, so it is read again
-    when the leaf comes up, and raising it costs nothing. Laws: C1, X3.
+    evicted, children first; a block without children is then a *leaf* and can go at once. ``ref_counts``:
+    shape ``(blocks,)``, references to each block; the owner changes it and then says so with `activate` and
+    `deactivate`. ``timestamps``: shape ``(blocks,)``, last use of each block; the owner says so with
+    `restamp` where one was lowered. ``parents``: shape ``(blocks,)``, int32: the parent of each registered
+    block, -1 for a first block and for blocks that are not registered. Activity is counted child by child: a
+    parent knows how many of its children are active, so a change climbs only while it changes something, and
+    taking or giving back a whole path costs O(1) per block. Leaves wait in a heap by (timestamp, id). A stamp
+    only ever rises while a leaf waits, so it is read again when the leaf comes up, and raising it costs
+    nothing. Laws: C1, X3.
     """
 
     def __init__(self, ref_counts: NDArray[np.int32], timestamps: NDArray[np.int64]) -> None:
@@ -108,13 +94,6 @@ class BlockForest:
     def pop_oldest(self) -> int:
         """Remove and return the leaf with the oldest stamp, the lowest id among equals.
 
-        Returns
-        -------
-        int
-            The block; its parent may be a leaf now. There must be one: ``evictable`` is not zero.
-
-        Notes
-        -----
         Cost: O(log leaves), plus the same for each leaf that was stamped since it began to wait.
         """
         while True:
@@ -138,18 +117,6 @@ class BlockForest:
     def remove_subtree(self, block: int) -> list[int]:
         """Remove a block with everything below it, referenced or not.
 
-        Parameters
-        ----------
-        block : int
-            A registered block.
-
-        Returns
-        -------
-        list of int
-            What was removed, each block after its parent.
-
-        Notes
-        -----
         Cost: O(removed).
         """
         parent = int(self.parents[block])

@@ -21,23 +21,8 @@ NO_HASH: Final = -1
 class BlockHashes:
     """Keep the hash of each registered block, and the block of each hash.
 
-    Parameters
-    ----------
-    pool_size : int
-        Blocks.
-    forest : BlockForest
-        Takes up what is registered; who is registered is asked there.
-
-    Attributes
-    ----------
-    of_block : numpy.ndarray
-        Shape ``(pool_size,)``, int64, -1 for none.
-    to_block : dict of int to int
-        Exactly the inverse.
-
-    Notes
-    -----
-    Laws: C3.
+    ``pool_size``: blocks. ``forest``: takes up what is registered; who is registered is asked there.
+    ``of_block``: shape ``(pool_size,)``, int64, -1 for none. ``to_block``: exactly the inverse. Laws: C3.
     """
 
     def __init__(self, pool_size: int, forest: BlockForest) -> None:
@@ -51,13 +36,7 @@ class BlockHashes:
         self.to_block.clear()
 
     def check(self, blocks: list[int], hashes: list[int]) -> None:
-        """Refuse another hash for a block that has one, or gets one in the same call.
-
-        Raises
-        ------
-        UsageError
-            Naming the block and both hashes; nothing has changed.
-        """
+        """Refuse another hash for a block that has one, or gets one in the same call."""
         given: dict[int, int] = {}
         for block, hash_value in zip(blocks, hashes, strict=True):
             present = given.setdefault(block, int(self.of_block[block]))
@@ -108,31 +87,6 @@ class BlockHashes:
 def as_hashes(name: str, hashes: Sequence[Any] | torch.Tensor, count: int, lowest: int) -> list[int]:
     """Read one hash for each of ``count`` blocks.
 
-    Parameters
-    ----------
-    name : str
-        What the hashes are called in a message.
-    hashes : sequence of int or tensor of integers
-        At least ``lowest``, below ``2**63``.
-    count : int
-        How many there must be.
-    lowest : int
-        1, or 0 where that stands for none.
-
-    Returns
-    -------
-    list of int
-        The same.
-
-    Raises
-    ------
-    TypeError
-        Something is not an integer.
-    ValueError
-        Another number of them, or one out of range.
-
-    Notes
-    -----
     Law: X1.
     """
     values: list[int] = host_integers(name, hashes).tolist()

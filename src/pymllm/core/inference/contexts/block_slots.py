@@ -25,15 +25,7 @@ _MARGIN: Final = 8
 class BlockSlots(OneOwner):
     """Give slots to blocks: the part of a `MambaSlotAllocator` that knows nothing of states.
 
-    Parameters
-    ----------
-    context : object
-        Offers ``kv_block_allocator`` and ``prefix_caching_eviction_policy``.
-    max_slots : int
-        Slots.
-
-    Notes
-    -----
+    ``context``: offers ``kv_block_allocator`` and ``prefix_caching_eviction_policy``. ``max_slots``: slots.
     All of it is on the host. Laws: C2, C4, C5, C6.
     """
 
@@ -328,22 +320,6 @@ class BlockSlots(OneOwner):
 def oldest(blocks: NDArray[np.int32], timestamps: NDArray[Any], count: int) -> NDArray[np.int32]:
     """Choose the ``count`` blocks with the oldest stamps, the lowest ids among equals.
 
-    Parameters
-    ----------
-    blocks : numpy.ndarray
-        Distinct ids, at least ``count``.
-    timestamps : numpy.ndarray
-        Stamps by id.
-    count : int
-        How many.
-
-    Returns
-    -------
-    numpy.ndarray
-        The oldest first; memory of its own.
-
-    Notes
-    -----
     Cost: O(blocks); only what is chosen, or is as old, is sorted. Law: C6.
     """
     if 0 < count < blocks.size:

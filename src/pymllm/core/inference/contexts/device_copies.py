@@ -17,15 +17,6 @@ __all__ = ["constant_index", "copy_rows", "gather_rows", "row_index", "send"]
 def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
     """Write host numbers into a tensor of the same dtype and size.
 
-    Parameters
-    ----------
-    numbers : numpy.ndarray
-        Any strides; may be changed as soon as this returns.
-    target : torch.Tensor
-        Contiguous, on any device.
-
-    Notes
-    -----
     Cost: one copy. No synchronisation: on CUDA it goes through pinned memory of its own, which torch keeps
     until the copy is done.
     """
@@ -40,21 +31,8 @@ def send(numbers: NDArray[np.integer], target: torch.Tensor) -> None:
 def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
     """Bring row numbers to a device.
 
-    Parameters
-    ----------
-    numbers : numpy.ndarray
-        Shape ``(n,)``, int64.
-    device : torch.device
-        Where the rows are.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape ``(n,)``, int64, memory of its own.
-
-    Notes
-    -----
-    Cost: one copy, as of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
+    ``numbers``: shape ``(n,)``, int64. Returns the same in memory of its own. Cost: one copy, as
+    of `send`; no synchronisation. While a CUDA graph is captured, `constant_index`.
     """
     if is_capturing(device):
         return constant_index(numbers, device)
@@ -66,23 +44,9 @@ def row_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
 def constant_index(numbers: NDArray[np.int64], device: torch.device) -> torch.Tensor:
     """Bring row numbers to a device so that a replay of a captured graph finds the same ones.
 
-    Parameters
-    ----------
-    numbers : numpy.ndarray
-        Shape ``(n,)``, int64.
-    device : torch.device
-        Where the rows are.
-
-    Returns
-    -------
-    torch.Tensor
-        As of `row_index`.
-
-    Notes
-    -----
-    A captured copy would read its host memory again at each replay, when somebody else has it. Numbers that
-    are arguments of a launch are part of the graph. Cost: a launch for some ninety numbers; no
-    synchronisation.
+    ``numbers``: shape ``(n,)``, int64. A captured copy would read its host memory again at each replay, when
+    somebody else has it. Numbers that are arguments of a launch are part of the graph. Cost: a launch for
+    some ninety numbers; no synchronisation.
     """
     index = torch.zeros(numbers.shape, dtype=torch.int64, device=device)
     if numbers.size:
@@ -95,19 +59,12 @@ def copy_rows(
 ) -> None:
     """Copy the same rows between several pairs of buffers, in every layer and bit for bit.
 
-    Parameters
-    ----------
-    sources, targets : sequence of torch.Tensor
-        ``[layers, rows, ...]``; those of a pair are equal but for the number of rows.
-    read, write : torch.Tensor
-        Shape ``(n,)``, int64, on their device: rows of each source, and as many distinct rows of its target.
-
-    Notes
-    -----
-    Where the device has no memory for the rows, nothing has been written: all are gathered before the first
-    is put in its place. A device that refuses to write the second pair leaves the first one written.
-    Cost: two kernels per pair, however many rows and layers; no synchronisation.
-    Laws: C7 (bit-exact, the payload of a NaN included), X2.
+    ``sources``, ``targets``: ``[layers, rows, ...]``; those of a pair are equal but for the number of rows.
+    ``read``, ``write``: shape ``(n,)``, int64, on their device: rows of each source, and as many distinct
+    rows of its target. Where the device has no memory for the rows, nothing has been written: all are
+    gathered before the first is put in its place. A device that refuses to write the second pair leaves the
+    first one written. Cost: two kernels per pair, however many rows and layers; no synchronisation. Laws: C7
+    (bit-exact, the payload of a NaN included), X2.
     """
     gathered = [gather_rows(source, read) for source in sources]
     for target, rows in zip([bit_view(target) for target in targets], gathered, strict=True):

@@ -21,16 +21,5 @@ class PrefixCachingEvictionPolicy(enum.StrEnum):
 
 
 def is_lru(policy: object) -> bool:
-    """Tell whether a policy is LRU, be it ours, its value, or another engine's enumeration of the same names.
-
-    Parameters
-    ----------
-    policy : object
-        What a context offers as ``prefix_caching_eviction_policy``.
-
-    Returns
-    -------
-    bool
-        False for everything else.
-    """
+    """Tell whether a policy is LRU: ours, its value, or another engine's enumeration of the same names."""
     return str(getattr(policy, "name", policy)).lower() == "lru"

@@ -16,57 +16,30 @@ __all__ = ["ForwardBatch", "ForwardPass", "RequestStep", "plan_step"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestStep:
-    """What one request computes in a step.
+    """What one request computes in a step."""
 
-    Parameters
-    ----------
-    req : object
-        The request.
-    row : int
-        Its row of the context.
-    state_idx : int
-        Its row of the live states, which are those after ``start`` tokens now and must be those after
-        ``start + len(tokens)`` when the forward pass is done.
-    tokens : numpy.ndarray
-        Shape ``(n,)``, uint32: what is computed.
-    start : int
-        Position of the first of them.
-    blocks : tuple of int
-        Its blocks in order.
-    kv_slots : numpy.ndarray
-        Shape ``(n,)``, int64: where the KV of each token goes (block times block size plus offset). Tokens in
-        shared blocks go to the dummy block: their KV is there, and is not this request's to write.
-    offsets : tuple of int
-        After how many of ``tokens`` a state is to be extracted, ascending.
-    first_output : int
-        Row of the output buffers for the first of those; the others follow.
-    is_sampled : bool
-        Whether a next token is to be chosen: the request decodes, or its prompt ends here.
-    """
-
-    req: Any
-    row: int
+    req: Any  # The request
+    row: int  # Its row of the context
+    # Its row of the live states, which are those after ``start`` tokens now and must be those after
+    # ``start + len(tokens)`` when the forward pass is done
     state_idx: int
-    tokens: NDArray[np.uint32]
-    start: int
-    blocks: tuple[int, ...]
+    tokens: NDArray[np.uint32]  # Shape ``(n,)``, uint32: what is computed
+    start: int  # Position of the first of them
+    blocks: tuple[int, ...]  # Its blocks in order
+    # Shape ``(n,)``, int64: where the KV of each token goes (block times block size plus offset).
+    # Tokens in shared blocks go to the dummy block: their KV is there, and is not this request's to
+    # write
     kv_slots: NDArray[np.int64]
-    offsets: tuple[int, ...]
-    first_output: int
-    is_sampled: bool
+    offsets: tuple[int, ...]  # After how many of ``tokens`` a state is to be extracted, ascending
+    first_output: int  # Row of the output buffers for the first of those; the others follow
+    is_sampled: bool  # Whether a next token is to be chosen: the request decodes, or its prompt ends here
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """All requests of a step, decoding ones first.
+    """All requests of a step, decoding ones first."""
 
-    Parameters
-    ----------
-    requests : tuple of RequestStep
-        In the order of their rows.
-    """
-
-    requests: tuple[RequestStep, ...]
+    requests: tuple[RequestStep, ...]  # In the order of their rows
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -87,28 +60,6 @@ def plan_step(
 ) -> RequestStep:
     """Say what a request computes in the next step, and where its KV goes.
 
-    Parameters
-    ----------
-    live : LiveRequest
-        It has blocks for what it computes.
-    state_idx : int
-        Its row of the live states.
-    block_size : int
-        Tokens per block.
-    dummy_block : int
-        Takes the KV of tokens that lie in shared blocks.
-    offsets : tuple of int
-        Where states are extracted.
-    first_output : int
-        Where they go.
-
-    Returns
-    -------
-    RequestStep
-        A decoding request computes one token, any other its chunk without what is skipped.
-
-    Notes
-    -----
     Cost: O(what is computed). Laws: E2, E5.
     """
     start = live.computed + live.skip

@@ -22,18 +22,6 @@ _UNSIGNED_MAX: Final = np.maximum.reduce  # `ndarray.max` adds 0.7 us
 def host_array(values: Any) -> NDArray[Any]:
     """Read a table that a context offers, whatever keeps it.
 
-    Parameters
-    ----------
-    values : torch.Tensor, numpy.ndarray or sequence
-        Numbers, on any device.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same numbers; a view where they are in host memory.
-
-    Notes
-    -----
     Cost: O(1) for CPU tensors and arrays, O(n) for sequences; one copy, which synchronises, for a tensor on
     another device.
     """
@@ -50,32 +38,8 @@ def host_integers(
 ) -> NDArray[np.int64]:
     """Read integers as one dimension of int64.
 
-    Parameters
-    ----------
-    name : str
-        What they are called in a message.
-    values : sequence of int, torch.Tensor or numpy.ndarray
-        Integers of any shape, on any device. Bools are none, though one among ints in a list is not noticed.
-    stop : int, optional
-        First value that is too large; negative values are refused with it.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n,)``; it may share memory with ``values``.
-
-    Raises
-    ------
-    TypeError
-        Something is not an integer.
-    ValueError
-        A sequence whose elements differ in length, or an integer that int64 does not have.
-    IndexError
-        A value is outside ``0 .. stop - 1``; the message names the first.
-
-    Notes
-    -----
-    Cost: O(n); a tensor of another device is copied once, which synchronises. Law: X1.
+    ``values``: integers of any shape, on any device. Bools are none, though one among ints in a list is not
+    noticed. Cost: O(n); a tensor of another device is copied once, which synchronises. Law: X1.
     """
     if type(values) is list:
         array = np.array(values)
@@ -109,12 +73,6 @@ def _refuse_beyond_int64(name: str, values: Any) -> None:
 
 
 def check_as_many(name: str, values: NDArray[np.int64], count: int, of_what: str) -> None:
-    """Refuse values that are not as many as something else.
-
-    Raises
-    ------
-    ValueError
-        Naming both numbers.
-    """
+    """Refuse values that are not as many as something else."""
     if values.size != count:
         raise ValueError(f"{values.size} {name} for {count} {of_what}; give one for each")

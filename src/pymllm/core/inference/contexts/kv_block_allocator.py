@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +12,46 @@ from numpy.typing import NDArray
 
 from pymllm.core.inference.contexts.block_forest import BlockForest
 from pymllm.core.inference.contexts.block_hashes import NO_HASH, BlockHashes, as_hashes
-from pymllm.core.inference.contexts.block_observer import BlockObserver
 from pymllm.core.inference.contexts.eviction_policy import PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.host_numbers import host_integers
 from pymllm.errors import OwnershipError
 from pymllm.mem_cache.arguments import as_int, as_size
 from pymllm.mem_cache.one_owner import OneOwner
+from pymllm.mem_cache.one_thread import refuse_other_thread
 
 __all__ = ["BlockIds", "KVBlockAllocator", "PrefixCachingEvictionPolicy"]
 
 BlockIds = Sequence[int] | torch.Tensor | NDArray[np.integer]
+
+
+class BlockObserver:
+    """Run an observer on committed books, and keep its code from changing them meanwhile (X2, X6)."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+        self._thread = 0
+
+    def run(
+        self, observer: Callable[[list[int], set[int]], None] | None, blocks: list[int], hashes: set[int]
+    ) -> None:
+        """Call ``observer`` with the blocks and the hashes that are gone; its error passes on."""
+        if observer is None:
+            return
+        self._thread = get_ident()
+        self._is_running = True
+        try:
+            observer(blocks, hashes)
+        finally:
+            self._is_running = False
+
+    def refuse(self, name: str) -> None:
+        """Refuse a call from inside the observer."""
+        if self._is_running:
+            refuse_other_thread(name, "allocator", self._thread, "is inside on_blocks_deregistered")
+            raise RuntimeError(
+                f"{name} was called from inside on_blocks_deregistered, which may only read: "
+                "act after the call that it was told about"
+            )
 
 
 class _Release(NamedTuple):
@@ -152,10 +183,8 @@ class KVBlockAllocator(OneOwner):
     def evictable_blocks(self) -> int:
         """Count the cached blocks without a referenced registered descendant (beyond the reference).
 
-        Notes
-        -----
-        ``pool_avail + evictable_blocks`` is the largest n that `allocate_memory_blocks` can meet.
-        Cost: a counter. Law: C1.
+        ``pool_avail + evictable_blocks`` is the largest n that `allocate_memory_blocks` can meet. Cost: a
+        counter. Law: C1.
         """
         return self._forest.evictable
 
@@ -370,25 +399,6 @@ class KVBlockAllocator(OneOwner):
     def free_among(self, ids: BlockIds) -> list[int]:
         """Return those of some blocks that nobody has: free ones and the dummy (beyond the reference).
 
-        Parameters
-        ----------
-        ids : sequence of int or tensor of integers
-            Blocks of the pool.
-
-        Returns
-        -------
-        list of int
-            In the order given.
-
-        Raises
-        ------
-        IndexError
-            A block is outside the pool.
-        TypeError
-            Something is not an integer.
-
-        Notes
-        -----
         Cost: O(ids). Law: C6.
         """
         blocks = host_integers("ids", ids, self.pool_size)

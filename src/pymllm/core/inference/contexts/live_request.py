@@ -31,51 +31,21 @@ class Region(enum.IntEnum):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request with its row, its blocks, and how far it is.
+    """A request with its row, its blocks, and how far it is."""
 
-    Parameters
-    ----------
-    req : object
-        What the caller gave; its ``finished_chunk_token_count`` is kept up to date.
-    prompt : numpy.ndarray
-        Shape ``(n,)``, uint32.
-    blocks : list of int
-        Its blocks in order, the matched ones first; one reference of each is its own.
-    page_hashes : list of str
-        Digests of its first whole blocks, as far as they are known.
-
-    Attributes
-    ----------
-    matched : int
-        How many of its blocks were found in the cache, and are not its to write.
-    row, region
-        Where it stands in the context.
-    skip : int
-        Tokens that a restored state stands for, until the first chunk is done; then 0.
-    chunk : int
-        Tokens of the scheduled chunk, the skipped ones included; 0 for none.
-    computed : int
-        Tokens whose KV and state are there.
-    registered : int
-        Leading whole blocks whose registration was tried.
-    is_known : bool
-        Whether all of those are registered, these very blocks.
-    generated : list of int
-        Tokens behind the prompt; the KV of the last is not there yet.
-    """
-
-    req: Any
-    prompt: NDArray[np.uint32]
-    blocks: list[int]
-    page_hashes: list[str]
-    matched: int = 0
-    registered: int = 0
-    skip: int = 0
-    chunk: int = 0
-    row: int = -1
+    req: Any  # What the caller gave; its ``finished_chunk_token_count`` is kept up to date
+    prompt: NDArray[np.uint32]  # Shape ``(n,)``, uint32
+    blocks: list[int]  # Its blocks in order, the matched ones first; one reference of each is its own
+    page_hashes: list[str]  # Digests of its first whole blocks, as far as they are known
+    matched: int = 0  # How many of its blocks were found in the cache, and are not its to write
+    registered: int = 0  # Leading whole blocks whose registration was tried
+    skip: int = 0  # Tokens that a restored state stands for, until the first chunk is done; then 0
+    chunk: int = 0  # Tokens of the scheduled chunk, the skipped ones included; 0 for none
+    row: int = -1  # Where it stands in the context
     region: Region = Region.WAITING
-    computed: int = 0
-    is_known: bool = True
+    computed: int = 0  # Tokens whose KV and state are there
+    is_known: bool = True  # Whether all of those are registered, these very blocks
+    # Tokens behind the prompt; the KV of the last is not there yet
     generated: list[int] = field(default_factory=list)
 
     @property
@@ -100,22 +70,7 @@ class LiveRequest:
 def read_prompt(req: Any) -> NDArray[np.uint32]:
     """Read the prompt of a request into memory of its own.
 
-    Parameters
-    ----------
-    req : object
-        Has ``prompt_tokens``: a list, array or tensor of one dimension of tokens ``0 .. 2**32 - 1``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n,)``, uint32, read-only.
-
-    Raises
-    ------
-    TypeError
-        Tokens that are no integers.
-    ValueError
-        No tokens, tokens out of range, tokens of several integers, or a batch of prompts.
+    Returns ``(n,)`` uint32, read-only.
     """
     refuse_batch(req.prompt_tokens)
     raw, width = encode_tokens(req.prompt_tokens)
@@ -132,18 +87,6 @@ def read_prompt(req: Any) -> NDArray[np.uint32]:
 def refuse_batch(prompt_tokens: Any) -> None:
     """Refuse several prompts, or one in brackets of its own, before it is taken for one of other tokens.
 
-    Parameters
-    ----------
-    prompt_tokens : list, array or tensor
-        As of `read_prompt`.
-
-    Raises
-    ------
-    ValueError
-        An array or tensor that has not one dimension, or a list of lists: of a batch, ``len`` counts prompts.
-
-    Notes
-    -----
     Cost: O(1). Laws: K1, X1.
     """
     dimensions = getattr(prompt_tokens, "ndim", 1)
@@ -157,27 +100,7 @@ def refuse_batch(prompt_tokens: Any) -> None:
 
 
 def check_next_tokens(tokens: Sequence[int | None], is_used: Sequence[bool]) -> list[int]:
-    """Check what the forward pass chose, one token for each request of a step.
-
-    Parameters
-    ----------
-    tokens : sequence of int or None
-        Entries that are not used may be anything.
-    is_used : sequence of bool
-        For each request, whether it goes on with that token.
-
-    Returns
-    -------
-    list of int
-        The tokens; 0 where they are not used.
-
-    Raises
-    ------
-    TypeError
-        A token that is used is no integer.
-    ValueError
-        Another number of tokens, or one outside ``0 .. 2**32 - 1``.
-    """
+    """Check what the forward pass chose, one token for each request of a step."""
     if len(tokens) != len(is_used):
         raise ValueError(f"{len(tokens)} next tokens for {len(is_used)} requests; give one for each")
     chosen = [as_int("next token", t) if used else 0 for t, used in zip(tokens, is_used, strict=True)]  # type: ignore[arg-type]

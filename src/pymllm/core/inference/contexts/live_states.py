@@ -21,12 +21,9 @@ __all__ = ["LiveStates", "as_state", "as_state_shape"]
 class LiveStates:
     """Find live states through a context.
 
-    Parameters
-    ----------
-    context : object
-        Offers ``mamba_conv_states``, ``mamba_ssm_states`` and ``mamba_metadata.request_to_mamba_state_idx``.
-    conv_states, ssm_states : torch.Tensor
-        The cached states, whose form the live ones must have.
+    ``context``: offers ``mamba_conv_states``, ``mamba_ssm_states`` and
+    ``mamba_metadata.request_to_mamba_state_idx``. ``conv_states``, ``ssm_states``: the cached states, whose
+    form the live ones must have.
     """
 
     def __init__(self, context: Any, conv_states: torch.Tensor, ssm_states: torch.Tensor) -> None:
@@ -34,15 +31,7 @@ class LiveStates:
         self._cached = {"mamba_conv_states": conv_states, "mamba_ssm_states": ssm_states}
 
     def buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the conv and the SSM buffer of the context.
-
-        Raises
-        ------
-        TypeError
-            One is no tensor.
-        ValueError
-            One differs from the cached states in more than the number of rows: a copy would not be exact.
-        """
+        """Return the conv and the SSM buffer of the context."""
         conv, ssm = self._context.mamba_conv_states, self._context.mamba_ssm_states
         for (name, cached), live in zip(self._cached.items(), (conv, ssm), strict=True):
             if not isinstance(live, torch.Tensor):
@@ -58,27 +47,7 @@ class LiveStates:
     def rows(self, requests: Sequence[int]) -> NDArray[np.int64] | torch.Tensor:
         """Return the rows of requests in those buffers.
 
-        Parameters
-        ----------
-        requests : sequence of int
-            Rows of the context.
-
-        Returns
-        -------
-        numpy.ndarray or torch.Tensor
-            As many, int64: on the host, where the context's table is, or on the device of the states.
-
-        Raises
-        ------
-        IndexError
-            The context has no such request.
-        UsageError
-            A request has no live state; not looked at where the context keeps that on a device.
-        TypeError
-            Something is not an integer.
-
-        Notes
-        -----
+        Returns as many rows, int64: on the host where the context's table is, else where the states are.
         Cost: O(requests); no synchronisation.
         """
         table = self._context.mamba_metadata.request_to_mamba_state_idx
@@ -97,31 +66,7 @@ class LiveStates:
 
 
 def as_state_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Read the shape of the state of one layer and one request.
-
-    Parameters
-    ----------
-    name : str
-        What it is called in a message.
-    shape : sequence of int
-        Sizes of at least 1; no size is a state of one number.
-
-    Returns
-    -------
-    tuple of int
-        The same.
-
-    Raises
-    ------
-    TypeError
-        It is no sequence of ints.
-    ValueError
-        A size is below 1.
-
-    Notes
-    -----
-    Laws: X1.
-    """
+    """Read the shape of the state of one layer and one request (X1)."""
     if not isinstance(shape, Sequence):
         raise TypeError(f"{name} must be a tuple of ints, got {type(shape).__name__}")
     return tuple(as_size(name, size) for size in shape)
@@ -130,30 +75,7 @@ def as_state_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 def as_state(name: str, state: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:
     """Read the state of one layer and one request, as bits.
 
-    Parameters
-    ----------
-    name : str
-        What it is called in a message.
-    state : torch.Tensor
-        Any strides, any device.
-    cached : torch.Tensor
-        ``[layers, slots, ...]``, where it is to go.
-
-    Returns
-    -------
-    torch.Tensor
-        Integers of the same width.
-
-    Raises
-    ------
-    TypeError
-        No dense tensor, or another dtype.
-    ValueError
-        Another shape.
-
-    Notes
-    -----
-    Laws: C7, X1.
+    ``cached``: ``[layers, slots, ...]``, where it is to go. Laws: C7, X1.
     """
     if not isinstance(state, torch.Tensor) or state.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got {type(state).__name__}")

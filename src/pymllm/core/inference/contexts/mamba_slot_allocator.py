@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pymllm.core.inference.contexts.commit_candidates import commit_candidates
 from pymllm.core.inference.contexts.host_numbers import host_array, host_integers
 from pymllm.core.inference.contexts.live_request import refuse_batch
 from pymllm.core.inference.contexts.slot_states import SlotStates
@@ -17,6 +16,7 @@ from pymllm.core.inference.contexts.snapshot_offsets import (
     MAX_INTERMEDIATE_OFFSETS_PER_REQUEST,
     OffsetTable,
     Snapshots,
+    commit_candidates,
     snapshot_positions,
 )
 from pymllm.errors import MambaSlotCapacityError, UsageError
@@ -218,13 +218,6 @@ class MambaSlotAllocator(SlotStates):
     def intermediate_offsets(self) -> list[tuple[int, ...]]:
         """Return the offsets of the current prefill batch on the host (beyond the reference).
 
-        Returns
-        -------
-        list of tuple of int
-            For each request, ascending.
-
-        Notes
-        -----
         Cost: O(requests). Law: C8.
         """
         first, count = self._prefill_rows()

@@ -20,47 +20,16 @@ _LARGEST: Final = 2**63 - 1
 
 
 def block_hash(digest: str) -> int:
-    """Turn the digest of a page into the hash of its block.
-
-    Parameters
-    ----------
-    digest : str
-        At least 16 hexadecimal digits.
-
-    Returns
-    -------
-    int
-        ``1 .. 2**63 - 1``: 0 and negative numbers have meanings of their own.
-
-    Notes
-    -----
-    Laws: C3.
-    """
+    """Turn the digest of a page into the hash of its block (C3)."""
     return (hash_to_int64(digest) & _LARGEST) or 1
 
 
 class PrefixIndex:
     """Match prompts against registered blocks, and register what was computed.
 
-    Parameters
-    ----------
-    blocks : KVBlockAllocator
-        Keeps hashes and parents.
-    block_size : int
-        Tokens per block.
-    hash_page : callable, optional
-        Makes a hex digest of the tokens of a page and the digest of the page before, as `hash_token_ids`,
-        which is the default.
-
-    Raises
-    ------
-    TypeError
-        ``hash_page`` cannot be called.
-
-    Notes
-    -----
-    The tokens of registered blocks are kept, four bytes each, since equal hashes prove nothing.
-    Laws: C3, H1, H2.
+    ``blocks``: keeps hashes and parents. ``block_size``: tokens per block. ``hash_page``: makes a hex digest
+    of the tokens of a page and the digest of the page before, as `hash_token_ids`, which is the default. The
+    tokens of registered blocks are kept, four bytes each, since equal hashes prove nothing. Laws: C3, H1, H2.
     """
 
     def __init__(self, blocks: KVBlockAllocator, block_size: int, hash_page: HashPage | None = None) -> None:
@@ -74,21 +43,7 @@ class PrefixIndex:
     def match(self, prompt: NDArray[np.uint32]) -> tuple[list[int], list[str]]:
         """Find the longest cached prefix of a prompt, in whole blocks.
 
-        Parameters
-        ----------
-        prompt : numpy.ndarray
-            Shape ``(n,)``, uint32.
-
-        Returns
-        -------
-        blocks : list of int
-            In order; nobody holds them for the caller yet.
-        digests : list of str
-            Of as many pages.
-
-        Notes
-        -----
-        Cost: one digest per block found and one more. Law: C3.
+        ``prompt``: shape ``(n,)``, uint32. Cost: one digest per block found and one more. Law: C3.
         """
         blocks: list[int] = []
         digests: list[str] = []
@@ -112,15 +67,6 @@ class PrefixIndex:
     def register(self, live: LiveRequest, computed: int) -> None:
         """Register the whole blocks that a request has computed since the last time.
 
-        Parameters
-        ----------
-        live : LiveRequest
-            The request.
-        computed : int
-            How many of its tokens have their KV.
-
-        Notes
-        -----
         From the first block on whose hash another block has, a request's blocks stay unregistered: the very
         parent of each that follows is not. Cost: one digest per block. Law: C3.
         """

@@ -29,16 +29,10 @@ __all__ = ["RequestContext"]
 class RequestContext(OneOwner):
     """Keep requests with their blocks and states: the part of a `DynamicInferenceContext` between steps.
 
-    Parameters
-    ----------
-    max_requests, num_blocks, max_blocks_per_request, block_size_tokens, mamba_chunk_size, mamba_slots, \
-    num_mamba_layers, conv_states_shape, ssm_states_shape, conv_states_dtype, ssm_states_dtype, \
-    prefix_caching_eviction_policy, enable_prefix_caching, paused_limit, hash_page, device
-        As of `DynamicInferenceContext`.
-
-    Notes
-    -----
-    Laws: C1, C3, E2, E3, E4, X1.
+    ``max_requests``, ``num_blocks``, ``max_blocks_per_request``, ``block_size_tokens``, ``mamba_chunk_size``,
+    ``mamba_slots``, ``num_mamba_layers``, ``conv_states_shape``, ``ssm_states_shape``, ``conv_states_dtype``,
+    ``ssm_states_dtype``, ``prefix_caching_eviction_policy``, ``enable_prefix_caching``, ``paused_limit``,
+    ``hash_page``, ``device``: as of `DynamicInferenceContext`. Laws: C1, C3, E2, E3, E4, X1.
     """
 
     _INSTEAD: ClassVar[str] = "build a new one with the same arguments, and add the requests there"

@@ -19,45 +19,23 @@ _NONE: Final = -1
 
 @dataclass(slots=True)
 class MambaMetadata:
-    """What recurrent layers need to know of a step.
+    """What recurrent layers need to know of a step."""
 
-    Parameters
-    ----------
-    request_to_mamba_state_idx : torch.Tensor
-        ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none.
-    intermediate_count : int
-        States that the forward pass extracts in this step.
-    per_request_intermediate_counts : list of int
-        The same for each request of the prefill batch.
-    """
-
+    # ``[max_requests]`` int32 on the host: the row of each request in the live states, -1 for none
     request_to_mamba_state_idx: torch.Tensor
-    intermediate_count: int = 0
+    intermediate_count: int = 0  # States that the forward pass extracts in this step
+    # The same for each request of the prefill batch
     per_request_intermediate_counts: list[int] = field(default_factory=list)
 
 
 class RequestRows:
     """Keep requests in rows, in the order of their regions, with their blocks and the rows of their states.
 
-    Parameters
-    ----------
-    max_requests : int
-        Rows.
-    max_blocks : int
-        Blocks that one request may have.
-
-    Attributes
-    ----------
-    block_table : torch.Tensor
-        ``[max_requests, max_blocks]`` int32 on the host, -1 where there is no block.
-    metadata : MambaMetadata
-        Its ``request_to_mamba_state_idx`` is kept here.
-
-    Notes
-    -----
-    A request that changes its region swaps rows with at most one other per border it crosses. The row of its
-    live state stays the same until it leaves. Nothing here wants memory that grows once the rows are made: a
-    caller may have no way back. Law: X2.
+    ``max_requests``: rows. ``max_blocks``: blocks that one request may have. ``block_table``:
+    ``[max_requests, max_blocks]`` int32 on the host, -1 where there is no block. ``metadata``: its
+    ``request_to_mamba_state_idx`` is kept here. A request that changes its region swaps rows with at most one
+    other per border it crosses. The row of its live state stays the same until it leaves. Nothing here wants
+    memory that grows once the rows are made: a caller may have no way back. Law: X2.
     """
 
     def __init__(self, max_requests: int, max_blocks: int) -> None:
@@ -172,10 +150,7 @@ class RequestRows:
 class BatchDimensions:
     """Count the requests of the next step.
 
-    Parameters
-    ----------
-    rows : RequestRows
-        Where they stand.
+    ``rows``: where they stand.
     """
 
     def __init__(self, rows: RequestRows) -> None:

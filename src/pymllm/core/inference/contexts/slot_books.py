@@ -32,30 +32,13 @@ class SlotClaim(NamedTuple):
 class SlotBooks:
     """Keep blocks and slots as inverse partial maps, and the free slots as a stack.
 
-    Parameters
-    ----------
-    num_blocks : int
-        Blocks that may get a slot.
-    max_slots : int
-        Slots.
-
-    Attributes
-    ----------
-    slot_of, block_of : numpy.ndarray
-        ``(num_blocks,)`` and ``(max_slots,)``, int32, -1 for none; views of the tensors below.
-    block_to_slot, slot_to_block, free_slots : torch.Tensor
-        int32, on the host.
-    free_count : int
-        ``free_slots[:free_count]`` are free; the last is taken first.
-    hash_of : numpy.ndarray
-        ``(num_blocks,)``, int64: the hash under which a block's state is known, -1 for none.
-    hash_to_block_id : dict of int to int
-        Exactly the inverse.
-
-    Notes
-    -----
-    Everything is vectorised over the blocks of a call and costs nothing for the others. What is changed is
-    claimed before: a claim may find no memory, and carrying it out takes none. Laws: C2, C4, C9, X2.
+    ``num_blocks``: blocks that may get a slot. ``max_slots``: slots. ``slot_of``, ``block_of``:
+    ``(num_blocks,)`` and ``(max_slots,)``, int32, -1 for none; views of the tensors below. ``block_to_slot``,
+    ``slot_to_block``, ``free_slots``: int32, on the host. ``free_count``: ``free_slots[:free_count]`` are
+    free; the last is taken first. ``hash_of``: ``(num_blocks,)``, int64: the hash under which a block's state
+    is known, -1 for none. ``hash_to_block_id``: exactly the inverse. Everything is vectorised over the blocks
+    of a call and costs nothing for the others. What is changed is claimed before: a claim may find no memory,
+    and carrying it out takes none. Laws: C2, C4, C9, X2.
     """
 
     def __init__(self, num_blocks: int, max_slots: int) -> None:

@@ -29,15 +29,8 @@ _Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 class SlotStates(BlockSlots):
     """Keep a state for each slot: the part of a `MambaSlotAllocator` that moves states about.
 
-    Parameters
-    ----------
-    context, max_slots, num_mamba_layers, conv_states_shape, ssm_states_shape, conv_states_dtype, \
-    ssm_states_dtype, fused
-        As of `MambaSlotAllocator`.
-
-    Notes
-    -----
-    Laws: C7.
+    ``context``, ``max_slots``, ``num_mamba_layers``, ``conv_states_shape``, ``ssm_states_shape``,
+    ``conv_states_dtype``, ``ssm_states_dtype``, ``fused``: as of `MambaSlotAllocator`. Laws: C7.
     """
 
     def __init__(
@@ -236,13 +229,7 @@ class SlotStates(BlockSlots):
         return row_index(numbers, self.device) if isinstance(numbers, np.ndarray) else numbers
 
     def mem_bytes(self) -> int:
-        """Count the bytes of all states, cached ones and output buffers (beyond the reference).
-
-        Returns
-        -------
-        int
-            Bytes as requested from torch.
-        """
+        """Count the bytes of all states, cached ones and output buffers (beyond the reference)."""
         cached = self.conv_states.nbytes + self.ssm_states.nbytes
         return cached + self.intermediate_conv_out.nbytes + self.intermediate_ssm_out.nbytes
 

@@ -2,43 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
 from pymllm.core.inference.contexts.device_copies import send
 
-__all__ = ["MAX_INTERMEDIATE_OFFSETS_PER_REQUEST", "OffsetTable", "Snapshots", "snapshot_positions"]
+__all__ = [
+    "MAX_INTERMEDIATE_OFFSETS_PER_REQUEST",
+    "CommitCandidate",
+    "OffsetTable",
+    "Snapshots",
+    "commit_candidates",
+    "snapshot_positions",
+]
 
 MAX_INTERMEDIATE_OFFSETS_PER_REQUEST: Final = 3
+
+
+class CommitCandidate(NamedTuple):
+    """One state, in the order in which candidates are kept when slots run out."""
+
+    is_inside: bool
+    """Whether it was extracted inside a chunk; states at the end of a prompt go first."""
+    negative_depth: int
+    """Tokens before it, negated: the deepest goes first."""
+    row: int
+    """Row of the request; the lower goes first."""
+    block: int
+    """The block that ends where the state is."""
+    source: int
+    """Row of the output buffers; -1 at the end of a prompt, where the live state is it."""
+
+
+def commit_candidates(
+    left_by: Mapping[int, Snapshots], first_row: int, extracted: Sequence[int]
+) -> list[CommitCandidate]:
+    """List what a prefill batch leaves, each block once.
+
+    Requests that share a block have the same state there, so one of them is enough. Laws: C7.
+    """
+    found: list[CommitCandidate] = []
+    source = 0
+    for row, count in enumerate(extracted, first_row):
+        left = left_by.get(row)
+        if left is not None:
+            inside = zip(left.depths[:count], left.blocks, strict=False)
+            found += [CommitCandidate(True, -d, row, b, source + at) for at, (d, b) in enumerate(inside)]
+            if left.end_block >= 0:
+                found.append(CommitCandidate(False, -left.end_depth, row, left.end_block, -1))
+        source += count
+    best: dict[int, CommitCandidate] = {}
+    for candidate in sorted(found):
+        best.setdefault(candidate.block, candidate)
+    return list(best.values())
 
 
 def snapshot_positions(
     boundaries: Sequence[int], first_token: int, stop: int, mamba_chunk_size: int
 ) -> list[int]:
-    """Choose the block boundaries inside a chunk at which the kernel can give out a state.
-
-    Parameters
-    ----------
-    boundaries : sequence of int
-        Candidates, counted in tokens from the start of the prompt.
-    first_token, stop : int
-        The tokens computed in this chunk, half-open.
-    mamba_chunk_size : int
-        The kernel has a state at each multiple of this, counted from ``first_token``.
-
-    Returns
-    -------
-    list of int
-        Distinct and ascending, strictly inside the chunk.
-
-    Notes
-    -----
-    Laws: C8.
-    """
+    """Choose the block boundaries inside a chunk at which the kernel can give out a state (C8)."""
     return sorted(
         {
             position
@@ -50,43 +76,21 @@ def snapshot_positions(
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """What one request's chunk leaves for the cache.
+    """What one request's chunk leaves for the cache."""
 
-    Parameters
-    ----------
-    offsets : tuple of int
-        Where states are extracted, relative to the first token computed; ascending.
-    depths : tuple of int
-        The same from the start of the prompt.
-    blocks : tuple of int
-        The block that ends at each.
-    end_block : int
-        The block that ends with the prompt, if its state is to be kept; else -1.
-    end_depth : int
-        Tokens of the prompt.
-    """
-
-    offsets: tuple[int, ...]
-    depths: tuple[int, ...]
-    blocks: tuple[int, ...]
-    end_block: int
-    end_depth: int
+    offsets: tuple[int, ...]  # Where states are extracted, relative to the first token computed; ascending
+    depths: tuple[int, ...]  # The same from the start of the prompt
+    blocks: tuple[int, ...]  # The block that ends at each
+    end_block: int  # The block that ends with the prompt, if its state is to be kept; else -1
+    end_depth: int  # Tokens of the prompt
 
 
 class OffsetTable:
     """Remember what each request's chunk leaves, and show the offsets to the device.
 
-    Parameters
-    ----------
-    max_requests : int
-        Rows of a context.
-    device : torch.device
-        Where the forward pass reads them.
-
-    Notes
-    -----
-    The device sees one buffer that is never replaced, its rows in the order of the prefill batch and zero
-    behind it, so a captured graph reads the same addresses in every step. Laws: C8, C9.
+    ``max_requests``: rows of a context. ``device``: where the forward pass reads them. The device sees one
+    buffer that is never replaced, its rows in the order of the prefill batch and zero behind it, so a
+    captured graph reads the same addresses in every step. Laws: C8, C9.
     """
 
     def __init__(self, max_requests: int, device: torch.device) -> None:
@@ -109,13 +113,7 @@ class OffsetTable:
     def show(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
         """Write the offsets of requests ``first .. first + count - 1`` to the device.
 
-        Returns
-        -------
-        tuple
-            Offsets ``[count, 3]`` and counts ``[count]``, int32, or (None, None) if there is no offset.
-
-        Notes
-        -----
+        Returns offsets ``[count, 3]`` and counts ``[count]``, int32, or (None, None) if there is no offset.
         Cost: one copy of the whole buffer; no synchronisation.
         """
         found = [

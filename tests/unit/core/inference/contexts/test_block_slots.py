@@ -82,28 +82,6 @@ def test_blocks_may_be_any_integers(make_context: MakeContext, kind: Callable[[l
     assert slots.allocate_slots_batch(kind([1, 2])) == slots.allocate_slots_batch([1, 2])
 
 
-@pytest.mark.parametrize(
-    ("blocks", "error"),
-    [([0, 9], IndexError), ([-1], IndexError), ([1.5], TypeError), (3, TypeError), ([0, 8], OwnershipError)],
-)
-def test_bad_blocks_are_refused_whole(make_context: MakeContext, blocks: Any, error: type[Exception]) -> None:
-    """X1: outside the pool, no integers, the dummy."""
-    context = make_context()
-    before = context.books()
-    with pytest.raises(error):
-        context.slots.allocate_slots_batch(blocks)
-    assert context.books() == before
-
-
-@pytest.mark.parametrize("block", [-1, 9])
-def test_a_block_outside_the_pool_is_asked_in_vain(make_context: MakeContext, block: int) -> None:
-    """X1: the -1 of an empty table entry is not the last block."""
-    slots = make_context().slots
-    for ask in (slots.get_slot, slots.has_state, slots.invalidate_block):
-        with pytest.raises(IndexError, match=rf"block_id {block} is outside 0\.\.8"):
-            ask(block)
-
-
 def test_a_free_block_has_no_state(make_context: MakeContext) -> None:
     """C6: it loses its slot when it becomes free, and gets none while it is."""
     context = make_context()
@@ -245,28 +223,6 @@ def test_only_positive_hashes_are_registered(make_context: MakeContext) -> None:
     (value,) = context.register([0])
     context.slots.register_block_hashes_batch([0, 1, 5, 0], [value, -1, 0, value])
     assert context.slots.hash_to_block_id == {value: 0}
-
-
-@pytest.mark.parametrize(
-    ("blocks", "hashes", "error"),
-    [
-        ([0, 1], [1000], ValueError),
-        ([0, 2], [1000, 1002], UsageError),
-        ([0, 1], [1000, 1009], UsageError),
-        ([0, 9], [1000, 1009], IndexError),
-    ],
-)
-def test_states_are_known_only_as_what_they_are(
-    make_context: MakeContext, blocks: list[int], hashes: list[int], error: type[Exception]
-) -> None:
-    """C4, X1: a hash implies a slot, and is the block's registered one."""
-    context = make_context()
-    context.slots.allocate_slots_batch([0, 1])
-    context.register([0, 1, 2])
-    before = context.books()
-    with pytest.raises(error):
-        context.slots.register_block_hashes_batch(blocks, hashes)
-    assert context.books() == before
 
 
 def test_a_table_may_be_a_list(make_context: MakeContext) -> None:

@@ -11,8 +11,8 @@ import torch
 
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
-from pymllm.errors import CapacityError, UsageError
-from pymllm.invariants.dynamic_context import check_dynamic_context
+from pymllm.errors import CapacityError
+from pymllm.invariants.blocks import check_dynamic_context
 
 
 def make_context(**changes: Any) -> DynamicInferenceContext:
@@ -137,62 +137,6 @@ def test_decoding_that_finds_no_block_changes_nothing() -> None:
     check_dynamic_context(context)
     context.release(one)
     assert len(context.step(count_up)) == 1
-
-
-def test_a_request_at_its_longest_is_named() -> None:
-    """X1: it cannot go on; nothing has changed for the others."""
-    context = make_context(max_blocks_per_request=1)
-    context.add_request(req := request(1, 2, 3))
-    context.step(count_up)
-    context.step(count_up)
-    with pytest.raises(UsageError, match="row 0 has all 1 blocks"):
-        context.begin_step()
-    context.release(req)
-    check_dynamic_context(context)
-
-
-@pytest.mark.parametrize(("tokens", "error"), [([], ValueError), ([1, 2], ValueError), ([None], TypeError)])
-def test_bad_next_tokens_leave_the_step_under_way(tokens: list[Any], error: type[Exception]) -> None:
-    """X1: nothing is committed; the right ones still can be."""
-    context = make_context()
-    context.add_request(req := request(*range(4)))
-    context.begin_step()
-    with pytest.raises(error, match="next token"):
-        context.commit_step(tokens)
-    assert req.finished_chunk_token_count == 0
-    assert context.kv_block_allocator.kv_hash_to_block_id == {}
-    context.commit_step([4])
-    assert req.finished_chunk_token_count == 4
-
-
-@pytest.mark.parametrize(
-    ("act", "arguments"),
-    [
-        ("add_request", (request(7),)),
-        ("schedule_chunk", (None,)),
-        ("begin_step", ()),
-        ("pause", (None,)),
-        ("resume", (None,)),
-        ("release", (None,)),
-        ("step", (count_up,)),
-    ],
-)
-def test_a_step_is_not_interrupted(act: str, arguments: tuple[Any, ...]) -> None:
-    """X6: between begin and commit the rows stay as the forward pass was told."""
-    context = make_context()
-    context.add_request(request(1, 2))
-    context.begin_step()
-    with pytest.raises(RuntimeError, match="during a step: commit_step or abort_step comes first"):
-        getattr(context, act)(*arguments)
-    context.commit_step([3])
-    check_dynamic_context(context)
-
-
-@pytest.mark.parametrize("act", ["commit_step", "abort_step"])
-def test_there_is_nothing_to_end_without_a_step(act: str) -> None:
-    """X1."""
-    with pytest.raises(RuntimeError, match=f"{act} was called without begin_step"):
-        getattr(make_context(), act)(*([[]] if act == "commit_step" else []))
 
 
 @pytest.mark.parametrize("slots", [0, 8])

@@ -11,7 +11,7 @@ import torch
 
 from pymllm.core.inference.contexts import mamba_slot_allocator
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotCapacityError
-from pymllm.errors import CapacityError, UsageError
+from pymllm.errors import CapacityError
 
 MakeContext = Callable[..., Any]
 ReadBits = Callable[[torch.Tensor], torch.Tensor]
@@ -111,50 +111,6 @@ def test_the_table_need_not_name_matched_blocks_yet(make_context: MakeContext) -
     context.slots.compute_and_store_offsets(request(12), 1, 0, 12, 2, torch.tensor([7, 8]), 3)
     left = context.slots._offsets.of_request[1]
     assert (left.blocks, left.end_block) == ((8,), 9)
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"current_id": 4}, IndexError),
-        ({"current_id": -1}, IndexError),
-        ({"skip_tokens": -1}, ValueError),
-        ({"skip_tokens": 13}, ValueError),
-        ({"prefill_chunk_length": 2.5}, TypeError),
-        ({"num_matched_blocks": -1}, ValueError),
-        ({"overall_required_blocks": -1}, ValueError),
-        ({"current_id": 1}, UsageError),
-        ({"req": request(32), "prefill_chunk_length": 32}, UsageError),
-        ({"req": request(12, -4)}, ValueError),
-        ({"req": request(12, 1.5)}, TypeError),  # type: ignore[arg-type]
-        ({"matched_block_ids": None}, TypeError),
-        ({"matched_block_ids": [0.5]}, TypeError),
-        ({"matched_block_ids": [9]}, IndexError),
-        ({"matched_block_ids": [-1]}, IndexError),
-        ({"current_id": 2}, IndexError),
-    ],
-)
-def test_bad_chunks_are_refused(
-    make_context: MakeContext, change: dict[str, Any], error: type[Exception]
-) -> None:
-    """C8, X1: what the row was remembered to leave is still remembered."""
-    context = make_context()
-    context.request_to_kv_block_ids[0, :3] = torch.arange(3)
-    context.request_to_kv_block_ids[2, :3] = torch.tensor([7, 77, 8])
-    arguments = {
-        "req": request(12),
-        "current_id": 0,
-        "skip_tokens": 0,
-        "prefill_chunk_length": 12,
-        "num_matched_blocks": 1,
-        "matched_block_ids": [0],
-        "overall_required_blocks": 3,
-    }
-    context.slots.compute_and_store_offsets(**arguments)
-    before = dict(context.slots._offsets.of_request)
-    with pytest.raises(error):
-        context.slots.compute_and_store_offsets(**(arguments | change))
-    assert context.slots._offsets.of_request == before
 
 
 def test_the_device_sees_the_prefill_batch(make_context: MakeContext, device: torch.device) -> None:
@@ -437,13 +393,6 @@ def test_reset_is_as_new_bit_for_bit(make_context: MakeContext, device: torch.de
     assert not context.slots._offsets._buffer.any()
     assert context.slots.get_intermediate_gpu_data() == (None, None)
     assert context.slots.allocate_slots_batch([5, 4]) == new.slots.allocate_slots_batch([5, 4])
-
-
-def test_repr_shows_what_is_left(make_context: MakeContext) -> None:
-    """A reader of a log sees sizes."""
-    slots = make_context().slots
-    slots.allocate_slots_batch([1])
-    assert repr(slots) == "MambaSlotAllocator(max_slots=3, num_mamba_layers=2, device='cpu', free_count=2)"
 
 
 @pytest.mark.gpu

@@ -19,9 +19,11 @@ from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator, PrefixCachingEvictionPolicy
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.core.inference.contexts.mamba_slot_allocator import MambaSlotAllocator
-from pymllm.invariants.dynamic_context import check_dynamic_context
-from pymllm.invariants.kv_block_allocator import check_kv_block_allocator
-from pymllm.invariants.mamba_slot_allocator import check_mamba_slot_allocator
+from pymllm.invariants.blocks import (
+    check_dynamic_context,
+    check_kv_block_allocator,
+    check_mamba_slot_allocator,
+)
 from tests.failing_points import Failed, Sweep, watched_places
 
 LRU, REF_ZERO = PrefixCachingEvictionPolicy.LRU, PrefixCachingEvictionPolicy.REF_ZERO

@@ -1,4 +1,4 @@
-"""Matching by hash, and being sure: parents and tokens."""
+"""Hashes of blocks, matching by them, and being sure: parents and tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pymllm.core.inference.contexts.block_forest import BlockForest
+from pymllm.core.inference.contexts.block_hashes import BlockHashes, as_hashes
 from pymllm.core.inference.contexts.kv_block_allocator import KVBlockAllocator
 from pymllm.core.inference.contexts.live_request import LiveRequest
 from pymllm.core.inference.contexts.prefix_index import HashPage, PrefixIndex, block_hash
@@ -147,3 +149,44 @@ def test_without_prefix_caching_nothing_is_found() -> None:
     allocator, index = make_index(refuse, enable_prefix_caching=False)
     compute(allocator, index, [1, 2, 3, 4])
     assert match(index, [1, 2, 3, 4]) == []
+
+
+def make_hashes(blocks: int = 6) -> BlockHashes:
+    forest = BlockForest(np.ones(blocks, np.int32), np.zeros(blocks, np.int64))
+    return BlockHashes(blocks, forest)
+
+
+def test_a_chain_ends_where_a_hash_is_taken() -> None:
+    """C3: what follows the twin stays unregistered."""
+    hashes = make_hashes()
+    hashes.register_chain([0], [10])
+    hashes.register_chain([1, 2], [10, 20])
+    assert hashes.to_block == {10: 0}
+    assert hashes.of_block.tolist() == [10, -1, -1, -1, -1, -1]
+
+
+def test_a_parent_of_the_same_call_is_meant_before_another_with_its_hash() -> None:
+    """C3: by identity, not by equal hashes."""
+    hashes = make_hashes()
+    hashes.register_below([0, 1], [10, 20], [0, 10])
+    hashes.register_below([2, 3], [10, 30], [0, 10])
+    assert hashes.to_block == {10: 0, 20: 1}
+    hashes.register_below([4], [40], [99])
+    assert hashes.to_block == {10: 0, 20: 1}, "nobody has the hash 99"
+
+
+def test_forgetting_returns_the_hashes_and_never_none() -> None:
+    """C3: -1 stands for none and is no hash."""
+    hashes = make_hashes()
+    hashes.register_chain([0, 1], [10, 20])
+    assert hashes.forget([1, 5]) == {20}
+    assert hashes.to_block == {10: 0}
+    hashes.clear()
+    assert hashes.to_block == {}
+    assert (hashes.of_block == -1).all()
+
+
+def test_zero_may_stand_for_no_parent() -> None:
+    """C3: parent_hashes has 0 for a first block."""
+    assert as_hashes("parent_hashes", np.array([0, 7]), 2, lowest=0) == [0, 7]
+    assert as_hashes("hashes", [], 0, lowest=1) == []

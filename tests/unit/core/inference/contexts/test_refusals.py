@@ -219,11 +219,12 @@ def test_a_clock_beyond_a_stamp_is_refused(clock: int) -> None:
         check_refusal(allocator, Refusal(call, ValueError, words))
 
 
-def test_a_clock_that_is_no_number_is_refused() -> None:
-    """X1: a clock of floats would compare with stamps as something else."""
+@pytest.mark.parametrize("clock", [1.5, None, True])
+def test_a_clock_that_is_no_number_is_refused(clock: Any) -> None:
+    """X1, X3: a clock of floats would compare with stamps as something else."""
     allocator = make_blocks()
-    allocator.context.prefix_cache_lru_clock = 1.5
-    words = "prefix_cache_lru_clock must be an int, got float 1.5"
+    allocator.context.prefix_cache_lru_clock = clock
+    words = f"prefix_cache_lru_clock must be an int, got {type(clock).__name__} {clock}"
     check_refusal(allocator, Refusal(lambda it: it.allocate_memory_blocks(1), TypeError, words))
 
 
@@ -268,6 +269,9 @@ def make_slots(make_context: Callable[..., Any], **changes: Any) -> Any:
     context = make_context(**changes)
     assert context.slots.allocate_slots_batch([2, 5]) == [1, 2]
     context.register([2, 3])
+    context.request_to_kv_block_ids[0, :3] = torch.tensor([2, 3, 4])
+    compute_offsets(context)  # what a row is remembered to leave stays so when a later call is refused
+    context.request_to_kv_block_ids[0, :3] = -1
     return context
 
 
@@ -642,17 +646,6 @@ def test_a_block_table_beyond_the_pool_is_refused(make_context: Callable[..., An
     check_refusal(context, Refusal(lambda it: compute_offsets(it, current_id=1), IndexError, words))
 
 
-def test_a_negative_count_of_snapshots_is_refused(make_context: Callable[..., Any]) -> None:
-    """X1: the count by its name in the context."""
-    context = make_slots(make_context)
-    context.set_batch(prefill=1)
-    context.mamba_metadata.intermediate_count = 2
-    context.mamba_metadata.per_request_intermediate_counts = [-1]
-    with pytest.raises(ValueError, match="at least") as raised:
-        context.slots.commit_intermediate_states()
-    assert str(raised.value) == "per_request_intermediate_counts must be at least 0, got -1"
-
-
 # -- requests --------------------------------------------------------------------------------------------
 
 
@@ -865,14 +858,6 @@ def test_a_refused_commit_leaves_the_step_open(tokens: list[Any], error: type[Ex
         context.add_request(req)
     context.begin_step()
     check_refusal(context, Refusal(lambda it: it.commit_step(tokens), error, words))
-
-
-def test_a_pass_that_ends_its_own_step_is_told_so() -> None:
-    """X1: there is nothing to commit after a reset."""
-    context = busy_context()
-    with pytest.raises(RuntimeError) as raised:
-        context.step(lambda batch: context.reset() or [])  # type: ignore[func-returns-value]
-    assert str(raised.value) == "the forward pass ended its own step, with reset; there is nothing to commit"
 
 
 def decoding(tokens: int, **changes: Any) -> DynamicInferenceContext:

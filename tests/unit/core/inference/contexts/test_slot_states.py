@@ -69,35 +69,6 @@ def test_states_have_a_row_for_each_slot(make_context: MakeContext, device: torc
     assert slots.mem_bytes() == (3 + 12) * 2 * (3 * 2 + 4 * 4)
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"max_slots": 0}, ValueError),
-        ({"max_slots": True}, TypeError),
-        ({"num_mamba_layers": 0}, ValueError),
-        ({"conv_states_shape": (0,)}, ValueError),
-        ({"ssm_states_shape": (2.5,)}, TypeError),
-        ({"ssm_states_shape": 2}, TypeError),
-        ({"conv_states_shape": None}, TypeError),
-        ({"ssm_states_dtype": "float32"}, TypeError),
-    ],
-)
-def test_senseless_sizes_are_refused(
-    make_context: MakeContext, change: dict[str, Any], error: type[Exception]
-) -> None:
-    """X1."""
-    arguments = {
-        "max_slots": 2,
-        "num_mamba_layers": 1,
-        "conv_states_shape": (2,),
-        "ssm_states_shape": (2,),
-        "conv_states_dtype": torch.float32,
-        "ssm_states_dtype": torch.float32,
-    }
-    with pytest.raises(error):
-        MambaSlotAllocator(make_context(), **(arguments | change))
-
-
 def test_a_context_without_a_device_is_on_the_cpu(make_context: MakeContext) -> None:
     """Specification, blocks."""
     context = make_context()
@@ -123,37 +94,6 @@ def test_given_states_are_written_to_one_layer_of_one_slot(
     assert_same(all_bits(context, read_bits), expected)
 
 
-@pytest.mark.parametrize(
-    ("block", "layer", "ssm", "conv", "error", "words"),
-    [
-        (4, 0, torch.zeros(2, 2), torch.zeros(3).half(), UsageError, "block"),
-        (5, 2, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, r"layer_idx 2 is outside 0\.\.1"),
-        (5, -1, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, r"layer_idx -1 is outside 0\.\.1"),
-        (9, 0, torch.zeros(2, 2), torch.zeros(3).half(), IndexError, "block"),
-        (5, 0, torch.zeros(2, 1), torch.zeros(3).half(), ValueError, "^ssm_state "),
-        (5, 0, torch.zeros(2, 2), torch.zeros(1).half(), ValueError, "^conv_state "),
-        (5, 0, torch.zeros(2, 2), torch.zeros(3), TypeError, "conv"),
-    ],
-)
-def test_bad_states_are_not_written(
-    make_context: MakeContext,
-    read_bits: ReadBits,
-    block: int,
-    layer: int,
-    ssm: torch.Tensor,
-    conv: torch.Tensor,
-    error: type[Exception],
-    words: str,
-) -> None:
-    """C7, X1: neither of the two, if one is wrong; the message says which."""
-    context = make_context()
-    context.slots.allocate_slots_batch([5])
-    before = all_bits(context, read_bits)
-    with pytest.raises(error, match=words):
-        context.slots.store_from_tensors(block, layer, ssm, conv)
-    assert_same(all_bits(context, read_bits), before)
-
-
 @pytest.mark.parametrize(("slots", "requests"), [([2, 0], [1, 3]), ([1], [0]), ([], []), ([0, 1], [2, 2])])
 def test_live_states_are_copied_to_slots(
     make_context: MakeContext,
@@ -170,33 +110,6 @@ def test_live_states_are_copied_to_slots(
         expected[at][:, slots] = expected[at - 2][:, live]
     context.slots.store_from_live_batch(slots, requests)
     assert_same(all_bits(context, read_bits), expected)
-
-
-@pytest.mark.parametrize(
-    ("slots", "requests", "error"),
-    [
-        ([0], [0, 1], ValueError),
-        ([0, 0], [0, 1], ValueError),
-        ([3], [0], IndexError),
-        ([-1], [0], IndexError),
-        ([0], [4], IndexError),
-        ([0, 1], [1, 0], UsageError),
-    ],
-)
-def test_bad_copies_from_live_write_nothing(
-    make_context: MakeContext,
-    read_bits: ReadBits,
-    slots: list[int],
-    requests: list[int],
-    error: type[Exception],
-) -> None:
-    """C7, X1: lengths, a slot twice, slots and rows that do not exist, a request without a state."""
-    context = make_context()
-    context.mamba_metadata.request_to_mamba_state_idx[0] = -1
-    before = all_bits(context, read_bits)
-    with pytest.raises(error):
-        context.slots.store_from_live_batch(slots, requests)
-    assert_same(all_bits(context, read_bits), before)
 
 
 def test_a_cached_state_is_restored_into_one_request(
@@ -248,30 +161,6 @@ def test_outputs_are_copied_to_slots(
         expected[at][:, slots] = expected[at + 2][:, sources]
     context.slots._copy_intermediate_to_cache(sources, slots)
     assert_same(all_bits(context, read_bits), expected)
-
-
-@pytest.mark.parametrize(
-    ("sources", "slots", "error"),
-    [
-        ([0], [0, 1], ValueError),
-        ([12], [0], IndexError),
-        ([0], [3], IndexError),
-        ([0, 1], [2, 2], ValueError),
-    ],
-)
-def test_bad_copies_of_outputs_write_nothing(
-    make_context: MakeContext,
-    read_bits: ReadBits,
-    sources: list[int],
-    slots: list[int],
-    error: type[Exception],
-) -> None:
-    """C7, X1."""
-    context = make_context()
-    before = all_bits(context, read_bits)
-    with pytest.raises(error):
-        context.slots._copy_intermediate_to_cache(sources, slots)
-    assert_same(all_bits(context, read_bits), before)
 
 
 def test_live_states_may_lie_apart(

@@ -1,0 +1,388 @@
+"""Adapters of our prefix caches: ChunkCache, and the trees without and with windows and states."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.failing_calls import RecordingStatePool
+from pymllm.adapters.malformed import MALFORMED_CALLS, call_malformed
+from pymllm.adapters.own_pools import view_states, write_state
+from pymllm.adapters.own_prefix import OwnPrefixCache, pool_configurations
+from pymllm.history.files import Config
+from pymllm.history.operations import (
+    AllocTrack,
+    Fault,
+    FreeTrack,
+    Hash,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Malformed,
+    Match,
+    ReadStates,
+    Reset,
+    Token,
+    Unlock,
+    WriteState,
+)
+from pymllm.history.outcomes import Done, Hashes, Inspected, Locked, NodeView, NoRoom, Result, Slots
+from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache, check_radix_cache
+from pymllm.invariants.radix_cache import check_departed
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.chunk_cache import ChunkCache
+from pymllm.mem_cache.gdn_pool import GDNPool
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.radix_cache import RadixCache
+
+ASTRAY = -1
+"""Length of a path that spells no prefix of its key, or leads to another root."""
+
+
+def view_node(node: Any, parent: int | None) -> NodeView:
+    """Tell what a `TreeNode` looks like; ``parent`` is its parent's id, ``None`` for a root."""
+    return _view(
+        node,
+        parent,
+        is_alive=not node.swa_tombstone,
+        lock_ref=node.lock_ref,
+        swa_lock_ref=node.swa_lock_ref,
+        boundary=node.swa_boundary_id,
+    )
+
+
+def view_hybrid_node(node: Any, parent: int | None) -> NodeView:
+    """Tell what a `MambaTreeNode` looks like."""
+    state = node.mamba_value
+    return _view(
+        node,
+        parent,
+        lock_ref=node.full_lock_ref,
+        state=None if state is None else int(state),
+        state_lock_ref=node.mamba_lock_ref,
+    )
+
+
+def _view(node: Any, parent: int | None, **own: Any) -> NodeView:
+    # These are made when they are asked for: once is half of what a look at a node took.
+    hashes, key, value = node.hash_values, node.key, node.value
+    return NodeView(
+        id=node.id,
+        parent=parent,
+        tokens=tuple(key),
+        extra_key=key.extra_key,
+        slots=tuple(value.tolist()),
+        hit_count=node.hit_count,
+        last_access=float(node.last_access_time),
+        page_hashes=None if hashes is None else tuple(hashes),
+        kept_bytes=value.untyped_storage().nbytes(),
+        **own,
+    )
+
+
+def view_tree(root: Any, view: Callable[[Any, int | None], NodeView] = view_node) -> tuple[NodeView, ...]:
+    """Return every node below a root, parents before their children."""
+    views: list[NodeView] = []
+    pending: list[tuple[Any, int | None]] = [(child, None) for child in root.children.values()]
+    for node, parent in pending:
+        views.append(view(node, parent))
+        pending += [(child, node.id) for child in node.children.values()]
+    return tuple(views)
+
+
+def path_length(root: Any, node: Any, key: Key) -> int:
+    """Return the length of a node's path, whose tokens must begin ``key``'s; `ASTRAY` otherwise."""
+    chain = []
+    while node is not root:
+        if node is None or node.key is None:
+            return ASTRAY
+        chain.append(node)
+        node = node.parent
+    length = 0
+    for node in reversed(chain):
+        tokens: tuple[Token, ...] = tuple(node.key)
+        if tokens != key.tokens[length : length + len(tokens)]:
+            return ASTRAY
+        length += len(tokens)
+    return length
+
+
+class Chunk(OwnPrefixCache):
+    """`ChunkCache`, which retains nothing and, whatever it is given, refuses nothing."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = pool_configurations([None], ["none", "token"], retains=False)
+
+    def claim(self) -> frozenset[str]:
+        """Claim namespaces and bigrams, which cannot meet where nothing is kept."""
+        claimed = {"extra_key", "bigrams"}
+        if self.config["pool"] != "none":
+            claimed |= {"pool", "engine"}
+        return frozenset(claimed)
+
+    def make_cache(self, on_node_evict: Callable[[int], None]) -> ChunkCache:
+        """Build a cache over the pool; it never calls back."""
+        return ChunkCache(self.pool, self._device)
+
+    def audit(self) -> Sequence[str]:
+        """Walk the pool's books."""
+        return self.audit_pool()
+
+
+class OwnTree(OwnPrefixCache):
+    """A prefix cache of ours that is a tree of nodes; `foreign_node` is one of another cache."""
+
+    def __init__(self, name: str, config: Mapping[str, int | str | bool | None]) -> None:
+        super().__init__(name, config)
+        self._held: list[tuple[Any, Any]] = []
+        self._kept: dict[int, Any] = {}
+        page_size = self.number("page_size")
+        self.foreign_node = self.build(page_size).insert(RadixKey([1] * page_size)).last_node
+
+    @abstractmethod
+    def build(self, page_size: int, pool: Any = None) -> Any:
+        """Build another cache of the same class."""
+
+    def claim(self) -> frozenset[str]:
+        """Claim what every tree of ours can: slots over a pool, and refusals unless that checks nothing."""
+        claimed = {"extra_key", "bigrams", "hashes", "exact_lru", "faults", "callbacks", "call_order"}
+        claimed |= {"inspect", "lean_matches"} | ({"refusals"} if self.is_checked else set())
+        return frozenset(claimed | ({"pool"} if self.config["pool"] != "none" else set()))
+
+    def do_match(self, step: int, operation: Match) -> Result:
+        """Match a key, and keep the node for `audit_departed`."""
+        return self._keep_node(step, super().do_match(step, operation))
+
+    def do_insert(self, step: int, operation: Insert) -> Result:
+        """Insert a key, and keep the node for `audit_departed`."""
+        return self._keep_node(step, super().do_insert(step, operation))
+
+    def _keep_node(self, step: int, result: Result) -> Result:
+        node = self.node_of(step)
+        self._kept[id(node)] = node
+        return result
+
+    def audit_departed(self) -> tuple[str, ...]:
+        """Look once at what each node keeps alive that was handed out and has left the tree; the law's id."""
+        left = [node for node in self._kept.values() if not self._is_inside(node)]
+        for node in left:
+            del self._kept[id(node)]
+            check_departed(node)
+        return ("X5",) if left else ()
+
+    def _is_inside(self, node: Any) -> bool:
+        return node is self.cache.root_node or node._owner is self.cache._tree.epoch
+
+    def node_length(self, node: Any, key: Key) -> int:
+        """Climb from a node to the root."""
+        return path_length(self.cache.root_node, node, key)
+
+    # -- holds and hashes ------------------------------------------------------------------------------
+
+    def do_lock(self, step: int, operation: Lock) -> Result:
+        """Take a hold; the root is named by ``None`` now and then, which must not matter (R6)."""
+        node = self.node_of(operation.of)
+        is_named_none = node is self.cache.root_node and step % 2
+        token = self.cache.inc_lock_ref(None if is_named_none else node)
+        self.keep_hold(step, node, token)
+        if node.parent is not None:  # no root, old or new, is held
+            self._held.append((node, token))
+        return Locked(token)
+
+    def do_unlock(self, step: int, operation: Unlock) -> Result:
+        released = super().do_unlock(step, operation)
+        node, token = self.named_by(operation)
+        if (node, token) in self._held:
+            self._held.remove((node, token))
+        return released
+
+    def some_held_node(self) -> Any:
+        """Return the node of the last hold that is outstanding; `UnsupportedError` where nothing is held."""
+        if not self._held:
+            raise UnsupportedError("nothing is held")
+        return self._held[-1][0]
+
+    def do_hash(self, step: int, operation: Hash) -> Result:
+        """Hash a node and then its ancestors, which must not matter (H2)."""
+        node = self.node_of(operation.of)
+        digests: list[str] = []
+        while node is not None and node is not self.cache.root_node:
+            digests = [*self.cache.compute_node_hash(node), *digests]
+            node = node.parent
+        return Hashes(tuple(digests))
+
+    def do_reset(self, step: int, operation: Reset) -> Result:
+        self._held.clear()
+        return super().do_reset(step, operation)
+
+    # -- looking inside --------------------------------------------------------------------------------
+
+    def view(self, node: Any, parent: int | None) -> NodeView:
+        """Tell what a node looks like, whose parent has this id."""
+        return view_node(node, parent)
+
+    def do_inspect(self, step: int, operation: Inspect) -> Result:
+        return Inspected(view_tree(self.cache.root_node, self.view))
+
+    def do_malformed(self, step: int, operation: Malformed) -> Result:
+        return call_malformed(MALFORMED_CALLS, operation, self)
+
+
+class Radix(OwnTree):
+    """`RadixCache`, over each of our allocators and over none."""
+
+    CACHE: ClassVar[type[RadixCache]] = RadixCache
+    """Whose object it is; what is a variation of ours names itself here."""
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["none", "token", "swa"]),
+        *pool_configurations([None], ["token"], check_ownership=False),
+    )
+
+    def claim(self) -> frozenset[str]:
+        """Claim everything; what is about slots only over a pool."""
+        claimed = set(super().claim())
+        if self.config["pool"] != "none":
+            claimed.add("engine")
+        if self.config["window"] is not None:
+            claimed.add("swa")
+        return frozenset(claimed)
+
+    def build(self, page_size: int, pool: Any = None) -> RadixCache:
+        """Build another cache, without a window."""
+        return RadixCache(page_size, None, pool)
+
+    def make_cache(self, on_node_evict: Callable[[int], None]) -> RadixCache:
+        window = self.config["window"]
+        return self.CACHE(
+            self.number("page_size"),
+            None if window is None else self.number("window"),
+            self.pool,
+            on_node_evict,
+        )
+
+    def audit(self) -> Sequence[str]:
+        """Walk the tree, what has left it, and the pool, unless the last operation only read."""
+        if not self.is_touched:
+            return ()
+        check_radix_cache(self.cache)
+        if not self.cache.root_node.children:
+            return (*self.audit_departed(), *self.audit_pool())
+        laws = ["R5", "R6", "R7", "R8", "R9", "H2"]
+        if self.pool is not None and self.is_checked:
+            laws.append("R1")
+        if self.cache.supports_swa:
+            laws += ["S3", "S4", "S5", "S6"]
+            laws += ["S2"] if self.config["pool"] == "swa" else []
+        return (*laws, *self.audit_departed(), *self.audit_pool())
+
+
+class WindowedRadix(Radix):
+    """The same with windows of one page, and of more than one in a paged cache."""
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([4, 6], ["none", "token", "swa"]),
+        *pool_configurations([6], ["swa"], check_ownership=False),
+    )
+
+
+_STATE_SIZES = ("mamba_evictable_size", "mamba_protected_size")
+
+
+class Mamba(OwnTree):
+    """`MambaRadixCache` over our plain allocator and over none.
+
+    ``track_slots`` is one more key of its configuration: how many the pool of states has. The cache gives its
+    states back to `states`.
+    """
+
+    CACHE: ClassVar[type[MambaRadixCache]] = MambaRadixCache
+    """Whose object it is; what is a variation of ours names itself here."""
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = (
+        *pool_configurations([None], ["token", "none"], track_slots=3),
+        *pool_configurations([None], ["token"], track_slots=1),
+        *pool_configurations([None], ["token"], track_slots=32),
+        *pool_configurations([None], ["token"], track_slots=3, check_ownership=False),
+    )
+
+    def claim(self) -> frozenset[str]:
+        """Claim everything that is about nodes and states; an engine needs slots, too."""
+        claimed = super().claim() | {"mamba", "bare_inserts", "bare_holds", "state_leaves", "lru_lists"}
+        return claimed | {"engine"} if self.config["pool"] != "none" else claimed
+
+    def build(self, page_size: int, pool: Any = None) -> MambaRadixCache:
+        """Build another cache, without states."""
+        return MambaRadixCache(page_size, pool)
+
+    def make_cache(self, on_node_evict: Callable[[int], None]) -> MambaRadixCache:
+        inner = GDNPool(1, 1, 1, 1, 1, 1, 2, self._device, max_track_slots=self.number("track_slots"))
+        self.states = RecordingStatePool(inner, lambda effect: self.effects.append(effect))
+        return self.CACHE(self.number("page_size"), self.pool, self.states, on_node_evict)
+
+    def size_calls(self) -> list[tuple[str, Callable[[], int]]]:
+        """Return what tells the sizes of both kinds of memory, and what both pools have left."""
+        return [
+            *super().size_calls(),
+            *((name, getattr(self.cache, name)) for name in _STATE_SIZES),
+            ("available_track_slots", self.states.inner.available_track_slots),
+        ]
+
+    def _set_fault(self, fault: Fault | None) -> None:
+        super()._set_fault(fault)
+        self.states.fault = fault
+
+    # -- track slots, called by who owns them ----------------------------------------------------------
+
+    def do_alloc_track(self, step: int, operation: AllocTrack) -> Result:
+        slot = self.states.inner.alloc_track_slot()
+        return NoRoom() if slot is None else Slots((slot,))
+
+    def do_free_track(self, step: int, operation: FreeTrack) -> Result:
+        self.states.inner.free_track_slot(self.one(operation.slot))
+        return Done()
+
+    def do_write_state(self, step: int, operation: WriteState) -> Result:
+        write_state(self.states.inner, self.one(operation.slot), operation)
+        return Done()
+
+    def do_read_states(self, step: int, operation: ReadStates) -> Result:
+        return view_states(*self.states.inner.get_layer_state(operation.layer))
+
+    # -- states in and out -----------------------------------------------------------------------------
+
+    def state_of(self, node: Any) -> int | None:
+        """Return the track slot of the state at a node's end."""
+        return None if node.mamba_value is None else int(node.mamba_value)
+
+    def states_of(self, operation: Insert) -> dict[str, torch.Tensor]:
+        """Hand the track slot over as a tensor of one integer or another (M1)."""
+        if operation.state is None:
+            return {}
+        slot = self.one(operation.state)
+        return {"mamba_value": torch.tensor([slot], dtype=torch.int32 if slot % 2 else torch.int64)}
+
+    # -- looking inside --------------------------------------------------------------------------------
+
+    def view(self, node: Any, parent: int | None) -> NodeView:
+        return view_hybrid_node(node, parent)
+
+    def do_inspect(self, step: int, operation: Inspect) -> Result:
+        lists = (self.cache.full_lru, self.cache.mamba_lru)
+        full, with_state = (tuple(node.id for node in order) for order in lists)
+        return Inspected(view_tree(self.cache.root_node, self.view), full, with_state)
+
+    def audit(self) -> Sequence[str]:
+        """Walk the tree, both lists and the pools, unless the last operation only read."""
+        if not self.is_touched:
+            return ()
+        check_mamba_radix_cache(self.cache)
+        check_gdn_pool(self.states.inner)
+        if not self.cache.root_node.children:
+            return (*self.audit_departed(), *self.audit_pool())
+        laws = ["R5", "R6", "R7", "R8", "R9", "H2", "M8"]
+        laws += ["M4", "M5", "M6", "M7"] if len(self.cache.mamba_lru) else []
+        laws += ["R1"] if self.pool is not None and self.is_checked else []
+        return (*laws, *self.audit_departed(), *self.audit_pool())

@@ -1,0 +1,219 @@
+"""Adapters of sglang's RadixCache, UnifiedRadixCache (in Python and in Rust) and older SWARadixCache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.sglang.package import OLDER, load_sglang
+from pymllm.adapters.sglang.tree import SglangTree, sglang_configurations
+from pymllm.history.files import Config
+from pymllm.history.operations import FreeSWA, Insert, Key, Match
+from pymllm.history.outcomes import Matched, NodeView, Result
+
+
+def kind_of_memory(name: str) -> Any:
+    """Return sglang's own object for ``"FULL"``, ``"SWA"`` or ``"MAMBA"``."""
+    return load_sglang("mem_cache.unified_cache.component_type").ComponentType[name]
+
+
+class SglangRadix(SglangTree):
+    """``sglang.srt.mem_cache.radix_cache.RadixCache`` over its token and paged allocators."""
+
+    def make_cache(self, page_size: int) -> Any:
+        return load_sglang("mem_cache.radix_cache").RadixCache(self.parameters(page_size))
+
+    def view(self, node: Any, parent: int | None) -> NodeView:
+        """Tell what a node looks like; its hits count inserts, which is another law's business."""
+        return self.view_of(node, parent, node.value, lock_ref=node.lock_ref)
+
+
+class SglangManyKinds(SglangTree):
+    """What sglang's caches of several kinds of memory share: sizes of all kinds together are one tuple.
+
+    Their insert frees the duplicates behind ``prev_prefix_len`` itself. Told that the whole key was there
+    before, it frees none, as R4 has it.
+    """
+
+    def sizes_of_cache(self) -> dict[str, int]:
+        return {
+            "evictable_size": int(self.cache.full_evictable_size()),
+            "protected_size": int(self.cache.full_protected_size()),
+            "total_size": int(self.cache.total_size()[0]),
+        }
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        return {"prev_prefix_len": len(operation.key.tokens)}
+
+
+class SglangOlder(SglangManyKinds):
+    """A cache of an older sglang, whose insert tells no node: keys are matched again, as its caller does."""
+
+    VERSION: ClassVar[str] = OLDER
+
+    def matched(self, operation: Match, node: Any, result: Any) -> Matched:
+        slots = tuple(result.device_indices.tolist())
+        dtype = str(result.device_indices.dtype).removeprefix("torch.")
+        return Matched(slots, len(slots), self.node_length(node, operation.key), dtype)
+
+    def insert(self, operation: Insert, key: Any, value: torch.Tensor) -> Any:
+        """Make the call, and find the node."""
+        result = super().insert(operation, key, value)
+        params = load_sglang("mem_cache.base_prefix_cache").MatchPrefixParams
+        found = self.cache.match_prefix(params(key=self.key_of(operation.key)))
+        result.last_device_node = found.last_device_node
+        return result
+
+
+class SglangUnified(SglangManyKinds):
+    """``UnifiedRadixCache`` over its tree in Python, for full attention."""
+
+    BACKEND: ClassVar[str] = "python"
+    """Which tree, by sglang's name."""
+    PARTS: ClassVar[Sequence[str]] = ("FULL",)
+    """Which kinds of memory it caches, by sglang's names."""
+
+    def make_cache(self, page_size: int) -> Any:
+        """Build a cache over the pool; `ValueError` where sglang falls back to another tree."""
+        for module in ("mem_cache.allocator.hisparse", "mem_cache.allocator.unified_hybrid_swa"):
+            load_sglang(module)  # which a window asks for once it is called, and which import kernels
+        cache = load_sglang("mem_cache.unified_radix_cache").UnifiedRadixCache(self.parameters(page_size))
+        if cache._tree_core_backend != self.BACKEND:
+            raise ValueError(f"sglang chose the {cache._tree_core_backend} tree, not the {self.BACKEND} one")
+        return cache
+
+    def parameters(self, page_size: int, **more: Any) -> Any:
+        parts = {"tree_components": tuple(map(kind_of_memory, self.PARTS)), "tree_core_backend": self.BACKEND}
+        return super().parameters(page_size, **parts, **more)
+
+    def claim(self) -> frozenset[str]:
+        """Claim no nodes of the tree in Rust, which shows none."""
+        return super().claim() - ({"inspect"} if self.BACKEND == "rust" else set())
+
+    def node_length(self, node: Any, key: Key) -> int | None:
+        return len(self.cache.path_device_indices(node))
+
+    def view(self, node: Any, parent: int | None) -> NodeView:
+        full = self.part(node, "FULL")
+        return self.view_of(node, parent, full.value, lock_ref=full.lock_ref)
+
+    def part(self, node: Any, name: str) -> Any:
+        """Return what a node has of one kind of memory."""
+        return node.component_data[kind_of_memory(name)]
+
+    def cached_slots(self) -> list[int]:
+        slots: list[int] = self.cache.all_values_flatten().tolist()
+        return slots
+
+
+class SglangRust(SglangUnified):
+    """The same over its tree in Rust."""
+
+    BACKEND: ClassVar[str] = "rust"
+
+
+class SglangUnifiedSWA(SglangUnified):
+    """The tree in Python with a sliding window beside full attention, over slots with SWA halves.
+
+    ``sliding_window`` is one more key of its configuration, sglang's window in tokens. With ``window`` it is
+    held to our rules for windows, to show where its own differ.
+
+    Its rules for windows are others than ours: it keeps leaves that are tombstones, a hold covers whole nodes
+    up to its window, and an insert may leave a key that cannot be used. None of that is claimed: nobody gives
+    halves back early here or asks for windows to be evicted, so no node is ever a tombstone. What is
+    judged is all else that the window's books take part in: both halves of every slot, holds,
+    sizes and content. A new leaf is split where its window begins, so nodes are not shown.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        {**config, "sliding_window": window}
+        for config in sglang_configurations(pool="swa")
+        for window in (4, 6)
+    )
+    PARTS: ClassVar[Sequence[str]] = ("FULL", "SWA")
+
+    def claim(self) -> frozenset[str]:
+        return super().claim() - {"inspect"}
+
+    def parameters(self, page_size: int, **more: Any) -> Any:
+        return super().parameters(page_size, sliding_window_size=self.number("sliding_window"), **more)
+
+    @property
+    def is_held_to_windows(self) -> bool:
+        """Whether our rules for windows are claimed."""
+        return self.config.get("window") is not None
+
+    def sizes_of_cache(self) -> dict[str, int]:
+        """Return the sizes, those of the window's half where windows are claimed."""
+        sizes = super().sizes_of_cache()
+        if self.is_held_to_windows:
+            sizes["swa_evictable_size"] = int(self.cache.swa_evictable_size())
+            sizes["swa_protected_size"] = int(self.cache.swa_protected_size())
+        return sizes
+
+    def more_of_insert(self, operation: Insert) -> dict[str, Any]:
+        """Return how much of the window is gone, which nobody says where windows are not claimed."""
+        more = super().more_of_insert(operation)
+        if not self.is_held_to_windows:
+            return more
+        return more | {"component_evicted_seqlens": {kind_of_memory("SWA"): operation.swa_evicted_seqlen}}
+
+    def token_of(self, receipt: Any) -> int | str | None:
+        """Return what a hold has for the edge of its window."""
+        if not self.is_held_to_windows:
+            return None
+        edge: int | None = receipt.component_lock_uuids[kind_of_memory("SWA")]
+        return edge
+
+    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+        """Refuse to give halves back early, after which there would be tombstones."""
+        if self.is_held_to_windows:
+            return super().do_free_swa(step, operation)
+        raise UnsupportedError("halves are given back with their slots only")
+
+
+class SglangRustSWA(SglangUnifiedSWA):
+    """The same over its tree in Rust."""
+
+    BACKEND: ClassVar[str] = "rust"
+
+
+class SglangSWA(SglangOlder):
+    """``SWARadixCache`` over slots with SWA halves, without tombstones as `SglangUnifiedSWA`.
+
+    Pages of one token only: for larger ones older versions allocate halves with a kernel that needs a GPU.
+    """
+
+    CONFIGURATIONS: ClassVar[Sequence[Config]] = tuple(
+        config for config in SglangUnifiedSWA.CONFIGURATIONS if config["page_size"] == 1
+    )
+
+    def make_cache(self, page_size: int) -> Any:
+        params = self.parameters(page_size, sliding_window_size=self.number("sliding_window"))
+        return load_sglang("mem_cache.swa_radix_cache").SWARadixCache(params)
+
+    def claim(self) -> frozenset[str]:
+        """Claim no nodes: a new leaf is split where its window begins."""
+        return super().claim() - {"inspect"}
+
+    def do_free_swa(self, step: int, operation: FreeSWA) -> Result:
+        """Refuse to give halves back early, after which there would be tombstones."""
+        raise UnsupportedError("halves are given back with their slots only")
+
+    def cached_slots(self) -> list[int]:
+        has_nodes = bool(self.cache.root_node.children)
+        return [int(slot) for slot in self.cache.all_values_flatten()] if has_nodes else []
+
+    def node_length(self, node: Any, key: Key) -> int | None:
+        return sum(len(part.key) for part in self._climb(node))
+
+    def nodes(self) -> Iterable[tuple[Any, Any]]:
+        """Show none."""
+        return ()
+
+    def view(self, node: Any, parent: int | None) -> NodeView:
+        """Show none."""
+        raise UnsupportedError("there are no nodes to look at")

@@ -1,0 +1,344 @@
+"""What is read of a device: bytes in use, what that means on this machine, and what spoils figures."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pymllm.instrument.nvml_device import NvmlDevice, device_index, find_device
+from pymllm.instrument.nvml_library import LOST, TIMED_OUT, NvmlFailure, NvmlLibrary
+from pymllm.instrument.nvml_record import Health, UsedMeans
+from pymllm.instrument.reading import BYTES, COUNT, Reading, Unreadable
+
+__all__ = [
+    "DeviceUse",
+    "HealthWatch",
+    "MemoryGauge",
+    "NvmlMemory",
+    "ProcessMemory",
+    "process_memory",
+    "why_invalid",
+]
+
+
+_NO_VALUE = (1 << 64) - 1
+_SLACK = 1 << 20  # bytes by which parts may miss the whole: what a driver rounds
+
+
+class MemoryGauge:
+    """Memory in use on a device, and what that is on this machine.
+
+    The second form of the call tells the driver's own reserve apart, but texts and drivers disagree on
+    whether its ``used`` has the reserve inside. So the sums are tried once, and `read` takes the reserve away
+    wherever it is known to be inside: figures of two drivers can then be compared. Where no form of the call
+    gives a value, it is `Unreadable`.
+    """
+
+    def __init__(self, library: NvmlLibrary, device: NvmlDevice) -> None:
+        self._library = library
+        self._call: tuple[Any, ...] = (
+            "nvmlDeviceGetMemoryInfo",
+            device.handle,
+            library.constant("nvmlMemory_v2"),
+        )
+        self.reserved = Reading.unknown(BYTES, "the driver does not tell its own reserve apart")
+        self._inside = 0
+        try:
+            memory = self._ask()
+        except Unreadable:
+            self._call = self._call[:2]
+            memory = self._ask()
+            rest = memory.total - memory.free - memory.used
+            self.means = UsedMeans.UNSEPARATED if abs(rest) <= _SLACK else UsedMeans.UNEXPLAINED
+        else:
+            self.reserved = Reading(memory.reserved, BYTES)
+            rest = memory.total - memory.free - memory.used
+            if abs(rest - memory.reserved) <= _SLACK:
+                self.means = UsedMeans.WITHOUT_RESERVED
+            elif abs(rest) <= _SLACK:
+                self.means = UsedMeans.WITH_RESERVED
+                self._inside = memory.reserved
+            else:
+                self.means = UsedMeans.UNEXPLAINED
+        self.total = Reading(memory.total, BYTES)
+
+    def read(self) -> int:
+        """Return the bytes in use on the device, by anybody.
+
+        Cost: one call of the driver, about ten microseconds.
+        """
+        return max(0, int(self._ask().used) - self._inside)
+
+    def _ask(self) -> Any:
+        memory = self._library.call(*self._call)
+        if memory.used == _NO_VALUE or memory.total == _NO_VALUE:
+            raise Unreadable("nvmlDeviceGetMemoryInfo: the driver gives no value for this device")
+        return memory
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What the driver's list of processes says: bytes of this one, and how many others are in it.
+
+    The others are unknown unless this process is in the list: only then are its numbers those that this
+    process knows itself by.
+    """
+
+    mine: Reading
+    others: Reading
+
+
+def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
+    """Look this process up in the driver's list.
+
+    Cost: milliseconds, during which the driver may hold a lock that stalls every program on the device. Ask
+    before and after a run, never during one.
+
+    Unknown is common: Windows never tells, and inside a container the list has the numbers that processes
+    have outside it, or none at all.
+    """
+    try:
+        processes = library.first_of(
+            ("nvmlDeviceGetComputeRunningProcesses_v3", device.handle),
+            ("nvmlDeviceGetComputeRunningProcesses_v2", device.handle),
+        )
+    except Unreadable as error:
+        reason = str(error)
+        return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
+    mine = [process for process in processes if process.pid == os.getpid()]
+    if not mine:
+        reason = (
+            f"process {os.getpid()} is not among the {len(processes)} that the driver lists: it does not use"
+            " the device, or has another number outside its container"
+        )
+        return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
+    others = Reading(len(processes) - len(mine), "processes")
+    sizes = [process.usedGpuMemory for process in mine]
+    if None in sizes:
+        return ProcessMemory(
+            Reading.unknown(BYTES, "the driver lists this process without its memory"), others
+        )
+    return ProcessMemory(Reading(sum(sizes), BYTES), others)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A device's memory at one time: bytes in use by anybody and by this process, and its other processes."""
+
+    used: Reading
+    own: Reading
+    others: Reading
+
+
+class NvmlMemory:
+    """Reads a device's memory now and then, without a thread."""
+
+    def __init__(self, device: Any = None) -> None:
+        device_index(device)
+        self._name = device
+        self._library = NvmlLibrary()
+        self._device: NvmlDevice | None = None
+        self._gauge: MemoryGauge | None = None
+
+    def read(self) -> DeviceUse:
+        """Return the device's memory; unknown, with the reason, where it cannot be read.
+
+        Opens NVML when it is first asked, and again where it could not be opened then. Cost: see
+        `process_memory`.
+        """
+        try:
+            if self._device is None:
+                self._library.open()
+                self._device = find_device(self._library, device_index(self._name))
+            if self._gauge is None:
+                self._gauge = MemoryGauge(self._library, self._device)
+            used = Reading(self._gauge.read(), BYTES)
+        except Unreadable as reason:
+            used = Reading.unknown(BYTES, str(reason))
+            if self._device is None:
+                self._library.close()
+                return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
+        processes = process_memory(self._library, self._device)
+        return DeviceUse(used, processes.mine, processes.others)
+
+    def close(self) -> None:
+        """Let go of NVML; the next `read` opens it again."""
+        self._device = self._gauge = None
+        self._library.close()
+
+
+# Bits of the clocks' event reasons that slow a device down, and whether figures are worthless then. A power
+# cap is how a device normally runs at full load; what only says idle or a setting is left out.
+_SLOWDOWNS: tuple[tuple[int, str, bool], ...] = (
+    (0x04, "software power cap", False),
+    (0x08, "hardware slowdown", True),
+    (0x20, "software thermal slowdown", True),
+    (0x40, "hardware thermal slowdown", True),
+    (0x80, "hardware power brake", True),
+)
+_EVENTS_MOST = 64  # taken at once: a device that reports without end must not hold the sampler
+_WAIT_MS = 1  # NVIDIA's texts disagree on zero: one says that it waits for ever
+_ANY_INSTANCE = 0xFFFFFFFF  # of an event that belongs to no MIG instance
+
+
+class HealthWatch:
+    """Looks at a device's health at the start, at each sample, and at the end.
+
+    Clocks and errors are those of the whole GPU, also for a MIG instance, which without privileges is told
+    only of the errors that concern the whole GPU. Between two looks at reported errors, ``xid_period``
+    seconds apart, the driver keeps them.
+    """
+
+    def __init__(self, library: NvmlLibrary, device: NvmlDevice, xid_period: float = 1.0) -> None:
+        self._library = library
+        self._device = device
+        self._xid_period = xid_period
+        self._taken = time.monotonic()
+        self._lost: str | None = None
+        self._bits = 0
+        self._clocks_reason: str | None = None
+        self._xids: list[int] = []
+        self._xid_reason: str | None = None
+        self._events: Any = None
+        self._at_start = self._counts()
+        self._since_start = tuple(Reading.unknown(COUNT, "counted when the run ends") for _ in self._at_start)
+        try:
+            self._watch_events()
+        except Unreadable as reason:
+            self._xid_reason = str(reason)
+
+    def sample(self) -> None:
+        """Look at the clocks, and now and then take the errors that were reported.
+
+        Cost: a call of the driver, and once a second a wait of a millisecond. What could not be asked once is
+        not asked again.
+        """
+        self._look_at_clocks()
+        if time.monotonic() - self._taken >= self._xid_period:
+            self._look_at_events()
+
+    def _look_at_clocks(self) -> None:
+        if self._clocks_reason is None:
+            try:
+                self._bits |= self._library.first_of(
+                    ("nvmlDeviceGetCurrentClocksEventReasons", self._device.gpu),
+                    ("nvmlDeviceGetCurrentClocksThrottleReasons", self._device.gpu),
+                )
+            except Unreadable as reason:
+                self._clocks_reason = str(reason)
+                self.notice(reason)
+
+    def _look_at_events(self) -> None:
+        self._taken = time.monotonic()
+        if self._xid_reason is None:
+            try:
+                self._take_events()
+            except Unreadable as reason:
+                self._xid_reason = str(reason)
+                self.notice(reason)
+
+    def notice(self, reason: Unreadable) -> None:
+        """Remember a reason that says that the device was lost."""
+        if isinstance(reason, NvmlFailure) and reason.code == LOST and self._lost is None:
+            self._lost = str(reason)
+
+    def close(self) -> None:
+        """Look at everything once more, and stop watching."""
+        self._look_at_clocks()
+        self._look_at_events()
+        self._since_start = tuple(
+            _new(before, after) for before, after in zip(self._at_start, self._counts(), strict=True)
+        )
+        if self._events is not None:
+            try:
+                self._library.call("nvmlEventSetFree", self._events)
+            except Unreadable as reason:
+                self.notice(reason)
+            self._events = None
+
+    def seen(self) -> Health:
+        """Return what was seen so far; errors of memory are known only after `close`."""
+        corrected, uncorrected, rows = self._since_start
+        return Health(
+            slowdowns=tuple(name for bit, name, _ in _SLOWDOWNS if self._bits & bit),
+            xids=tuple(self._xids),
+            ecc_corrected=corrected,
+            ecc_uncorrected=uncorrected,
+            remapped_rows=rows,
+            lost=self._lost,
+        )
+
+    def unwatched(self) -> tuple[str, ...]:
+        """Return what could not be watched, each with its reason."""
+        reasons = [("clocks", self._clocks_reason), ("XID errors", self._xid_reason)]
+        names = ("corrected memory errors", "uncorrected memory errors", "remapped rows")
+        reasons += [(name, it.reason) for name, it in zip(names, self._since_start, strict=True)]
+        return tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None)
+
+    def _counts(self) -> tuple[Reading, ...]:
+        """Return errors of memory since the driver was loaded, corrected and not, and replaced rows ever."""
+        library, gpu = self._library, self._device.gpu
+        since = library.constant("NVML_VOLATILE_ECC")
+        kinds = ("NVML_MEMORY_ERROR_TYPE_CORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED")
+        calls: list[tuple[Any, ...]] = [
+            ("nvmlDeviceGetTotalEccErrors", gpu, library.constant(kind), since) for kind in kinds
+        ]
+        calls.append(("nvmlDeviceGetRemappedRows", gpu))
+        return tuple(self._count(*call) for call in calls)
+
+    def _count(self, *call: Any) -> Reading:
+        """Ask for a count; of replaced rows there are two, for corrected errors and for others."""
+        try:
+            answer = self._library.call(*call)
+        except Unreadable as reason:
+            self.notice(reason)
+            return Reading.unknown(COUNT, str(reason))
+        return Reading(sum(answer[:2]) if isinstance(answer, tuple) else answer, COUNT)
+
+    def _watch_events(self) -> None:
+        """Ask for the errors that the driver will report from now on."""
+        library, gpu = self._library, self._device.gpu
+        wanted = library.constant("nvmlEventTypeXidCriticalError")
+        if not library.call("nvmlDeviceGetSupportedEventTypes", gpu) & wanted:
+            raise Unreadable("the driver does not report them for this device")
+        self._events = library.call("nvmlEventSetCreate")
+        library.call("nvmlDeviceRegisterEvents", gpu, wanted, self._events)
+
+    def _take_events(self) -> None:
+        """Take what was reported, but not what another MIG instance of the GPU did."""
+        for _ in range(_EVENTS_MOST):
+            try:
+                event = self._library.call("nvmlEventSetWait", self._events, _WAIT_MS)
+            except NvmlFailure as failure:
+                if failure.code == TIMED_OUT:
+                    return
+                raise
+            if event.gpuInstanceId in (self._device.instance, _ANY_INSTANCE) or self._device.instance is None:
+                self._xids.append(int(event.eventData))
+
+
+def _new(before: Reading, after: Reading) -> Reading:
+    """Return how many there are since; unknown where the count began anew."""
+    new = after.minus(before)
+    if new.value is None or new.value >= 0:
+        return new
+    return Reading.unknown(COUNT, f"the count fell from {before} to {after}, as after a reset")
+
+
+def why_invalid(health: Health) -> tuple[str, ...]:
+    """Return why figures of a run with this health should not be trusted.
+
+    A power cap and corrected errors are no reason: both are how a sound device may run.
+    """
+    spoilt = {name for _, name, spoils in _SLOWDOWNS if spoils}
+    reasons = [f"clocks were lowered: {name}" for name in health.slowdowns if name in spoilt]
+    reasons += [f"the driver reported XID {xid}" for xid in dict.fromkeys(health.xids)]
+    if health.ecc_uncorrected.value:
+        reasons.append(f"{health.ecc_uncorrected} uncorrected memory errors")
+    if health.remapped_rows.value:
+        reasons.append(f"{health.remapped_rows} rows of memory were remapped")
+    if health.lost is not None:
+        reasons.append(f"the device was lost ({health.lost})")
+    return tuple(reasons)

@@ -1,0 +1,452 @@
+"""The adapters of our trees: configurations, audits, states, and what is seen of nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import pytest
+import torch
+
+from pymllm.adapters.base import CAPABILITIES
+from pymllm.adapters.own_caches import (
+    ASTRAY,
+    Mamba,
+    OwnTree,
+    Radix,
+    WindowedRadix,
+    path_length,
+    view_hybrid_node,
+    view_node,
+    view_tree,
+)
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.operations import (
+    Alloc,
+    AllocTrack,
+    Evict,
+    Fault,
+    FreeTrack,
+    Hash,
+    Insert,
+    Inspect,
+    Key,
+    Lock,
+    Malformed,
+    Match,
+    ReadHalves,
+    ReadStates,
+    Reset,
+    Span,
+    Unlock,
+    WriteState,
+)
+from pymllm.history.outcomes import (
+    Done,
+    Effect,
+    Evicted,
+    Hashes,
+    Inserted,
+    Inspected,
+    Locked,
+    Matched,
+    NoRoom,
+    Slots,
+    States,
+    Unsupported,
+)
+from pymllm.mem_cache.base_prefix_cache import RadixKey
+from pymllm.mem_cache.mamba_radix_cache import MambaRadixCache
+from pymllm.mem_cache.radix_cache import RadixCache
+from pymllm.oracle.laws import LAWS, Way
+
+# -- Adapters of `RadixCache` --------------------------------------------------------------------------------
+
+
+STATE = Span(2, 0, 1)
+CONFIGURATIONS = [(kind, config) for kind in (Radix, WindowedRadix, Mamba) for config in kind.CONFIGURATIONS]
+STRUCTURAL = {law.id for law in LAWS if Way.STRUCTURE in law.ways}
+
+
+def make() -> Radix:
+    return WindowedRadix("radix", WindowedRadix.CONFIGURATIONS[2])
+
+
+def hybrid(**changes: Any) -> Mamba:
+    return Mamba("mamba", {**Mamba.CONFIGURATIONS[0], **changes})
+
+
+def fill(adapter: Any, tokens: int = 8) -> Any:
+    """Cache one key, and the state at its end where there are states; the steps are 1 to 3."""
+    slots: tuple[Span, ...] = (Span(0, 1000, 1000 + tokens),)
+    if adapter.pool is not None:
+        adapter.apply(1, Alloc(tokens))
+        slots = (Span(1, 0, tokens),)
+    has_states = isinstance(adapter, Mamba)
+    if has_states:
+        adapter.apply(2, AllocTrack())
+    adapter.apply(2 + has_states, Insert(Key((7,) * tokens), slots, state=STATE if has_states else None))
+    return adapter
+
+
+@pytest.mark.parametrize(("kind", "config"), CONFIGURATIONS)
+def test_every_configuration_is_built_as_it_says(kind: type[Any], config: dict[str, Any]) -> None:
+    """Page, window, pool and track slots are the configuration's, and what is claimed is known."""
+    adapter = kind("made", config)
+    assert adapter.cache.page_size == config["page_size"]
+    assert adapter.capabilities <= set(CAPABILITIES)
+    assert (adapter.pool is None) == (config["pool"] == "none")
+    assert ("pool" in adapter.capabilities) == ("engine" in adapter.capabilities) == bool(adapter.pool)
+    if kind is Mamba:
+        assert adapter.states.inner.max_track_slots == config["track_slots"]
+        assert {"mamba", "lru_lists"} < adapter.capabilities
+    else:
+        assert adapter.cache.sliding_window_size == config["window"]
+        assert ("swa" in adapter.capabilities) == (config["window"] is not None)
+
+
+@pytest.mark.parametrize(("kind", "config"), CONFIGURATIONS)
+def test_audits_walk_tree_lists_and_pools(kind: type[Any], config: dict[str, Any]) -> None:
+    """R9, M8, A2: ids of laws with a structural check; an empty tree tells nothing of trees and states."""
+    adapter = kind("made", config)
+    empty = set(adapter.audit())
+    laws = set(fill(adapter).audit())
+    assert empty < laws <= STRUCTURAL
+    assert empty == ({"A1", "A2", "A7"} & laws)
+    assert ({"A1", "A2"} <= laws) == bool(adapter.pool)
+    assert ("R1" in laws) == (bool(adapter.pool) and adapter.is_checked)
+    assert ({"M4", "M5", "M6", "M7", "M8"} <= laws) == (kind is Mamba)
+    assert ("S4" in laws) == (config["window"] is not None)
+    assert ("S2" in laws) == (config["window"] is not None and config["pool"] == "swa")
+    adapter.apply(4, Inspect())
+    assert adapter.audit() == ()
+
+
+@pytest.mark.parametrize(
+    ("made", "spoil", "law"),
+    [
+        (make, lambda cache: setattr(cache._tree, "evictable_tokens", 99), "R7"),
+        (hybrid, lambda cache: setattr(cache._states, "evictable", 99), "M6"),
+    ],
+)
+def test_an_audit_finds_what_is_wrong_inside(made: Any, spoil: Any, law: str) -> None:
+    """R7, M6: the walk is the one of `pymllm.invariants`."""
+    adapter = fill(made())
+    spoil(adapter.cache)
+    with pytest.raises(InvariantViolation, match=law):
+        adapter.audit()
+
+
+@pytest.mark.parametrize("made", [make, hybrid])
+def test_the_root_has_neither_hashes_nor_holds(made: Any) -> None:
+    """R6, X7: by its node and by None, also once it is an old root."""
+    adapter = fill(made())
+    adapter.apply(4, Match(Key((9,))))
+    assert [adapter.apply(step, Lock(4)).result for step in (5, 6)] == [Locked(), Locked()]
+    assert adapter.apply(7, Hash(4)).result == Hashes(())
+    adapter.apply(8, Reset())
+    results = [adapter.apply(9 + lock, Unlock(lock)).result for lock in (5, 6)]
+    assert results == [Done(), Done()]
+    assert adapter.apply(16, Hash(4)).result == Hashes(())
+
+
+def test_nothing_is_walked_again_after_reading() -> None:
+    """What only read has changed nothing that was not seen before."""
+    adapter = fill(make())
+    for step, operation in enumerate((Inspect(), Fault("free"), ReadHalves(())), 3):
+        adapter.apply(step, operation)
+        assert adapter.audit() == ()
+    adapter.apply(6, Match(Key(())))
+    assert adapter.audit() != ()
+
+
+def test_an_audit_finds_what_is_wrong_in_the_pool() -> None:
+    """A7: and so is that of the pool."""
+    adapter = make()
+    adapter.pool.inner._half_of[1] = 1
+    with pytest.raises(InvariantViolation, match="A7"):
+        adapter.audit()
+
+
+def test_nodes_are_shown() -> None:
+    """R9, S5: as the tree has them after a hold has split one."""
+    adapter = fill(make())
+    adapter.apply(3, Lock(2))
+    inspected = adapter.apply(4, Inspect()).result
+    assert isinstance(inspected, Inspected)
+    assert [(view.tokens, view.swa_lock_ref) for view in inspected.nodes] == [((7,) * 4, 0), ((7,) * 4, 1)]
+
+
+def test_hashes_are_those_of_the_whole_path() -> None:
+    """H2: one per page from the root, whatever nodes there are."""
+    adapter = fill(make(), tokens=3)
+    adapter.apply(3, Match(Key((7,))))
+    chain, expected = b"", []
+    for _ in range(3):
+        chain = hashlib.sha256(chain + (7).to_bytes(4, "little")).digest()
+        expected.append(chain.hex())
+    assert adapter.apply(4, Hash(2)).result == Hashes(tuple(expected))
+    assert adapter.apply(5, Hash(3)).result == Hashes(tuple(expected[:1]))
+
+
+def test_two_runs_are_the_same() -> None:
+    """X3: outcomes are values, and equal ones."""
+    programs = [
+        [fill(make()).apply(step, op) for step, op in enumerate((Lock(2), Inspect()), 3)] for _ in "12"
+    ]
+    assert programs[0] == programs[1]
+    assert dataclasses.replace(programs[0][0], sizes={}) != programs[1][0]
+
+
+def test_nonsense_that_is_taken_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: a call that should have raised and did not is an answer as any other."""
+    adapter = make()
+    monkeypatch.setattr(adapter.cache, "evict", lambda *amounts: None)
+    assert adapter.apply(1, Malformed("evict", "a float amount")).result == Done()
+
+
+# -- Adapter of `MambaRadixCache` ----------------------------------------------------------------------------
+
+
+def test_small_and_large_pools_of_states_are_examined() -> None:
+    """M7: one track slot, a few, and more than there are pages, for both page sizes."""
+    found = {(config["page_size"], config["track_slots"]) for config in Mamba.CONFIGURATIONS}
+    assert found == {(page, slots) for page in (1, 4) for slots in (1, 3, 32)}
+
+
+def test_track_slots_are_those_of_the_pool() -> None:
+    """P5, M7: handed out, given back, and gone when there are none."""
+    adapter = hybrid()
+    assert [adapter.apply(step, AllocTrack()).result for step in (1, 2, 3, 4)] == [
+        *(Slots((slot,)) for slot in (2, 3, 4)),
+        NoRoom(),
+    ]
+    freed = adapter.apply(5, FreeTrack(Span(3, 0, 1)))
+    assert (freed.result, freed.effects) == (Done(), ())
+    assert freed.sizes["available_track_slots"] == 1
+
+
+def test_track_slots_hold_what_was_written() -> None:
+    """E1: row 0, the one working row, and the track slots; a read changes nothing that an audit would see."""
+    adapter = hybrid()
+    adapter.apply(2, AllocTrack())
+    assert adapter.apply(3, WriteState(0, STATE, 5, -6)).result == Done()
+    read = adapter.apply(4, ReadStates(0)).result
+    assert isinstance(read, States)
+    assert read.recurrent == ((0,), (0,), (5,), (0,), (0,))
+    assert read.conv == ((0,), (0,), (-6,), (0,), (0,))
+    assert adapter.audit() == ()
+
+
+def test_a_free_names_exactly_one() -> None:
+    """P5: several at once have no meaning."""
+    with pytest.raises(ProgramError, match="one"):
+        hybrid().apply(1, FreeTrack(Span(0, 2, 4)))
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_a_state_is_handed_over_and_found(slots: int) -> None:
+    """M1, M2: as either integer; the tensor is overwritten at once (X5)."""
+    adapter = hybrid()
+    for step in range(10, 8 + slots):
+        adapter.apply(step, AllocTrack())
+    fill(adapter, 4)
+    matched = adapter.apply(4, Match(Key((7,) * 4))).result
+    assert isinstance(matched, Matched)
+    assert (matched.prefix_len, matched.state, matched.branching) == (4, slots, None)
+    beyond = adapter.apply(5, Insert(Key((7,) * 4), (Span(4, 0, 4),))).result
+    assert beyond == Inserted(4, (), 4, False)
+
+
+def test_kv_without_a_state_is_told() -> None:
+    """M2: how long it is; the root has no state."""
+    adapter = hybrid()
+    adapter.apply(1, Alloc(2))
+    adapter.apply(2, Insert(Key((7, 7)), (Span(1, 0, 2),)))
+    assert adapter.apply(3, Match(Key((7, 7)))).result == Matched((), 0, 0, "int64", None, 2)
+
+
+def test_what_goes_back_is_seen() -> None:
+    """M5, X2: the state first, then its KV."""
+    outcome = fill(hybrid(), 4).apply(4, Evict(0, 1))
+    assert outcome.result == Evicted(4, 0, 1)
+    assert [effect.call for effect in outcome.effects] == ["free_state", "free", "callback"]
+    assert outcome.effects[0] == Effect("free_state", (2,))
+    assert outcome.sizes["available_track_slots"] == 3
+
+
+def test_a_call_of_the_pool_of_states_can_fail() -> None:
+    """X2, X7: it has taken nothing, and the next works again."""
+    adapter = fill(hybrid(), 4)
+    adapter.apply(4, Fault("free_state"))
+    refused = adapter.apply(5, Evict(0, 1))
+    assert (refused.result.error, refused.effects) == ("InjectedFault", ())
+    assert refused.sizes["mamba_evictable_size"] == 1
+    assert adapter.apply(6, Reset()).effects == (Effect("free_state", (2,)), Effect("free", (1, 2, 3, 4)))
+
+
+def test_nodes_and_lists_are_shown() -> None:
+    """M3, M8: with the states at their ends."""
+    adapter = fill(hybrid(), 4)
+    adapter.apply(4, Insert(Key((7,) * 3), (Span(1, 0, 3),)))
+    shown = adapter.apply(5, Inspect()).result
+    assert isinstance(shown, Inspected)
+    upper, lower = shown.nodes
+    assert [(view.tokens, view.state) for view in shown.nodes] == [((7,) * 3, None), ((7,), 2)]
+    assert (shown.full_lru, shown.mamba_lru) == ((upper.id, lower.id), (lower.id,))
+
+
+# -- What the adapters of all trees of ours share ------------------------------------------------------------
+
+
+CONFIG = {"page_size": 2, "window": None, "pool": "none", "slots": 8, "swa_slots": 8, "track_slots": 3}
+
+each_tree = pytest.mark.parametrize("kind", [Radix, Mamba])
+
+
+def fill_of_own_tree(kind: type[OwnTree]) -> OwnTree:
+    """Cache one key of two pages; the step is 1."""
+    made = kind("tree", CONFIG)
+    made.apply(1, Insert(Key((7,) * 4), (Span(0, 10, 14),)))
+    return made
+
+
+@each_tree
+def test_a_node_of_another_cache_is_one_of_the_same_class(kind: type[OwnTree]) -> None:
+    """X1: it is refused because it is elsewhere, and for nothing else."""
+    made = kind("tree", CONFIG)
+    assert type(made.foreign_node) is type(made.cache.root_node)
+    assert type(made.build(2)) is type(made.cache)
+    refused = made.apply(1, Malformed("lock", "a node of another cache"))
+    assert refused.result.error == "StaleNodeError"
+
+
+@each_tree
+def test_holds_are_known_until_they_are_released(kind: type[OwnTree]) -> None:
+    """R6: the last one that is outstanding, and none after a reset."""
+    made = fill_of_own_tree(kind)
+    assert isinstance(made.apply(2, Malformed("unlock", "a bool for a token")).result, Unsupported)
+    assert made.apply(3, Lock(1)).result == Locked()
+    assert made.some_held_node() is made.node_of(1)
+    assert made.apply(4, Unlock(3)).result == Done()
+    made.apply(5, Lock(1))
+    made.apply(6, Reset())
+    for step, operation in enumerate((Lock(1), Unlock(5), Hash(1)), 7):
+        assert made.apply(step, operation).result.error == "StaleNodeError"
+    assert isinstance(made.apply(10, Malformed("unlock", "a bool for a token")).result, Unsupported)
+
+
+@each_tree
+def test_what_every_tree_can_is_claimed(kind: type[OwnTree]) -> None:
+    """R8, X1, X6: by its class, and what is about slots only over a pool."""
+    claimed = kind("tree", CONFIG).capabilities
+    assert {"exact_lru", "refusals", "callbacks", "inspect", "hashes"} < claimed
+    assert "pool" not in claimed
+
+
+def test_an_adapter_that_builds_no_other_tree_cannot_be_made() -> None:
+    """X1: a forgotten method is an error when the adapter is made, not at the first foreign node."""
+    unfinished = type("Unfinished", (OwnTree,), {"make_cache": Radix.make_cache})
+    with pytest.raises(TypeError, match=r"abstract method '?build"):
+        unfinished("tree", CONFIG)
+
+
+@each_tree
+def test_a_node_that_left_is_looked_at_once(kind: type[OwnTree]) -> None:
+    """X5: what was handed out and evicted names no other node; roots of before a reset neither."""
+    made = fill_of_own_tree(kind)
+    made.apply(2, Match(Key((9, 9))))
+    assert "X5" not in made.audit()
+    node, other = made.node_of(1), made.foreign_node
+    made.apply(3, Evict(100))
+    node._older = other
+    with pytest.raises(
+        InvariantViolation, match=rf"X5: node {node.id} has left the tree and keeps node \d+ alive"
+    ):
+        made.audit()
+    assert "X5" not in made.audit()
+    made.apply(4, Reset())
+    assert "X5" in made.audit()
+
+
+# -- What is seen of the nodes of a tree ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache() -> RadixCache:
+    cache = RadixCache(sliding_window_size=2)
+    cache.insert(RadixKey([1, 2, 3, 4], "a"), torch.tensor([11, 12, 13, 14]))
+    cache.insert(RadixKey([1, 2, 5, 6], "a"), torch.tensor([0, 0, 15, 16]))
+    return cache
+
+
+def test_every_attribute_is_shown(cache: RadixCache) -> None:
+    """R10, S5: ids, counts, flags and the boundary are read off the node."""
+    node = cache.match_prefix(RadixKey([1, 2, 3, 4], "a")).last_node
+    token = cache.inc_lock_ref(node)
+    cache.compute_node_hash(node)
+    cache.match_prefix(RadixKey([1, 2, 5, 6], "a"))
+    cache.evict(0, 2)
+    upper, lower, other = view_tree(cache.root_node, view_node)
+    assert (upper.parent, upper.tokens, upper.slots, upper.is_alive) == (None, (1, 2), (11, 12), False)
+    assert (lower.id, lower.parent, lower.tokens, lower.extra_key) == (node.id, upper.id, (3, 4), "a")
+    assert (lower.lock_ref, lower.swa_lock_ref, lower.boundary, lower.hit_count) == (1, 1, token, 1)
+    assert (upper.lock_ref, upper.swa_lock_ref, upper.boundary, upper.hit_count) == (1, 0, None, 2)
+    assert lower.page_hashes == tuple(node.hash_values)
+    assert other.page_hashes is None
+    assert other.last_access == upper.last_access > lower.last_access
+    assert {view.kept_bytes for view in (upper, lower, other)} == {16}
+
+
+def test_every_attribute_of_a_hybrid_node_is_shown() -> None:
+    """M3, M4: states and their locks are read off the node, where it has them."""
+    cache = MambaRadixCache()
+    lower = cache.insert(
+        RadixKey([1, 2, 3]), torch.tensor([11, 12, 13]), mamba_value=torch.tensor([5])
+    ).last_node
+    cache.inc_lock_ref(lower)
+    cache.compute_node_hash(lower)
+    cache.insert(RadixKey([1, 2]))
+    views = view_tree(cache.root_node, view_hybrid_node)
+    assert [(view.tokens, view.slots, view.state) for view in views] == [
+        ((1, 2), (11, 12), None),
+        ((3,), (13,), 5),
+    ]
+    assert [(view.lock_ref, view.state_lock_ref, view.hit_count) for view in views] == [(1, 0, 0), (1, 1, 0)]
+    assert [view.swa_lock_ref for view in views] == [None, None]
+    assert [len(view.page_hashes or ()) for view in views] == [2, 1]
+    assert [view.kept_bytes for view in views] == [16, 8]
+    assert views[0].last_access == views[1].last_access + 1
+
+
+def test_parents_come_before_their_children(cache: RadixCache) -> None:
+    """R9: a reader can spell every path while reading."""
+    views = view_tree(cache.root_node, view_node)
+    ids = [view.id for view in views]
+    assert all(view.parent is None or view.parent in ids[:at] for at, view in enumerate(views))
+
+
+def test_a_path_is_as_long_as_the_key_it_spells(cache: RadixCache) -> None:
+    """R2: the node that a match returns spells the prefix."""
+    key = Key((1, 2, 5, 9), "a")
+    match = cache.match_prefix(RadixKey([*key.tokens], "a"))
+    assert path_length(cache.root_node, match.last_node, key) == 3
+    assert path_length(cache.root_node, cache.root_node, key) == 0
+
+
+@pytest.mark.parametrize("key", [Key((1, 2, 5), "a"), Key((1, 2, 3, 9), "a"), Key((1, 2, 3), "a")])
+def test_a_path_that_spells_something_else_is_astray(cache: RadixCache, key: Key) -> None:
+    """R2: other tokens at once, other tokens later, more tokens than the key has."""
+    node = cache.match_prefix(RadixKey([1, 2, 3, 4], "a")).last_node
+    assert path_length(cache.root_node, node, key) == ASTRAY
+
+
+def test_a_path_to_another_root_is_astray(cache: RadixCache) -> None:
+    """R2: a node of another cache, one that left, and no node at all lead nowhere."""
+    key = Key((1, 2, 3, 4), "a")
+    node = cache.match_prefix(RadixKey([*key.tokens], "a")).last_node
+    assert path_length(RadixCache().root_node, node, key) == ASTRAY
+    assert path_length(cache.root_node, None, key) == ASTRAY
+    cache.reset()
+    assert path_length(cache.root_node, node, key) == ASTRAY

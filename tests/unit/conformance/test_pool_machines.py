@@ -1,0 +1,662 @@
+"""The machines of slots, rows, buffers, states, hashes and blocks: each finds what is wrong, and fits itself.
+
+What the registry's wrong adapters do is not repeated here: `tests/meta/test_faulty.py` has them caught.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pymllm.adapters.base import UnsupportedError
+from pymllm.adapters.key_forms import make_indices
+from pymllm.adapters.malformed import MALFORMED_BLOCKS
+from pymllm.adapters.own_blocks import Blocks
+from pymllm.adapters.own_pools import GDNStates, KeysAndHashes, KVBuffers, Rows
+from pymllm.adapters.own_requests import MALFORMED_CALLS
+from pymllm.adapters.own_slots import SWASlots, TokenSlots
+from pymllm.conformance.acting import ActingMachine, drive, make_machine
+from pymllm.conformance.block_machine import BlockMachine
+from pymllm.conformance.machines import MACHINES, load_machine
+from pymllm.conformance.pool_machine import INDEX_FORMS, BufferMachine, HashMachine, index_form, pick
+from pymllm.conformance.request_machine import RequestMachine
+from pymllm.conformance.row_machine import RowMachine, StateMachine
+from pymllm.errors import InvariantViolation, OwnershipError
+from pymllm.history.operations import (
+    Alloc,
+    AllocSlots,
+    Clear,
+    EvictSlots,
+    Fault,
+    Free,
+    Inspect,
+    Merge,
+    MoveSWA,
+    Operation,
+    RegisterBlocks,
+    RestoreLive,
+    SaveLive,
+    Span,
+    StoreState,
+)
+from pymllm.history.outcomes import (
+    BlockBooks,
+    Done,
+    Failed,
+    FoundSlots,
+    Hashes,
+    NoRoom,
+    Number,
+    Slots,
+    Tokens,
+    Unsupported,
+)
+from pymllm.oracle.situations import expected_situations
+
+
+def machine_of(adapter_class: Any, **changes: Any) -> Any:
+    """Make the machine of a class of this file, which is not looked into: what is wrong shows outside."""
+    (entry,) = MACHINES[adapter_class.KIND]
+    first = 1 if adapter_class.KIND == "buffers" else 0  # of a dtype that has a NaN
+    config = {**adapter_class.CONFIGURATIONS[first], **changes}
+    made = make_machine(load_machine(entry), adapter_class.__name__, config, audit=False)
+    made.make_adapter = classmethod(lambda cls: adapter_class("x", config))  # type: ignore[assignment,method-assign]
+    return made
+
+
+def operations_of(machine: ActingMachine) -> list[Operation]:
+    return [step.operation for step in machine.examiner.history.steps]
+
+
+def reached_by(machine: ActingMachine) -> set[str]:
+    return set(machine.examiner.judge.evidence.reached)
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------
+
+
+class Rounding(KVBuffers):
+    """Stores keys by way of a wider type, which quiets a NaN."""
+
+    def do_write_kv(self, step: int, operation: Any) -> Done:
+        done = super().do_write_kv(step, operation)
+        buffer = self.pool.k_buffer[operation.layer]
+        buffer.copy_(buffer.float().nan_to_num(1.0).to(buffer.dtype))
+        return done
+
+
+class KeysFirst(KVBuffers):
+    """Writes the keys before it has looked at the values."""
+
+    def do_write_kv(self, step: int, operation: Any) -> Done:
+        try:
+            return super().do_write_kv(step, operation)
+        except ValueError:
+            self.pool.k_buffer[0][1] += 1
+            raise
+
+
+class Overtaken(KVBuffers):
+    """Moves rows one by one, so that one that moves is overwritten first."""
+
+    def do_move_kv(self, step: int, operation: Any) -> Done:
+        for buffer in (self.pool.k_buffer[operation.layer], self.pool.v_buffer[operation.layer]):
+            for at in range(operation.count):
+                buffer[operation.target + at] = buffer[operation.source + at]
+        return Done()
+
+
+class Wrapping(KVBuffers):
+    """Counts layers from the end, too."""
+
+    def do_read_kv(self, step: int, operation: Any) -> Any:
+        wrapped = range(self.pool.layer_num)[operation.layer]
+        return super().do_read_kv(step, type(operation)(wrapped))
+
+
+class LosesPrior(KeysAndHashes):
+    """Hashes each page alone."""
+
+    def do_hash_page(self, step: int, operation: Any) -> Hashes:
+        return super().do_hash_page(step, type(operation)(operation.key))
+
+
+class Signed(KeysAndHashes):
+    """Reads the hash of bytes with a sign."""
+
+    def do_hash_bytes(self, step: int, operation: Any) -> Number:
+        value = super().do_hash_bytes(step, operation).value
+        return Number(value - 2**64 if value >= 2**63 else value)
+
+
+class Forgiving(KeysAndHashes):
+    """Takes an index beyond the end for the last one."""
+
+    def do_pick_token(self, step: int, operation: Any) -> Tokens:
+        last = len(operation.key.tokens) - 1
+        return super().do_pick_token(step, type(operation)(operation.key, min(operation.at, last)))
+
+
+class TwiceFreeRows(Rows):
+    """Does nothing where it must refuse."""
+
+    def do_free_row(self, step: int, operation: Any) -> Any:
+        try:
+            return super().do_free_row(step, operation)
+        except OwnershipError:
+            return Done()
+
+
+class SpillingRows(Rows):
+    """Zeroes the rest of a row that it writes."""
+
+    def do_write_row(self, step: int, operation: Any) -> Any:
+        done = super().do_write_row(step, operation)
+        self.pool.req_to_token[self.one(operation.row), operation.stop :] = 0
+        return done
+
+
+class PaddedElsewhereRows(Rows):
+    """Pads with the last row."""
+
+    def do_write_entries(self, step: int, operation: Any) -> Any:
+        done = super().do_write_entries(step, operation)
+        if 0 in self.numbers(operation.rows):
+            self.pool.req_to_token[-1].copy_(self.pool.req_to_token[0])
+            self.pool.req_to_token[0] = 0
+        return done
+
+
+class HalfWrittenRows(Rows):
+    """Begins to write before it has checked."""
+
+    def do_write_row(self, step: int, operation: Any) -> Any:
+        row = self.one(operation.row)
+        if row in range(1, self.pool.size + 1) and 0 <= operation.start < self.pool.max_context_len:
+            self.pool.req_to_token[row, operation.start] = 1
+        return super().do_write_row(step, operation)
+
+
+class MarkingRows(Rows):
+    """Marks row 0 when it has no room."""
+
+    def do_alloc_rows(self, step: int, operation: Any) -> Any:
+        result = super().do_alloc_rows(step, operation)
+        if isinstance(result, NoRoom):
+            self.pool.req_to_token[0, 0] += 1
+        return result
+
+
+class DustyRows(Rows):
+    """Leaves the padding where it was."""
+
+    def do_clear(self, step: int, operation: Any) -> Any:
+        kept = self.pool.req_to_token.clone()
+        done = super().do_clear(step, operation)
+        self.pool.req_to_token[0].copy_(kept[0])
+        return done
+
+
+class AgingRows(Rows):
+    """Hands out the other end first, once it was cleared."""
+
+    def do_clear(self, step: int, operation: Any) -> Done:
+        done = super().do_clear(step, operation)
+        self.pool._free_rows.reverse()
+        return done
+
+
+class LaxRows(Rows):
+    """Takes a malformed call for a wish to do nothing."""
+
+    def do_malformed(self, step: int, operation: Any) -> Done:
+        return Done()
+
+
+class QuietStates(GDNStates):
+    """Copies numbers instead of bits."""
+
+    def do_copy_states(self, step: int, operation: Any) -> Done:
+        done = super().do_copy_states(step, operation)
+        self.pool.conv_state.nan_to_num_(1.0)
+        return done
+
+
+class ResetsTooMuch(GDNStates):
+    """Zeroes the row after the last one that was named, too."""
+
+    def do_reset_states(self, step: int, operation: Any) -> Done:
+        done = super().do_reset_states(step, operation)
+        for row in self.numbers(operation.rows)[-1:]:
+            self.pool.conv_state[:, row + 1 :] = 0
+        return done
+
+
+class GivesTwice(GDNStates):
+    """Forgets that a slot was handed out."""
+
+    def do_alloc_track(self, step: int, operation: Any) -> Slots | NoRoom:
+        result = super().do_alloc_track(step, operation)
+        if isinstance(result, Slots):
+            self.pool._free_track_slots.insert(0, result.slots[0])
+        return result
+
+
+class TakesTwice(GDNStates):
+    """Does nothing where it must refuse."""
+
+    def do_free_track(self, step: int, operation: Any) -> Done:
+        try:
+            return super().do_free_track(step, operation)
+        except OwnershipError:
+            return Done()
+
+
+class Narrow(GDNStates):
+    """Keeps recurrent states in the convolution's dtype."""
+
+    def make_pool(self) -> Any:
+        pool = super().make_pool()
+        pool.recurrent_state = pool.recurrent_state.to(pool.dtype)
+        return pool
+
+
+class Tagging(GDNStates):
+    """Marks row 0 when the track slots are gone."""
+
+    def do_alloc_track(self, step: int, operation: Any) -> Slots | NoRoom:
+        result = super().do_alloc_track(step, operation)
+        if isinstance(result, NoRoom):
+            self.pool.conv_state[:, 0] += 1
+        return result
+
+
+class DustyStates(GDNStates):
+    """Leaves a working row as it was."""
+
+    def do_clear(self, step: int, operation: Any) -> Done:
+        kept = self.pool.conv_state[:, 1].clone()
+        done = super().do_clear(step, operation)
+        self.pool.conv_state[:, 1] = kept
+        return done
+
+
+class ClaimsOrder(TokenSlots):
+    """Sorts nothing and claims to."""
+
+    CONFIGURATIONS = ({**TokenSlots.CONFIGURATIONS[0], "store": "device", "need_sort": False},)
+
+    def claim(self) -> frozenset[str]:
+        return super().claim() | {"sorted"}
+
+
+class FailsAndTurns(TokenSlots):
+    """Turns its unsorted free list round where it finds no room."""
+
+    CONFIGURATIONS = ClaimsOrder.CONFIGURATIONS
+
+    def do_alloc(self, step: int, operation: Any) -> Slots | NoRoom:
+        result, store = super().do_alloc(step, operation), self.pool._store
+        if isinstance(result, NoRoom):
+            store._main, store._main_from = store._main[store._main_from :].flip(0), 0
+        return result
+
+
+class RefusesLoudly(TokenSlots):
+    """Merges where it refuses."""
+
+    def do_free(self, step: int, operation: Any) -> Done:
+        try:
+            return super().do_free(step, operation)
+        except OwnershipError:
+            self.pool.merge_and_sort_free()
+            raise
+
+
+class ClearsLoudly(TokenSlots):
+    """Lets a page wait after a clear."""
+
+    def do_clear(self, step: int, operation: Any) -> Done:
+        super().do_clear(step, operation)
+        self.pool.free(self.pool.alloc(self.page_size))
+        return Done()
+
+
+class MovesNothing(SWASlots):
+    """Moves halves back again."""
+
+    def do_move_swa(self, step: int, operation: Any) -> Done:
+        super().do_move_swa(step, operation)
+        return super().do_move_swa(step, MoveSWA(operation.target, operation.source))
+
+
+class Unstamped(Blocks):
+    """Forgets the stamp of the last block that is named."""
+
+    def do_stamp_blocks(self, step: int, operation: Any) -> Done:
+        self.pool.update_timestamps(self.numbers(operation.blocks)[:-1])
+        return Done()
+
+
+class Doubled(Blocks):
+    """Counts references twice."""
+
+    def do_retain_blocks(self, step: int, operation: Any) -> Done:
+        super().do_retain_blocks(step, operation)
+        return super().do_retain_blocks(step, operation)
+
+
+class Blind(Blocks):
+    """Finds no state where a slot is."""
+
+    def do_find_slots(self, step: int, operation: Any) -> FoundSlots:
+        found = super().do_find_slots(step, operation)
+        return FoundSlots(found.slots, (False,) * len(found.slots))
+
+
+class Swapped(Blocks):
+    """Gives the slots of a batch in the opposite order."""
+
+    def do_alloc_slots(self, step: int, operation: Any) -> Slots:
+        return Slots(super().do_alloc_slots(step, operation).slots[::-1])
+
+
+class Smearing(Blocks):
+    """Restores a state to the next request, too."""
+
+    def do_restore_live(self, step: int, operation: Any) -> Number:
+        answer = super().do_restore_live(step, operation)
+        ssm = self.context.mamba_ssm_states
+        if answer.value and ssm is not None:
+            ssm[:, -1] = ssm[:, self.context.live_rows[operation.request]]
+        return answer
+
+
+class QuietBlocks(Blocks):
+    """Saves numbers instead of bits."""
+
+    def do_save_live(self, step: int, operation: Any) -> Done:
+        done = super().do_save_live(step, operation)
+        self.slots.conv_states.nan_to_num_(1.0)
+        return done
+
+
+class Fresh(Blocks):
+    """Turns the free slots round at each look."""
+
+    def do_inspect(self, step: int, operation: Any) -> BlockBooks:
+        if step > 1:
+            self.slots._books._free[:] = self.slots._books._free[::-1].copy()
+        return super().do_inspect(step, operation)
+
+
+@pytest.mark.parametrize(
+    ("adapter_class", "laws"),
+    [
+        *((Rounding, "P3 E5"), (KeysFirst, "X1"), (Overtaken, "P3"), (Wrapping, "P3")),
+        *((LosesPrior, "H1"), (Signed, "H1"), (Forgiving, "X1")),
+        *((TwiceFreeRows, "P1 P2 X1"), (SpillingRows, "P3"), (PaddedElsewhereRows, "E5"), (LaxRows, "X1")),
+        *((HalfWrittenRows, "X1"), (MarkingRows, "X4"), (DustyRows, "X7"), (AgingRows, "X7")),
+        *((QuietStates, "P5"), (ResetsTooMuch, "P5"), (GivesTwice, "P5"), (TakesTwice, "P5 X1")),
+        *((Narrow, "P4"), (Tagging, "X4"), (DustyStates, "X7")),
+        *((ClaimsOrder, "A4 X1"), (FailsAndTurns, "X4"), (RefusesLoudly, "X1"), (ClearsLoudly, "X7")),
+        *((MovesNothing, "A7"), (Unstamped, "C1 X1"), (Doubled, "C1"), (Blind, "C2"), (Swapped, "C2 C5")),
+        *((Smearing, "C7"), (QuietBlocks, "C7"), (Fresh, "C2 C9")),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_wrong_class_breaks_its_law(adapter_class: Any, laws: str, seed: int) -> None:
+    """A, P, K, H, C, E5 and X: found from each of two seeds without a look inside, and kept."""
+    machine = machine_of(adapter_class)
+    with pytest.raises(InvariantViolation) as caught:
+        drive(machine, seed, 600)
+    assert caught.value.law in laws.split()
+    assert machine.found.violation is caught.value
+
+
+# -- what machines do alike ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "known"),
+    [
+        (BufferMachine, KVBuffers.MALFORMED),
+        (HashMachine, KeysAndHashes.MALFORMED),
+        (RowMachine, Rows.MALFORMED),
+        (StateMachine, GDNStates.MALFORMED),
+        (BlockMachine, MALFORMED_BLOCKS),
+        (RequestMachine, MALFORMED_CALLS),
+    ],
+)
+def test_a_machine_knows_every_malformed_call_of_the_adapter(machine: Any, known: Any) -> None:
+    """X1: and no other, so that none is passed over in silence."""
+    assert {(call.call, call.wrong) for call in machine.MALFORMED} == set(known)
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter_class", "sizes"),
+    [
+        ("rows", Rows, {"max_reqs": 1, "max_context_len": 1}),
+        ("rows", Rows, {"max_reqs": 9, "max_context_len": 40}),
+        ("kv-buffers", KVBuffers, {"size": 2, "page_size": 1, "layers": 1, "k_heads": 1, "k_dim": 1}),
+        ("kv-buffers", KVBuffers, {"size": 2, "page_size": 1, "v_heads": 1, "v_dim": 1, "dtype": "float32"}),
+        ("kv-buffers", KVBuffers, {"size": 64, "page_size": 16, "layers": 5, "k_heads": 2, "v_dim": 3}),
+        (
+            "gdn-states",
+            GDNStates,
+            {"max_reqs": 1, "layers": 1, "k_dim": 1, "conv_dim": 1, "kernel": 1, "track_slots": 0},
+        ),
+        (
+            "gdn-states",
+            GDNStates,
+            {"max_reqs": 12, "layers": 4, "k_dim": 16, "conv_dim": 6, "kernel": 4, "track_slots": 9},
+        ),
+        (
+            "blocks",
+            Blocks,
+            {
+                "blocks": 1,
+                "slots": 1,
+                "layers": 1,
+                "requests": 1,
+                "ssm_dim": 1,
+                "conv_dim": 1,
+                "conv_width": 1,
+            },
+        ),
+        ("blocks", Blocks, {"blocks": 20, "slots": 20, "layers": 3, "requests": 9}),
+        ("blocks", Blocks, {"slots": None}),
+    ],
+)
+def test_a_machine_fits_itself_to_every_size(name: str, adapter_class: Any, sizes: dict[str, Any]) -> None:
+    """P1 to P5, C1 to C7: the least pools, some larger than what is drawn, and none of slots at all."""
+    (entry,) = MACHINES[adapter_class.KIND]
+    made = make_machine(load_machine(entry), name, {**adapter_class.CONFIGURATIONS[0], **sizes})
+    machine = drive(made, 5, 200)
+    assert reached_by(machine) <= expected_situations(machine.examiner.history.header)
+
+
+@pytest.mark.parametrize("numbers", [(), (0, 255), (-1, 3), (300,), (-1, 2**31 - 1)])
+def test_a_form_is_one_that_holds_the_numbers(numbers: tuple[int, ...]) -> None:
+    """P3, P5: any integer dtype may carry an index, as far as it goes."""
+    chosen = {index_form(random.Random(seed), numbers) for seed in range(60)}
+    assert chosen <= set(INDEX_FORMS)
+    assert len(chosen) >= 2
+    for form in chosen:
+        assert make_indices(numbers, form).tolist() == list(numbers)
+
+
+class CarefreeRows(Rows):
+    """Claims to refuse nothing."""
+
+    def claim(self) -> frozenset[str]:
+        return frozenset({"pool"})
+
+
+def test_misuse_is_tried_only_where_it_is_refused() -> None:
+    """X1: an adapter that claims no refusals is not judged by them."""
+    steps = drive(machine_of(CarefreeRows), 1, 300).examiner.history.steps
+    results = [step.outcome.result for step in steps if step.outcome is not None]
+    assert any(isinstance(result, NoRoom) for result in results)
+    assert not any(isinstance(result, Failed | Unsupported) for result in results)
+
+
+def test_twins_run_now_and_then_and_always_once_something_was_found() -> None:
+    """X1, X4, X7: a shrinker must meet the violation in each run."""
+    machine = machine_of(AgingRows, max_reqs=2, max_context_len=2)
+    machine.runs = 1
+    drive(machine, 1, 100)
+    machine.runs = 0
+    for _ in range(2):
+        with pytest.raises(InvariantViolation, match=r"X7: .* on a new one"):
+            drive(machine, 1, 100)
+
+
+# -- hashes --------------------------------------------------------------------------------------------------
+
+
+class Hashless(KeysAndHashes):
+    """Has keys and nothing else."""
+
+    def do_hash_page(self, step: int, operation: Any) -> Hashes:
+        raise UnsupportedError("hash_page")
+
+
+class PlainKeys(KeysAndHashes):
+    """Has neither tuples nor refusals."""
+
+    def claim(self) -> frozenset[str]:
+        return frozenset({"extra_key"})
+
+
+def test_what_an_adapter_cannot_hash_is_passed_over() -> None:
+    """H1: and chained to by nothing."""
+    reached = reached_by(drive(machine_of(Hashless), 2, 200))
+    assert "a slice is empty" in reached
+    assert not any("hashed" in situation or "chained" in situation for situation in reached)
+
+
+def test_tuples_and_misuse_are_tried_only_where_they_are_claimed() -> None:
+    """K1, X1: and what is left is what is expected."""
+    machine = drive(machine_of(PlainKeys), 2, 1_000)
+    history = machine.examiner.history
+    failed = [step for step in history.steps if step.outcome and isinstance(step.outcome.result, Failed)]
+    assert failed == []
+    assert reached_by(machine) == expected_situations(history.header)
+
+
+# -- slots ---------------------------------------------------------------------------------------------------
+
+
+class PlainSlots(TokenSlots):
+    """An allocator of which nothing is known but that it allocates: no order, no groups, no refusals."""
+
+    def claim(self) -> frozenset[str]:
+        return frozenset({"pool"})
+
+    do_begin_group = do_end_group = do_merge = do_malformed = None  # type: ignore[assignment]
+
+
+def test_a_machine_asks_for_what_is_claimed() -> None:
+    """Misuse and groups are left out where they are undefined, and the rest is still reached."""
+    machine = drive(machine_of(PlainSlots), seed=1, steps=600)
+    evidence, steps = machine.examiner.judge.evidence, machine.examiner.history.steps
+    assert expected_situations(machine.examiner.history.header) <= set(evidence.reached)
+    assert {"A4", "A5", "A6", "A7", "X1"}.isdisjoint(evidence.exercised)
+    assert {type(step.operation) for step in steps} == {Alloc, Free, Merge, Clear}
+
+
+def test_the_end_empties_the_pool_twice() -> None:
+    """A2: what is free shows only when it is taken."""
+    machine: Any = drive(machine_of(SWASlots), seed=2, steps=40)
+    assert machine.judge.full.held == set()
+    last = [step.outcome.result for step in machine.examiner.history.steps[-6:] if step.outcome is not None]
+    taken = [slot for result in last if isinstance(result, Slots) for slot in result.slots]
+    assert sorted(taken) == list(range(1, 13))
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_bytes_name_slots_only_where_they_fit(large: bool) -> None:
+    """A form that cannot hold a slot would be refused by torch, not by the allocator."""
+    machine = drive(machine_of(TokenSlots, pages=300 if large else 12), seed=3, steps=200)
+    frees: list[Any] = [it for it in machine.examiner.history.steps if isinstance(it.operation, Free)]
+    assert ("uint8" in {step.operation.form for step in frees}) is not large
+    assert not any(isinstance(step.outcome.result, Unsupported) for step in frees)
+
+
+def test_pick_goes_round_the_end() -> None:
+    """Distinct ones, forwards from an odd place and backwards from an even one."""
+    picked = [pick([1, 2, 3], start, count) for start, count in ((5, 2), (2, 2), (1, 9))]
+    assert picked == [[3, 1], [1, 3], [2, 3, 1]]
+    assert pick([], 4, 2) == []
+
+
+# -- blocks --------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_looked_at_while_it_is_new_and_after_each_act() -> None:
+    """C9: a reset is compared with that; and no act hides behind the next."""
+    operations = operations_of(drive(machine_of(Blocks, slots=None), 3, 60))
+    assert isinstance(operations[0], Inspect)
+    assert sum(isinstance(operation, Inspect) for operation in operations) > len(operations) / 4
+
+
+class PlainBlocks(Blocks):
+    """Claims neither refusals nor faults."""
+
+    def claim(self) -> frozenset[str]:
+        return frozenset({"callbacks", "inspect"})
+
+
+def test_an_allocator_without_claims_is_driven_as_its_callers_may() -> None:
+    """X1, X2: no misuse and no faults where they have no meaning."""
+    machine = drive(machine_of(PlainBlocks, slots=None), 5, 300)
+    assert not any(isinstance(operation, Fault) for operation in operations_of(machine))
+    assert reached_by(machine) <= expected_situations(machine.examiner.history.header)
+
+
+def test_a_parent_never_stands_after_its_child() -> None:
+    """C3: such a call has no meaning, so the chain is registered as one instead."""
+    machine = machine_of(Blocks, slots=None)()
+    machine._register(machine.take_chain(2, 0, 1, 0), [5, 6], [6, 0])
+    assert operations_of(machine)[-1] == RegisterBlocks((Span(2, 0, 1), Span(2, 1, 2)), (5, 6))
+
+
+class NoHands(Blocks):
+    """Cannot take slots into hand."""
+
+    def do_evict_slots(self, step: int, operation: Any) -> Any:
+        return Unsupported("hands")
+
+
+def test_hoarding_ends_where_it_gets_nowhere() -> None:
+    """C2: an adapter that cannot take slots into hand does not hold the machine up."""
+    machine = machine_of(NoHands)()
+    machine.take_chain(2, 0, 1, 0)
+    machine.release_all(but=0)
+    machine.hoard_slots(often=0)
+    operations = operations_of(machine)
+    assert sum(isinstance(operation, EvictSlots) for operation in operations) == 3
+    assert sum(isinstance(operation, AllocSlots) for operation in operations) == 4
+
+
+def test_an_older_slot_goes_before_a_younger_one() -> None:
+    """C6: two that may go, and one that must."""
+    machine = machine_of(Blocks, blocks=12)()
+    for seed in range(3):
+        machine.outlive(1, seed)
+    assert machine.examiner.judge.evidence.reached["a slot is evicted for want of room"] >= 1
+
+
+def test_states_are_misused_in_every_way() -> None:
+    """X1, C7: stored where no slot is or outside, saved and restored from what is not live."""
+    machine = machine_of(Blocks)()
+    machine.serve(1, 0, 0, 1, 0)
+    machine.alloc(2)
+    for twist in range(4):
+        machine.use_states_badly(1, twist)
+    steps = machine.examiner.history.steps
+    refused = [type(step.operation) for step in steps if isinstance(step.outcome.result, Failed)]
+    assert refused == [StoreState, StoreState, SaveLive, RestoreLive]

@@ -1,0 +1,247 @@
+"""What a context knows of a request, its row, and what it computes in a step."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts.forward_batch import ForwardBatch, plan_step
+from pymllm.core.inference.contexts.live_request import (
+    LiveRequest,
+    Region,
+    check_next_tokens,
+    read_prompt,
+    refuse_batch,
+)
+from pymllm.core.inference.contexts.request_rows import BatchDimensions, RequestRows
+
+# -- tokens --------------------------------------------------------------------------------------------------
+
+
+def make_live(**changes: Any) -> LiveRequest:
+    return LiveRequest(object(), np.arange(10, 15, dtype=np.uint32), [], [], **changes)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        (0, 5, [10, 11, 12, 13, 14]),
+        (2, 4, [12, 13]),
+        (3, 7, [13, 14, 90, 91]),
+        (5, 6, [90]),
+        (6, 8, [91, 92]),
+    ],
+)
+def test_tokens_run_from_the_prompt_into_what_was_generated(
+    start: int, stop: int, expected: list[int]
+) -> None:
+    """C3: a block may have tokens of both."""
+    live = make_live(generated=[90, 91, 92])
+    found = live.tokens(start, stop)
+    assert found.tolist() == expected
+    assert found.dtype == np.uint32
+
+
+@pytest.mark.parametrize(
+    ("computed", "skip", "limit", "expected"),
+    [(0, 0, None, 5), (0, 4, None, 5), (0, 2, 1, 3), (3, 0, 9, 2), (2, 0, 2, 2)],
+)
+def test_a_chunk_counts_what_it_skips(computed: int, skip: int, limit: int | None, expected: int) -> None:
+    """Reference: the chunk's length is before skipping, while a limit is on what is computed."""
+    assert make_live(computed=computed, skip=skip).plan_chunk(limit) == expected
+
+
+def test_a_prompt_is_done_when_all_of_it_is_computed() -> None:
+    """E4: the first next token comes with its last."""
+    assert not make_live(computed=4).is_prefilled
+    assert make_live(computed=5).is_prefilled
+    assert make_live().region is Region.WAITING
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[1, 2, 2**32 - 1], (1, 2, 2**32 - 1), array("q", [1, 2, 2**32 - 1]), torch.tensor([1, 2, 2**32 - 1])],
+)
+def test_a_prompt_may_be_anything_with_tokens(tokens: Any) -> None:
+    """K1: and is copied, so nobody changes it later."""
+    prompt = read_prompt(SimpleNamespace(prompt_tokens=tokens))
+    assert prompt.tolist() == [1, 2, 2**32 - 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error"),
+    [
+        *[
+            ([], ValueError),
+            ([-1], ValueError),
+            ([1.5], TypeError),
+            ([(1, 2)], ValueError),
+            (None, TypeError),
+        ],
+        *[([(1,)], ValueError), ("12", TypeError), (5, TypeError)],
+    ],
+)
+def test_a_prompt_that_is_none_is_refused(tokens: Any, error: type[Exception]) -> None:
+    """X1, E4: a request computes at least one token."""
+    with pytest.raises(error):
+        read_prompt(SimpleNamespace(prompt_tokens=tokens))
+
+
+@pytest.mark.parametrize("batch", [torch.ones((1, 3), dtype=torch.int64), np.ones((3, 1), int), [[1, 2, 3]]])
+def test_a_batch_is_no_prompt(batch: Any) -> None:
+    """K1, X1: whoever counts or reads the tokens of a prompt refuses a batch and says what to give."""
+    for read in (refuse_batch, lambda given: read_prompt(SimpleNamespace(prompt_tokens=given))):
+        with pytest.raises(ValueError, match=r"prompt_tokens has 2 dimensions.*\(prompt_tokens\[0\]\)"):
+            read(batch)
+
+
+def test_next_tokens_are_looked_at_where_they_are_used() -> None:
+    """A chunk that does not end its prompt has none."""
+    assert check_next_tokens([7, None, 2**32 - 1], [True, False, True]) == [7, 0, 2**32 - 1]
+    assert check_next_tokens([], []) == []
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
+
+PAUSED, DECODE, PREFILL, WAITING = Region
+
+
+def make_row(*blocks: int) -> LiveRequest:
+    return LiveRequest(object(), np.zeros(1, np.uint32), list(blocks), [])
+
+
+def assert_sound(rows: RequestRows) -> None:
+    """Each request is where it believes to be, in order of regions, and the table names its blocks."""
+    lives = list(rows)
+    assert [live.row for live in lives] == list(range(len(rows)))
+    assert [live.region for live in lives] == sorted(live.region for live in lives)
+    for region in Region:
+        assert rows.of(region) == [live for live in lives if live.region is region]
+        assert rows.count(region) == len(rows.of(region))
+    for live in lives:
+        assert [b for b in rows.block_table[live.row].tolist() if b >= 0] == live.blocks
+
+
+@pytest.mark.parametrize(("start", "end"), list(itertools.product(Region, Region)))
+def test_a_request_moves_with_all_that_it_has(start: Region, end: Region) -> None:
+    """E2: past requests in every region between, in either direction."""
+    rows = RequestRows(9, 3)
+    lives = [make_row(10 * n, 10 * n + 1) for n in range(9)]
+    for live, region in zip(lives, [*Region, *Region, start], strict=True):
+        rows.open(live)
+        rows.move(live, region)
+        assert_sound(rows)
+    states = {id(live): rows.state_of(live) for live in lives}
+    rows.move(lives[-1], end)
+    assert_sound(rows)
+    assert lives[-1].region is end
+    assert {id(live): rows.state_of(live) for live in lives} == states
+    assert sorted(states.values()) == list(range(9))
+    assert rows.is_full
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_closed_row_keeps_nothing(place: int) -> None:
+    """E2: neither blocks nor the row of a state, which is the next to be given."""
+    rows = RequestRows(5, 3)
+    lives = [make_row(n, n + 10, n + 20) for n in range(4)]
+    for live, region in zip(lives, Region, strict=True):
+        rows.open(live)
+        rows.move(live, region)
+    state = rows.state_of(lives[place])
+    rows.close(lives[place])
+    assert_sound(rows)
+    assert lives[place].row == -1
+    assert len(rows) == 3
+    assert (rows.block_table[3:] == -1).all()
+    assert rows.metadata.request_to_mamba_state_idx.tolist()[3:] == [-1, -1]
+    again = make_row(99)
+    rows.open(again)
+    assert rows.state_of(again) == state
+    assert rows.block_table[3].tolist() == [99, -1, -1]
+
+
+def test_more_blocks_go_behind_the_others() -> None:
+    """E2: in the table as in the request."""
+    rows = RequestRows(2, 4)
+    live = make_row(5)
+    rows.open(live)
+    rows.extend(live, [7, 6])
+    rows.extend(live, [])
+    assert live.blocks == [5, 7, 6]
+    assert rows.block_table[0].tolist() == [5, 7, 6, -1]
+
+
+def test_the_batch_is_counted_by_region() -> None:
+    """Specification, blocks: prefill rows begin behind paused and decoding ones."""
+    rows = RequestRows(6, 1)
+    batch = BatchDimensions(rows)
+    for region in [PAUSED, DECODE, DECODE, PREFILL, WAITING]:
+        rows.open(live := make_row())
+        rows.move(live, region)
+    assert (batch.decode_req_count, batch.prefill_req_count) == (2, 1)
+    assert rows.first_row(PREFILL) == 3
+    assert not rows.is_full
+
+
+def test_clear_makes_new_rows() -> None:
+    """C9: bit for bit."""
+    rows, new = RequestRows(3, 2), RequestRows(3, 2)
+    rows.open(make_row(1))
+    rows.metadata.intermediate_count = 4
+    rows.metadata.per_request_intermediate_counts = [4]
+    rows.clear()
+    assert list(rows) == []
+    assert rows.block_table.tolist() == new.block_table.tolist()
+    assert rows.metadata.request_to_mamba_state_idx.tolist() == [-1] * 3
+    assert (rows.metadata.intermediate_count, rows.metadata.per_request_intermediate_counts) == (0, [])
+    assert rows._free_states == new._free_states
+
+
+# -- steps ---------------------------------------------------------------------------------------------------
+
+
+def make_started(**state: int) -> LiveRequest:
+    live = LiveRequest(object(), np.arange(100, 110, dtype=np.uint32), [7, 3, 5], [], matched=2)
+    for name, value in state.items():
+        setattr(live, name, value)
+    live.generated = [200, 201]
+    return live
+
+
+def test_tokens_in_shared_blocks_go_to_the_dummy() -> None:
+    """E2, E5: what is computed again for its state is not written again; block 9 takes it."""
+    step = plan_step(make_started(skip=4, chunk=10, row=2), 1, 4, 9, (2, 4), 6)
+    assert step.start == 4
+    assert step.tokens.tolist() == [104, 105, 106, 107, 108, 109]
+    assert step.kv_slots.tolist() == [36, 37, 38, 39, 20, 21]
+    assert (step.row, step.state_idx, step.blocks) == (2, 1, (7, 3, 5))
+    assert (step.offsets, step.first_output) == ((2, 4), 6)
+    assert step.is_sampled
+
+
+@pytest.mark.parametrize(
+    ("state", "tokens", "slots", "is_sampled"),
+    [
+        ({"computed": 8, "chunk": 1}, [108], [20], False),
+        ({"computed": 8, "chunk": 2}, [108, 109], [20, 21], True),
+        ({"computed": 10}, [200], [22], True),
+        ({"computed": 11}, [201], [23], True),
+    ],
+)
+def test_a_step_is_a_chunk_or_one_token(
+    state: dict[str, int], tokens: list[int], slots: list[int], is_sampled: bool
+) -> None:
+    """A next token is chosen where the prompt ends, and from then on."""
+    step = plan_step(make_started(**state), 0, 4, 9)
+    assert step.tokens.tolist() == tokens
+    assert step.kv_slots.tolist() == slots
+    assert step.is_sampled is is_sampled
+    assert len(ForwardBatch((step, step))) == 2

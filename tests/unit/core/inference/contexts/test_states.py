@@ -1,0 +1,194 @@
+"""States: copies to a device and between rows, live ones, and what a slot keeps of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pymllm.core.inference.contexts import device_copies, live_states
+from pymllm.core.inference.contexts.device_copies import (
+    constant_index,
+    copy_rows,
+    gather_rows,
+    row_index,
+    send,
+)
+from pymllm.core.inference.contexts.live_states import LiveStates, as_state, as_state_shape
+from pymllm.errors import UsageError
+
+# -- copies --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_sent_arrives_and_may_be_changed_at_once(device: torch.device) -> None:
+    """B157: the copy does not read the caller's memory later."""
+    numbers = np.arange(1000, dtype=np.int32)
+    target = torch.zeros(1000, dtype=torch.int32, device=device)
+    send(numbers, target)
+    numbers[:] = 0
+    assert target.tolist() == list(range(1000))
+
+
+def test_an_index_is_of_its_own(device: torch.device) -> None:
+    """X5: int64 on the device."""
+    numbers = np.array([3, 1])
+    index = row_index(numbers, device)
+    numbers[0] = 9
+    assert (index.tolist(), index.dtype, index.device.type) == ([3, 1], torch.int64, device.type)
+    assert row_index(np.empty(0, np.int64), device).tolist() == []
+
+
+def test_an_index_inside_a_graph_is_part_of_it(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 10: its numbers are arguments of launches, not memory that a replay would read again."""
+    numbers = np.array([3, 1, 2**40, 0, *range(200)])
+    monkeypatch.setattr(device_copies, "is_capturing", lambda device: True)
+    monkeypatch.setattr(device_copies, "send", lambda *_: pytest.fail("a copy from the host"))
+    index = row_index(numbers, device)
+    assert (index.tolist(), index.dtype, index.device.type) == (numbers.tolist(), torch.int64, device.type)
+    assert constant_index(np.empty(0, np.int64), device).tolist() == []
+
+
+def test_a_view_and_what_must_not_be_written_are_sent_like_any_array(device: torch.device) -> None:
+    """Specification, blocks: ids may be any integers, a caller's reversed or read-only array among them."""
+    numbers = np.arange(6)
+    numbers.flags.writeable = False
+    for given in (numbers, numbers[::-1], numbers[1::2]):
+        assert row_index(given, device).tolist() == given.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex128])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_rows_are_copied_bit_for_bit(
+    device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    """C7: every layer of the named rows, and no other row."""
+    generator = torch.Generator().manual_seed(1)
+    bits = torch.randint(0, 256, (2, 5, *shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
+    if dtype.is_complex:
+        bits = torch.randn((2, 5, *shape), dtype=dtype, generator=generator).view(torch.uint8)
+    source = bits.reshape(-1).view(dtype).reshape(2, 5, *shape).to(device)
+    target = torch.zeros((2, 4, *shape), dtype=dtype, device=device)
+    read, write = torch.tensor([4, 0], device=device), torch.tensor([1, 3], device=device)
+    copy_rows([source], read, [target], write)
+    found = target.cpu().view(torch.uint8).reshape(2, 4, -1)
+    expected = torch.zeros_like(found)
+    expected[:, [1, 3]] = source.cpu().view(torch.uint8).reshape(2, 5, -1)[:, [4, 0]]
+    assert torch.equal(found, expected)
+
+
+def test_rows_that_find_no_memory_are_not_written_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2, C7: the second buffer's rows do not fit; the first buffer is as it was."""
+    sources, targets = [torch.ones(1, 2, 3)] * 2, [torch.zeros(1, 2, 3), torch.zeros(1, 2, 3)]
+    gathered = iter([gather_rows(sources[0], torch.tensor([1]))])
+    monkeypatch.setattr(device_copies, "gather_rows", lambda source, read: next(gathered))
+    with pytest.raises(StopIteration):
+        copy_rows(sources, torch.tensor([1]), targets, torch.tensor([0]))
+    assert not any(target.any() for target in targets)
+
+
+# -- live states ---------------------------------------------------------------------------------------------
+
+
+CONV, SSM = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2, 2)
+
+
+def make_live(table: Any, conv: torch.Tensor = CONV, ssm: torch.Tensor = SSM) -> LiveStates:
+    context = SimpleNamespace(
+        mamba_conv_states=conv,
+        mamba_ssm_states=ssm,
+        mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table),
+    )
+    return LiveStates(context, torch.zeros(2, 7, 3), torch.zeros(2, 7, 2, 2))
+
+
+@pytest.mark.parametrize("table", [[4, 0, -1, 5], (4, 0, -1, 5), np.array([4, 0, -1, 5], np.int16)])
+def test_rows_are_looked_up_in_any_table(table: Any) -> None:
+    """Specification, blocks: a context may keep it as it likes; X1: a request may have no state."""
+    live = make_live(table)
+    assert live.rows([1, 0]).tolist() == [0, 4]
+    assert live.rows([]).tolist() == []
+    for request in (2, 3):
+        with pytest.raises(UsageError, match=f"request {request} has no live state"):
+            live.rows([1, request])
+    with pytest.raises(IndexError, match=r"outside 0\.\.3"):
+        live.rows([4])
+
+
+@pytest.mark.gpu
+def test_a_table_on_a_gpu_is_not_waited_for() -> None:
+    """Issue 5: no synchronisation; the lookup happens where the table is."""
+    conv, ssm = CONV.cuda(), SSM.cuda()
+    context = SimpleNamespace(
+        mamba_conv_states=conv,
+        mamba_ssm_states=ssm,
+        mamba_metadata=SimpleNamespace(
+            request_to_mamba_state_idx=torch.tensor([4, 0], dtype=torch.int32, device="cuda")
+        ),
+    )
+    live = LiveStates(context, conv, ssm)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        rows = live.rows([1, 0])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert rows.tolist() == [0, 4]
+    assert rows.dtype is torch.int64
+
+
+def test_a_table_elsewhere_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: the requests go to the table, and their rows to the states; nothing comes to the host."""
+    sent: list[tuple[list[int], str]] = []
+
+    def send(numbers: Any, device: torch.device) -> torch.Tensor:
+        sent.append((numbers.tolist(), device.type))
+        return torch.empty(len(numbers), dtype=torch.int64, device=device)
+
+    monkeypatch.setattr(live_states, "row_index", send)
+    table = torch.empty(4, dtype=torch.int32, device="meta")
+    context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
+    rows = LiveStates(context, CONV.to("meta"), SSM.to("meta")).rows([1, 0, 3])
+    assert isinstance(rows, torch.Tensor)
+    assert (rows.shape, rows.dtype, rows.device.type) == ((3,), torch.int64, "meta")
+    assert sent == [([1, 0, 3], "meta")]
+
+
+def test_rows_of_states_go_where_the_states_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: the table may be on another device than they are; a table that says so stands in for it."""
+    moved: list[tuple[Any, ...]] = []
+
+    class Table(torch.Tensor):
+        device = torch.device("cuda", 1)
+
+        def index_select(self, dim: int, index: Any) -> Any:
+            return SimpleNamespace(to=lambda *where: moved.append((dim, index, *where)))
+
+    monkeypatch.setattr(live_states, "row_index", lambda numbers, device: (numbers.tolist(), str(device)))
+    table = torch.zeros(4, dtype=torch.int32).as_subclass(Table)
+    context = SimpleNamespace(mamba_metadata=SimpleNamespace(request_to_mamba_state_idx=table))
+    LiveStates(context, CONV, SSM).rows([2, 1])
+    assert moved == [(0, ([2, 1], "cuda:1"), torch.device("cpu"), torch.int64)]
+
+
+def test_buffers_are_the_contexts() -> None:
+    """X5: shared by design."""
+    conv, ssm = make_live([0]).buffers()
+    assert conv is CONV
+    assert ssm is SSM
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((), ()), ([2, 3], (2, 3)), (torch.Size([4]), (4,)), ((np.int32(2),), (2,))]
+)
+def test_a_shape_is_any_sequence_of_sizes(shape: Any, expected: tuple[int, ...]) -> None:
+    """Reference: a tuple; one number is the shape ()."""
+    assert as_state_shape("shape", shape) == expected
+
+
+def test_a_state_is_read_as_bits() -> None:
+    """C7: a conjugate that is only a mark is carried out first."""
+    cached = torch.zeros(1, 1, 2, dtype=torch.complex64)
+    state = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert as_state("state", state, cached).view(torch.complex64).tolist() == [1 - 2j, 3 + 4j]

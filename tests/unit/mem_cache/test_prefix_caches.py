@@ -1,0 +1,400 @@
+"""What every tree of prefixes promises, seen on a plain cache and on one with states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pymllm.adapters.recording_pool import RecordingPool, record_around
+
+from pymllm.errors import LockError, StaleNodeError
+from pymllm.history.outcomes import Effect
+from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
+from pymllm.mem_cache import MambaRadixCache, RadixCache, RadixKey, TokenToKVPoolAllocator
+
+Cache = RadixCache | MambaRadixCache
+Kind = type[RadixCache] | type[MambaRadixCache]
+
+
+def slots(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def put(cache: Cache, tokens: list[int], first: int = 100, extra_key: Any = None) -> Any:
+    """Insert tokens with slots ``first, first + 1, ..``, perhaps a state; return the node."""
+    value = torch.arange(first, first + len(tokens))
+    options = {"mamba_value": slots(first + 1)} if isinstance(cache, MambaRadixCache) else {}
+    return cache.insert(RadixKey(tokens, extra_key), value, **options).last_node
+
+
+def find(cache: Cache, tokens: list[int], extra_key: Any = None) -> list[int]:
+    """Match tokens and return the slots."""
+    return cache.match_prefix(RadixKey(tokens, extra_key)).indices.tolist()
+
+
+def check(cache: Cache) -> None:
+    (check_radix_cache if isinstance(cache, RadixCache) else check_mamba_radix_cache)(cache)
+
+
+def state(cache: Cache) -> Any:
+    """Everything that can be seen of a cache, as plain data."""
+    check(cache)
+    fields = "id last_access_time hit_count lock_ref hash_values"
+    nodes = [
+        (list(it.key), it.value.tolist(), *(getattr(it, name) for name in fields.split()))
+        for it in cache._tree.nodes()
+    ]
+    return nodes, cache.evictable_size(), cache.protected_size()
+
+
+def each_use(cache: Cache) -> list[Callable[[Any], object]]:
+    return [cache.inc_lock_ref, cache.dec_lock_ref, cache.compute_node_hash]
+
+
+@pytest.fixture(params=[RadixCache, MambaRadixCache], ids=["plain", "states"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def cache(kind: Kind) -> Cache:
+    return kind()
+
+
+@pytest.fixture
+def effects() -> list[Effect]:
+    return []
+
+
+@pytest.fixture
+def pool(effects: list[Effect]) -> RecordingPool:
+    return record_around(TokenToKVPoolAllocator(64, "cpu", 4, True), effects.append)
+
+
+@pytest.fixture
+def pooled(kind: Kind, pool: RecordingPool) -> Cache:
+    return kind(4, token_to_kv_pool_allocator=pool)
+
+
+class TestMatch:
+    def test_empty_cache_matches_nothing(self, cache: Cache) -> None:
+        """R2: an empty result is an int64 tensor of length 0 and the root."""
+        match = cache.match_prefix(RadixKey([1, 2, 3]))
+        assert match.indices.shape == (0,)
+        assert match.indices.dtype == torch.int64
+        assert (match.prefix_len, match.last_node) == (0, cache.root_node)
+        assert match.mamba_branching_seqlen is None
+
+    def test_namespaces_share_nothing(self, cache: Cache) -> None:
+        """K1: equal tokens of another adapter are another prefix; "1" and 1 are two names."""
+        for first, extra_key in ((100, None), (200, "1"), (300, 1), (400, "lora")):
+            put(cache, [1, 2], first, extra_key)
+        for first, extra_key in ((100, None), (200, "1"), (300, 1), (400, "lora")):
+            assert find(cache, [1, 2, 3], extra_key) == [first, first + 1]
+        assert find(cache, [1, 2], "2") == []
+
+    def test_indices_are_a_copy(self, cache: Cache) -> None:
+        """X5: a caller that writes into its result changes nothing in the tree."""
+        put(cache, [1, 2, 3])
+        for _ in range(2):
+            match = cache.match_prefix(RadixKey([1, 2, 3]))
+            assert match.indices.tolist() == [100, 101, 102]
+            match.indices.fill_(-1)
+
+    def test_match_moves_no_ownership(
+        self, pooled: Cache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
+        """R2: slots stay the tree's, and the pool hears nothing."""
+        pooled.insert(RadixKey([1] * 4), pool.alloc(4))
+        pooled.match_prefix(RadixKey([1] * 4))
+        assert effects == []
+        assert pooled.evictable_size() == 4
+
+
+class TestInsert:
+    def test_cached_slots_are_not_overwritten(self, cache: Cache) -> None:
+        """R3: duplicates stay the caller's."""
+        put(cache, [1, 2, 3], 100)
+        put(cache, [1, 2, 3], 200)
+        assert find(cache, [1, 2, 3]) == [100, 101, 102]
+
+    @pytest.mark.parametrize("tokens", [[], [1], [1, 2, 3]])
+    def test_key_without_a_whole_page_changes_nothing(self, kind: Kind, tokens: list[int]) -> None:
+        """R3: an empty key is a no-op, whatever is left over."""
+        cache = kind(4)
+        put(cache, [1, 2, 3, 4])
+        before = state(cache)
+        result = cache.insert(RadixKey(tokens), torch.arange(len(tokens)))
+        assert (result.prefix_len, result.adopted, result.last_node) == (0, (), cache.root_node)
+        assert state(cache) == before
+
+    def test_tree_keeps_no_view_of_key_or_value(self, cache: Cache) -> None:
+        """X5: rows, prompt buffers and tables of track slots are recycled by their owners."""
+        tokens, value, table = np.array([1, 2, 3]), slots(7, 8, 9), slots(40, 50, 60)
+        node = cache.insert(RadixKey(tokens), value, mamba_value=table[1:2]).last_node
+        tokens[:] = 0
+        value.fill_(0)
+        table.fill_(0)
+        assert find(cache, [1, 2, 3]) == [7, 8, 9]
+        assert isinstance(cache, RadixCache) or node.mamba_value.tolist() == [50]
+        check(cache)
+
+    def test_unaligned_tail_stays_the_callers(
+        self, pooled: Cache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
+        """R1, R4: the last half page is neither cached nor freed."""
+        value = pool.alloc(8)
+        result = pooled.insert(RadixKey([1, 2, 3, 4, 5, 6]), value[:6])
+        assert result.adopted == ((0, 4),)
+        assert pooled.total_size() == 4
+        assert effects == []
+        pool.free(value[4:])
+
+    def test_options_of_other_caches_are_ignored(self, cache: Cache) -> None:
+        """Sections 4, 7; R4, S7: an engine may pass a state or a window's bounds to any cache."""
+        options = {"mamba_value": slots(1), "prev_prefix_len": 1, "swa_evicted_seqlen": 1}
+        result = cache.insert(RadixKey([1, 2]), slots(4, 5), **options)
+        assert (result.adopted, result.mamba_exist) == (((0, 2),), False)
+
+
+class TestEvict:
+    def test_least_recent_leaf_goes_first_and_whole(self, kind: Kind, cache: Cache) -> None:
+        """R5: one token asked for, one leaf of three gone."""
+        put(cache, [1, 2, 3], 100)
+        put(cache, [4, 5, 6], 200)
+        result = cache.evict(1)
+        assert (result.full_evicted, result.swa_evicted, result.mamba_evicted) == (
+            3,
+            0,
+            kind is MambaRadixCache,
+        )
+        assert find(cache, [1, 2, 3]) == []
+        assert find(cache, [4, 5, 6]) == [200, 201, 202]
+
+    def test_match_refreshes_what_it_returns(self, cache: Cache) -> None:
+        """R8: insert A, insert B, match A, evict: B goes."""
+        put(cache, [1, 2, 3])
+        put(cache, [4, 5, 6])
+        find(cache, [1, 2, 3])
+        cache.evict(1)
+        assert len(find(cache, [1, 2, 3])) == 3
+        assert find(cache, [4, 5, 6]) == []
+
+    @pytest.mark.parametrize("tokens", [0, -1, -100])
+    def test_nothing_asked_takes_nothing(self, cache: Cache, tokens: int) -> None:
+        """R5: n <= 0 takes no part."""
+        put(cache, [1, 2])
+        assert cache.evict(tokens, tokens).full_evicted == 0
+        assert cache.total_size() == 2
+
+    def test_eviction_takes_all_it_can_and_no_more(self, cache: Cache) -> None:
+        """R5: min(n, evictable) at least, and one leaf fewer would have been too few."""
+        for first in range(10):
+            put(cache, [first, 50, 60], 100 * first)
+        assert cache.evict(4).full_evicted == 6
+        assert cache.evict(6).full_evicted == 6
+        assert cache.evict(1000).full_evicted == 18
+        assert cache.evict(1).full_evicted == 0
+
+
+class TestLocks:
+    def test_sizes_survive_a_child_of_a_leaf(self, cache: Cache) -> None:
+        """R7: a leaf that gains a child keeps counting, locked or not."""
+        node = put(cache, [1, 2])
+        cache.inc_lock_ref(node)
+        put(cache, [1, 2, 3])
+        assert (cache.evictable_size(), cache.protected_size()) == (1, 2)
+        cache.dec_lock_ref(node)
+        assert (cache.evictable_size(), cache.protected_size()) == (3, 0)
+
+    def test_root_and_none_are_no_ops(self, cache: Cache) -> None:
+        """R6: a request without a hit holds nothing."""
+        for node in (None, cache.root_node):
+            assert cache.inc_lock_ref(node) is None
+            cache.dec_lock_ref(node)
+            cache.dec_lock_ref(node)
+        assert cache.root_node.lock_ref == 1
+
+    def test_release_without_a_hold_is_refused(self, cache: Cache) -> None:
+        """R6: not even where the count is positive because of a hold further down."""
+        upper, lower = put(cache, [1, 2]), put(cache, [1, 2, 3, 4])
+        with pytest.raises(LockError, match=str(upper.id)):
+            cache.dec_lock_ref(upper)
+        cache.inc_lock_ref(lower)
+        with pytest.raises(LockError, match=str(upper.id)):
+            cache.dec_lock_ref(upper)
+        assert (upper.lock_ref, lower.lock_ref) == (1, 1)
+
+    def test_holds_move_no_recency(self, cache: Cache) -> None:
+        """R8: locking and unlocking A leaves it the oldest."""
+        node = put(cache, [1, 2])
+        put(cache, [3, 4], 200)
+        cache.inc_lock_ref(node)
+        cache.dec_lock_ref(node)
+        cache.evict(1)
+        assert find(cache, [1, 2]) == []
+
+
+class TestStaleNodes:
+    def test_evicted_node_is_refused(self, cache: Cache) -> None:
+        """X1: a node that was removed has no slots and no hold."""
+        node = put(cache, [1, 2])
+        cache.evict(100)
+        assert node.evicted
+        assert node.value is None
+        for use in each_use(cache):
+            with pytest.raises(StaleNodeError, match=str(node.id)):
+                use(node)
+
+    def test_node_of_before_a_reset_is_refused(self, cache: Cache) -> None:
+        """X7: old nodes are stale, held or not, and the old root stays a no-op."""
+        node, root = put(cache, [1, 2]), cache.root_node
+        cache.inc_lock_ref(node)
+        cache.reset()
+        for use in each_use(cache):
+            with pytest.raises(StaleNodeError):
+                use(node)
+        cache.dec_lock_ref(root)
+        cache.inc_lock_ref(root)
+        assert root is not cache.root_node
+
+    def test_node_of_another_cache_is_refused(self, kind: Kind, cache: Cache) -> None:
+        """X1: not even where the other cache holds the same tokens; the same goes for its root."""
+        other = kind()
+        node = put(other, [1, 2])
+        put(cache, [1, 2])
+        for use in each_use(cache):
+            for stranger in (node, other.root_node):
+                with pytest.raises(StaleNodeError):
+                    use(stranger)
+        assert node.lock_ref == 0
+
+
+class TestRecencyAndIds:
+    def test_clock_is_logical(self, cache: Cache) -> None:
+        """X3, R8: one tick per match or insert, the same along the path, a float."""
+        first = put(cache, [1, 2])
+        second = put(cache, [1, 2, 3, 4])
+        assert isinstance(second.last_access_time, float)
+        assert first.last_access_time == second.last_access_time == 2.0
+        assert float(int(second.last_access_time)) == second.last_access_time
+
+    def test_sizes_hashes_and_evictions_are_no_access(self, cache: Cache) -> None:
+        """R8: looking at a node does not make it younger."""
+        node = put(cache, [1, 2])
+        put(cache, [3])
+        before = node.last_access_time
+        cache.compute_node_hash(node)
+        cache.total_size()
+        cache.pretty_print()
+        cache.evict(0)
+        assert node.last_access_time == before
+
+    def test_ids_count_up_and_are_never_reused(self, cache: Cache) -> None:
+        """X3: over evictions, splits and resets."""
+        seen = [cache.root_node.id]
+        for round_number in range(3):
+            node = put(cache, [round_number, 1, 2])
+            put(cache, [round_number, 1])
+            seen += [node.id, node.parent.id]
+            cache.evict(100)
+        cache.reset()
+        seen += [cache.root_node.id, put(cache, [1]).id]
+        assert seen == sorted(set(seen))
+
+
+class TestFaults:
+    def test_all_callbacks_run_and_the_first_error_is_raised(self, kind: Kind) -> None:
+        """X2: an observer that fails cannot stop an eviction half-way."""
+        called: list[int] = []
+
+        def fail(node_id: int) -> None:
+            called.append(node_id)
+            raise KeyError(node_id)
+
+        cache = kind(on_node_evict=fail)
+        nodes = [put(cache, [first, 1]) for first in range(3)]
+        with pytest.raises(KeyError, match=str(nodes[0].id)):
+            cache.evict(100)
+        assert called == [node.id for node in nodes]
+        assert cache.total_size() == 0
+        check(cache)
+        assert put(cache, [1, 2]) is not None
+
+
+class TestReentrancy:
+    def test_callback_may_ask_sizes_hashes_and_print(
+        self, kind: Kind, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """X6: it sees the books as they are after the eviction."""
+        seen: list[Any] = []
+        cache = kind()
+        kept = put(cache, [5, 6, 7])
+        put(cache, [1, 2])
+        cache.match_prefix(RadixKey([5, 6, 7]))
+
+        def look(node_id: int) -> None:
+            cache.pretty_print()
+            sizes = cache.evictable_size(), cache.protected_size(), cache.total_size()
+            seen.append((sizes, cache.swa_evictable_size(), cache.swa_protected_size()))
+            seen.append(len(cache.compute_node_hash(kept)))
+
+        cache.on_node_evict = look
+        cache.evict(1)
+        assert seen == [((3, 0, 3), 0, 0), 3]
+        assert "3 tokens" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda cache, node: cache.match_prefix(RadixKey([1])),
+            lambda cache, node: cache.insert(RadixKey([1])),
+            lambda cache, node: cache.evict(1),
+            lambda cache, node: cache.inc_lock_ref(node),
+            lambda cache, node: cache.dec_lock_ref(node),
+            lambda cache, node: cache.reset(),
+        ],
+        ids=["match_prefix", "insert", "evict", "inc_lock_ref", "dec_lock_ref", "reset"],
+    )
+    def test_any_other_call_from_a_callback_is_refused(self, kind: Kind, call: Callable[..., object]) -> None:
+        """X6: match_prefix included, because it splits and stamps."""
+        cache = kind()
+        kept = put(cache, [5, 6, 7])
+        put(cache, [1, 2])
+        cache.inc_lock_ref(kept)
+        before = kept.last_access_time, kept.lock_ref
+        cache.on_node_evict = lambda node_id: call(cache, kept)
+        with pytest.raises(RuntimeError, match="on_node_evict"):
+            cache.evict(1)
+        assert (kept.last_access_time, kept.lock_ref) == before
+        assert cache.total_size() == 3
+        cache.on_node_evict = None
+        call(cache, kept)
+        check(cache)
+
+
+class TestReset:
+    def test_reset_cache_behaves_like_a_new_one(self, kind: Kind, cache: Cache) -> None:
+        """X7: recency and contents start again; only node ids go on."""
+        put(cache, [1, 2, 3])
+        find(cache, [1, 2])
+        cache.reset()
+        new = kind()
+        for target in (cache, new):
+            put(target, [1, 2], 200)
+            put(target, [1, 3], 300)
+        ages = [[node.last_access_time for node in each._tree.nodes()] for each in (cache, new)]
+        assert ages[0] == ages[1]
+        assert find(cache, [1, 2]) == find(new, [1, 2]) == [200, 201]
+        assert cache.evict(1) == new.evict(1)
+
+    def test_reset_of_an_empty_cache_asks_no_pool(
+        self, pooled: Cache, pool: RecordingPool, effects: list[Effect]
+    ) -> None:
+        """X7: there is nothing to return."""
+        pooled.reset()
+        assert effects == []

@@ -1,0 +1,330 @@
+"""Effects, callbacks and victims that were seen: what is wrong with them breaks its law."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from told_program import HYBRID, ToldProgram
+
+from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.files import Header
+from pymllm.history.operations import Evict, Fault, Inspect
+from pymllm.history.outcomes import INJECTED, Done, Effect, Failed, Outcome, Result
+from pymllm.oracle.evidence import Evidence
+from pymllm.oracle.prefix_books import PrefixBooks
+from pymllm.oracle.prefix_model import Path, Space
+from pymllm.oracle.prefix_victims import Taken
+from pymllm.oracle.seen_effects import SeenEffects, sort_effects
+from pymllm.oracle.seen_observer import SeenObserver
+from pymllm.oracle.seen_victims import SeenVictims, check_victims, read_victims, tokens_of
+
+# -- Wrong callbacks of an eviction are refused by the law that they break -----------------------------------
+
+
+def evicted(*claims_left_out: str, **config: Any) -> tuple[ToldProgram, list[Effect], list[Effect]]:
+    """Evict two leaves; return the program, what went before the callbacks, and those."""
+    told = ToldProgram(without=claims_left_out, **config)
+    told.put(7)
+    told.put(8)
+    if "inspect" not in claims_left_out:
+        told(Inspect())
+    effects = told.effects(told(Evict(2)))
+    calls = [effect for effect in effects if effect.call != "callback"]
+    return told, calls, [effect for effect in effects if effect.call == "callback"]
+
+
+@pytest.mark.parametrize(
+    ("choose", "law"),
+    [
+        (lambda one, two: (one, two), None),
+        (lambda one, two: (two, one), "X2"),
+        (lambda one, two: (one,), "R5"),
+        (lambda one, two: (one, one), "R5"),
+        (lambda one, two: (one, dataclasses.replace(two, node=None)), "R5"),
+        (lambda one, two: (one, dataclasses.replace(two, sizes={"total_size": 1})), "X6"),
+    ],
+)
+def test_each_node_is_called_back_once_and_in_order(choose: Any, law: str | None) -> None:
+    """R5, X2, X6: on written books."""
+    told, calls, callbacks = evicted()
+    assert told.law(len(told.steps), effects=(*calls, *choose(*callbacks))) == law
+
+
+@pytest.mark.parametrize(("at_the_end", "law"), [(1, "R7"), (0, "X6")])
+def test_written_books_that_are_wrong_are_no_fault_of_the_order(at_the_end: int, law: str) -> None:
+    """R7, X6: what the callback saw is what is told at the end, or it was called too early."""
+    told, calls, (one, two) = evicted()
+    sizes = {**told.steps[-1].outcome.sizes, "total_size": at_the_end}
+    effects = (*calls, one, dataclasses.replace(two, sizes={"total_size": 1}))
+    assert told.law(len(told.steps), effects=effects, sizes=sizes) == law
+
+
+@pytest.mark.parametrize(("count", "law"), [(1, None), (2, None), (0, "R5"), (3, "R5")])
+def test_nodes_that_nobody_has_seen_are_counted(count: int, law: str | None) -> None:
+    """R5: one at least, and no more than there were pages."""
+    told, calls, callbacks = evicted("inspect", "call_order")
+    more = [*callbacks, dataclasses.replace(callbacks[0], node=99)]
+    assert told.law(len(told.steps), effects=(*calls, *more[:count])) == law
+
+
+def test_no_id_is_called_back_twice() -> None:
+    """X3: ids are never used again."""
+    told, calls, (one, _) = evicted("inspect", "call_order")
+    assert told.law(len(told.steps), effects=(*calls, one, one)) == "X3"
+
+
+def test_without_callbacks_nothing_is_said_of_them() -> None:
+    """R5: they are not claimed."""
+    told, calls, callbacks = evicted("callbacks", "call_order")
+    assert told.law(len(told.steps), effects=(*calls, *callbacks[:1])) is None
+
+
+@pytest.mark.parametrize(("nth", "count"), [(1, 1), (2, 0)])
+def test_a_callback_that_raises_before_others_is_noticed(nth: int, count: int) -> None:
+    """X2: they run all the same."""
+    told = ToldProgram()
+    told.put(7)
+    told.put(8)
+    told(Fault("callback", nth))
+    told(Evict(2))
+    evidence = told.sound()
+    assert evidence.reached["a callback raises"] == 1
+    assert evidence.reached["a callback raises and others follow"] == count
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_callbacks_that_fail_are_noticed(hybrid: bool) -> None:
+    """X2, X6: the error of the first is raised, a call from inside is refused."""
+    told = ToldProgram(*(["mamba"] if hybrid else []), **(HYBRID if hybrid else {}))
+    for call in ("callback", "reenter"):
+        told.put(7)
+        told(Fault(call))
+        told(Evict(1))
+    evidence = told.sound()
+    assert evidence.reached["a callback raises"] == evidence.reached["a callback re-enters"] == 1
+    removal, callback = told.effects(len(told.steps))
+    effects = (removal, dataclasses.replace(callback, note=""))
+    assert told.law(len(told.steps), effects=effects) == "X6"
+
+
+# -- Effects, sorted by what was called ----------------------------------------------------------------------
+
+
+def test_effects_are_sorted_and_their_order_kept() -> None:
+    """X2: what was called, in order, and the slots of all calls together."""
+    callback = Effect("callback", node=3)
+    effects = (
+        Effect("move_swa", (1, 2), (3, 4)),
+        Effect("free", (5,)),
+        Effect("free", (6,)),
+        Effect("free_swa", (7,)),
+        Effect("free_state", (8,)),
+        callback,
+    )
+    seen = sort_effects(effects)
+    assert seen.calls == ["move_swa", "free", "free", "free_swa", "free_state", "callback"]
+    assert (seen.freed, seen.halves, seen.moves) == ([5, 6], [7], {1: 3, 2: 4})
+    assert (seen.states, seen.callbacks) == ([8], [callback])
+
+
+@pytest.mark.parametrize("effect", [Effect("fry", (1,)), Effect("move_swa", (1, 2), (3,))])
+def test_what_is_no_effect_has_no_meaning(effect: Effect) -> None:
+    """X2: an adapter's mistake is not the implementation's."""
+    with pytest.raises(ProgramError, match="no effect"):
+        sort_effects((effect,))
+
+
+# -- What the observer of blocks was told, saw and met -------------------------------------------------------
+
+
+SIZES = {"pool_avail": 3, "evictable_blocks": 1}
+TWO = (Effect("callback", (4,), (44,), sizes={"pool_avail": 2}), Effect("callback", (2, 0), sizes=SIZES))
+
+
+def seen(fault: Fault | None = None, result: Result | None = None, *effects: Effect) -> SeenObserver:
+    return SeenObserver(Evidence(), Outcome(result or Done(), effects or TWO), fault)
+
+
+def test_several_calls_tell_as_much_as_one() -> None:
+    """C6: all blocks and hashes, in order; only the last must see everything gone."""
+    observer = seen()
+    assert observer.blocks == [4, 2, 0]
+    observer.check("C6", [0, 2, 4], [44])
+    observer.check_inside(SIZES)
+    assert not observer.raised
+
+
+@pytest.mark.parametrize(("blocks", "hashes"), [([0, 2], [44]), ([0, 2, 4], []), ([0, 2, 4, 4], [44])])
+def test_other_blocks_or_hashes_break_the_law(blocks: list[int], hashes: list[int]) -> None:
+    """C6: none may be left out, or named that did not go."""
+    with pytest.raises(InvariantViolation, match="C6"):
+        seen().check("C6", blocks, hashes)
+
+
+def test_nobody_is_told_of_nothing() -> None:
+    """X4: what failed has no effect."""
+    with pytest.raises(InvariantViolation, match="X4"):
+        seen().check_quiet("X4")
+    SeenObserver(Evidence(), Outcome(Done()), None).check_quiet("X4")
+
+
+@pytest.mark.parametrize(
+    ("observer", "law"),
+    [
+        (seen(None, None, Effect("callback", (4,), sizes={"pool_avail": 2})), "X6"),
+        (seen(Fault("callback")), "X2"),
+        (seen(Fault("callback", 2), Failed("KeyError")), "X2"),
+        (seen(Fault("reenter")), "X6"),
+    ],
+)
+def test_what_it_saw_and_met_is_judged(observer: SeenObserver, law: str) -> None:
+    """X2, X6: written books, its own error, and no call but to read."""
+    with pytest.raises(InvariantViolation, match=law):
+        observer.check_inside(SIZES)
+
+
+@pytest.mark.parametrize(("free", "law"), [(2, "C1"), (3, "X6")])
+def test_observers_of_wrong_books_are_no_fault_of_the_order(free: int, law: str) -> None:
+    """C1, X6: what it saw is what is told at the end, or it was called too early."""
+    observer = seen(None, None, Effect("callback", (4,), sizes={"pool_avail": 2}))
+    with pytest.raises(InvariantViolation, match=law):
+        observer.check_inside(SIZES, {"pool_avail": free, "evictable_blocks": 1})
+
+
+def test_an_error_that_keeps_the_books_from_being_written_is_of_the_order() -> None:
+    """X6: the sizes are wrong to the end, and would not be if it had been called last."""
+    call = Effect("callback", (4,), sizes={"pool_avail": 2})
+    observer = seen(Fault("callback"), Failed(INJECTED), call)
+    with pytest.raises(InvariantViolation, match="X6"):
+        observer.check_inside(SIZES, {"pool_avail": 2, "evictable_blocks": 1})
+
+
+def test_a_fault_that_strikes_is_seen() -> None:
+    """X2, X6: and one that nothing reached is not."""
+    raised = seen(Fault("callback", 2), Failed(INJECTED))
+    raised.check_inside(SIZES)
+    assert raised.raised
+    late = seen(Fault("callback", 3))
+    late.check_inside(SIZES)
+    assert not late.raised
+    met = seen(Fault("reenter"), None, Effect("callback", (4,), note="RuntimeError"))
+    met.check_inside(SIZES)
+    assert not met.raised
+
+
+# -- Slots that went back to the pool, as pages --------------------------------------------------------------
+
+
+WHOLE = Path(Space(), (1, 1, 2, 2))
+END, TOP = WHOLE, WHOLE.upto(2)
+
+
+def books(pool: str = "swa", window: int | None = 2) -> PrefixBooks:
+    """Cache two pages of two in slots 2 to 5; slots 6 and 7 are the caller's, 8 and 9 free."""
+    config: dict[str, Any] = {"page_size": 2, "window": window, "pool": pool, "slots": 8, "swa_slots": 8}
+    claims = ("swa", "exact_lru") if pool == "none" else ("swa", "pool", "exact_lru")
+    made = PrefixBooks(Header("x", "prefix", config, claims), Evidence())
+    made.model.commit_insert(made.model.plan_insert(WHOLE, (2, 3, 4, 5)))
+    if pool != "none":
+        made.ledger.hand_out([1, 2, 3], [1, 2, 3])
+        for end in (TOP, END):
+            made.ledger.adopt(end, made.model.pages[end].slots)
+    return made
+
+
+def seen_victims(freed: list[int], halves: list[int] | None = None) -> SeenEffects:
+    return SeenEffects(["free"], freed, halves or [])
+
+
+def test_pages_are_named_by_their_slots() -> None:
+    """R5, S2: a half of a page that goes whole is no tombstone."""
+    assert read_victims(books(), seen_victims([5, 4], [2, 3, 4, 5]), 2, 4) == SeenVictims(
+        frozenset({END}), frozenset({TOP}), 2, 4
+    )
+
+
+def test_what_no_pool_sees_is_unknown() -> None:
+    """S2: windows without halves, and everything without a pool."""
+    assert read_victims(books("none"), seen_victims([])) == SeenVictims(None, None)
+    assert read_victims(books("none", None), seen_victims([])) == SeenVictims(None, frozenset())
+    assert read_victims(books("token"), seen_victims([4, 5])) == SeenVictims(frozenset({END}), None)
+    assert read_victims(books("swa", None), seen_victims([4, 5])) == SeenVictims(
+        frozenset({END}), frozenset()
+    )
+
+
+@pytest.mark.parametrize(
+    ("effects", "law"),
+    [
+        (seen_victims([4, 5, 4]), "A2"),
+        (seen_victims([6, 7]), "R4"),
+        (seen_victims([8, 9]), "A2"),
+        (seen_victims([4]), "R5"),
+        (seen_victims([], [4]), "S2"),
+        (seen_victims([], [4, 5, 5]), "A7"),
+        (seen_victims([], [6, 7]), "R4"),
+        (seen_victims([], [8, 9]), "A7"),
+    ],
+)
+def test_slots_that_are_not_the_caches_own_whole_pages_are_refused(effects: SeenEffects, law: str) -> None:
+    """R4, R5, S2, A2, A7: each once, and no part of a page."""
+    with pytest.raises(InvariantViolation) as refused:
+        read_victims(books(), effects)
+    assert refused.value.law == law
+
+
+def test_halves_are_no_business_of_a_cache_without_a_window() -> None:
+    """R5: m is ignored."""
+    with pytest.raises(InvariantViolation, match="R5"):
+        read_victims(books(window=None), seen_victims([], [4, 5]))
+
+
+@pytest.mark.parametrize(
+    ("victims", "law"),
+    [
+        (SeenVictims(frozenset({END}), frozenset()), "R6"),
+        (SeenVictims(frozenset(), frozenset({END})), "S6"),
+        (SeenVictims(frozenset(), frozenset({TOP})), None),
+        (SeenVictims(None, frozenset({TOP})), None),
+    ],
+)
+def test_what_is_held_stays(victims: SeenVictims, law: str | None) -> None:
+    """R6, S6: and so does what lies above it, but for its window."""
+    made = books()
+    made.model.commit_lock(1, made.model.plan_lock(END))
+    if law is None:
+        check_victims(made, victims)
+        return
+    with pytest.raises(InvariantViolation) as refused:
+        check_victims(made, victims)
+    assert refused.value.law == law
+
+
+@pytest.mark.parametrize(
+    ("removed", "tombstoned", "law"), [({TOP}, set(), "R9"), (set(), {END}, "S4"), ({END}, {TOP}, "S4")]
+)
+def test_no_orphan_and_no_dead_leaf_is_left(removed: set[Path], tombstoned: set[Path], law: str) -> None:
+    """R9, S4: but a call that failed may leave a dead leaf."""
+    victims = SeenVictims(frozenset(removed), frozenset(tombstoned))
+    with pytest.raises(InvariantViolation) as refused:
+        check_victims(books(), victims)
+    assert refused.value.law == law
+    if law == "S4":
+        check_victims(books(), victims, is_whole=False)
+
+
+def test_what_is_unknown_fits_everything() -> None:
+    """R5, S3: everything that was seen_victims must be as planned."""
+    taken = Taken((END,), frozenset({TOP}), 2, 4)
+    assert SeenVictims(None, None).fits(taken)
+    assert SeenVictims(frozenset({END}), frozenset({TOP}), 2, 4).fits(taken)
+    assert not SeenVictims(None, None, 2, 2).fits(taken)
+    assert not SeenVictims(frozenset({TOP}), None).fits(taken)
+
+
+def test_pages_are_named_in_one_order_whatever_their_tokens_are() -> None:
+    """X3: numbers and tuples have no order among each other, and a set has none at all."""
+    paths = {Path(Space(), (9,)), Path(Space(), (10,)), Path(Space(width=2), ((1, 2),))}
+    assert tokens_of(paths) == [((1, 2),), (10,), (9,)]
