@@ -58,7 +58,7 @@ from pymllm.cli.tables import (
     violation_lines,
 )
 from pymllm.conformance.documents import AdapterRow, LawRow, SituationRow, VerifyDocument
-from pymllm.errors import InvariantViolation, UsageError
+from pymllm.errors import UsageError
 from pymllm.history.files import History
 from pymllm.oracle.laws import Law
 from pymllm.oracle.verdicts import Verdict
@@ -487,26 +487,11 @@ def make_junit(document: VerifyDocument) -> str:
     A violated law is a failure, an unknown one an error, one that is not claimed is skipped. Where it is
     strict, a situation that was never reached is a failure in a suite of its own.
     """
-    from pymllm.report.feeds import add_suite, make_case, make_xml
+    from pymllm.report.feeds import add_search, add_suite, make_case, make_xml
 
     root = ElementTree.Element("testsuites", name="pymllm verify", time=f"{document.seconds:.3f}")
     for adapter in document.adapters:
-        why = adapter.problems[0].message if adapter.problems else "no program tested it"
-        broken = {it.law: it for it in adapter.violations}
-        cases = []
-        for law in adapter.laws:
-            more: tuple[str, ...] = ()
-            if law.verdict is Verdict.VIOLATED:
-                it = broken[law.id]
-                said = str(InvariantViolation(it.law, it.message, expected=it.expected, observed=it.observed))
-                more = ("failure", said, f"{said}\n\n{it.program}")
-            elif law.verdict is Verdict.UNKNOWN:
-                more = ("error", why)
-            elif law.verdict is Verdict.NOT_CLAIMED:
-                more = ("skipped", "not claimed")
-            cases.append(make_case(adapter.name, f"{law.id} {law.sentence}", *more))
-        cases = cases or [make_case(adapter.name, "smoke test", "error", why)]
-        add_suite(root, adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
+        add_search(root, adapter)
     if document.strict and document.situations:
         rows = [make_case(row.machine, row.name, *_unmet(row)) for row in document.situations]
         add_suite(root, "situations", 0.0, rows)

@@ -8,11 +8,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from pymllm.conformance.documents import FaultsDocument, LawRow, SoakDocument, SoakedAdapter
+from pymllm.conformance.documents import (
+    AdapterRow,
+    FaultsDocument,
+    LawRow,
+    SoakDocument,
+    SoakedAdapter,
+    ViolationRow,
+)
+from pymllm.errors import InvariantViolation
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.loading import Run
 from pymllm.report.quantities import show
-from pymllm.report.sections.laws import Searched, newest_searches
+from pymllm.report.sections.laws import newest_searches
 from pymllm.report.trends import Trend, find_trends
 
 # -- shields.io ----------------------------------------------------------------------------------------------
@@ -109,10 +117,7 @@ def make_junit(runs: Sequence[Run]) -> str:
     """
     root = ElementTree.Element("testsuites", name="pymllm report")
     for it in newest_searches(runs):
-        cases = [_law_case(it, law) for law in it.adapter.laws] or [
-            make_case(it.name, "smoke test", "error", _why_unknown(it))
-        ]
-        add_suite(root, it.name, sum(machine.seconds for machine in it.adapter.machines), cases)
+        add_search(root, it.adapter)
     for document in (document for run in runs for document in run.documents):
         if isinstance(document, FaultsDocument):
             add_suite(root, "faults", document.seconds, list(_fault_cases(document)))
@@ -122,21 +127,27 @@ def make_junit(runs: Sequence[Run]) -> str:
     return make_xml(root)
 
 
-def _law_case(it: Searched, law: LawRow) -> ElementTree.Element:
-    name = f"{law.id} {law.sentence}"
-    if law.verdict is Verdict.VIOLATED:
-        violation = next((row for row in it.adapter.violations if row.law == law.id), None)
-        message, program = (violation.message, violation.program) if violation else ("violated", "")
-        return make_case(it.name, name, "failure", message, program)
-    if law.verdict is Verdict.UNKNOWN:
-        return make_case(it.name, name, "error", _why_unknown(it))
-    if law.verdict is Verdict.NOT_CLAIMED:
-        return make_case(it.name, name, "skipped", "not claimed")
-    return make_case(it.name, name)
+def add_search(root: ElementTree.Element, adapter: AdapterRow) -> None:
+    """Put a suite about an implementation into a document: a case for each law."""
+    why = adapter.problems[0].message if adapter.problems else "no program tested it"
+    broken = {it.law: it for it in reversed(adapter.violations)}
+    cases = [_law_case(adapter, law, broken.get(law.id), why) for law in adapter.laws]
+    cases = cases or [make_case(adapter.name, "smoke test", "error", why)]
+    add_suite(root, adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
 
 
-def _why_unknown(it: Searched) -> str:
-    return it.adapter.problems[0].message if it.adapter.problems else "no program tested it"
+def _law_case(adapter: AdapterRow, law: LawRow, it: ViolationRow | None, why: str) -> ElementTree.Element:
+    said: tuple[str, ...] = ()
+    if law.verdict is Verdict.VIOLATED and it is None:
+        said = ("failure", "violated")
+    elif law.verdict is Verdict.VIOLATED and it is not None:
+        message = str(InvariantViolation(it.law, it.message, expected=it.expected, observed=it.observed))
+        said = ("failure", message, f"{message}\n\n{it.program}")
+    elif law.verdict is Verdict.UNKNOWN:
+        said = ("error", why)
+    elif law.verdict is Verdict.NOT_CLAIMED:
+        said = ("skipped", "not claimed")
+    return make_case(adapter.name, f"{law.id} {law.sentence}", *said)
 
 
 def _fault_cases(document: FaultsDocument) -> Iterator[ElementTree.Element]:

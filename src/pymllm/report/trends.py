@@ -43,7 +43,6 @@ class Trend:
     name: str
     unit: str
     better: str | None
-    plot: str
     machine: Machine | None  # None where it was not recorded; then there is one point
     code: str | None
     points: tuple[Point, ...]
@@ -84,8 +83,7 @@ def _key(point: Point) -> tuple[str, ...]:
 
 def _trend(points: Sequence[Point]) -> Trend:
     first, run = points[0].figure, points[0].run
-    plot = first.plot or first.name
-    return Trend(first.name, first.unit, first.better, plot, run.machine, first.code, tuple(points))
+    return Trend(first.name, first.unit, first.better, run.machine, first.code, tuple(points))
 
 
 def _all_figures(run: Run) -> Iterator[Figure]:

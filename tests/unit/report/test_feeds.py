@@ -132,7 +132,8 @@ def test_a_law_is_a_case_of_its_implementation() -> None:
     }
     assert counts == {"tests": "2", "failures": "1", "errors": "1", "skipped": "0", "time": "0.500"}
     failure = found["faulty-x"][0][0]
-    assert (failure.get("message"), failure.text) == ("row 1 <position 3>", "run_program('faulty-x')")
+    said = "P2: row 1 <position 3>: expected 0, observed 1"
+    assert (failure.get("message"), failure.text) == (said, f"{said}\n\nrun_program('faulty-x')")
 
 
 def test_an_implementation_that_could_not_be_examined_is_an_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -15,15 +15,26 @@ from urllib.parse import unquote
 import pytest
 
 from pymllm.errors import UsageError
-from pymllm.report.blocks import Card, Cell, Choice, Plot, Table, Text, anchor_of
+from pymllm.report.blocks import Card, Section, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
 from pymllm.report.page import make_page
-from pymllm.report.quantities import log_ticks, scale_of, show, show_count, show_share, show_time
+from pymllm.report.plots import Choice, Plot
+from pymllm.report.quantities import (
+    log_ticks,
+    machine_name,
+    scale_of,
+    show,
+    show_count,
+    show_share,
+    show_time,
+)
 from pymllm.report.sections import SECTIONS, make_sections
 from pymllm.report.sections.machines import BRINGS
+from pymllm.report.tables import Cell, Table
 from tests.unit.report import samples
-from tests.unit.report.test_sections_of_figures import HISTOGRAM, curve
+from tests.unit.report.test_sections_of_figures import CURVE, HISTOGRAM
+from tests.unit.report.test_trends import OTHER
 
 # -- quantities ------------------------------------------------------------------------------------------
 
@@ -71,6 +82,13 @@ def test_shares_and_times_are_short() -> None:
     assert show_share(0.5) == "50.0 %"
     assert show_time("2026-11-21T15:03:11.123Z") == "2026-11-21 15:03:11"
     assert show_time("2026-11-21T15:03:11Z") == "2026-11-21 15:03:11"
+
+
+def test_a_machine_has_a_short_name() -> None:
+    """Its own, or its processor's; with the GPU that it is about."""
+    assert machine_name(samples.MACHINE) == f"rack 3, Some GPU ({samples.MACHINE.fingerprint})"
+    assert machine_name(OTHER) == f"Another Processor ({OTHER.fingerprint})"
+    assert machine_name(None) == "machine not recorded"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +207,7 @@ def everything() -> tuple[Run, ...]:
         samples.verify(), samples.faults(), samples.soak(samples.soak_failure("R6")), samples.replay(),
         samples.doctor(), samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
     )  # fmt: skip
-    return (samples.run(*plains, curves=(curve("one"),), histograms=(HISTOGRAM,), programs=program),)
+    return (samples.run(*plains, curves=(CURVE,), histograms=(HISTOGRAM,), programs=program),)
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +224,14 @@ def test_every_kind_of_document_is_on_the_page_somewhere() -> None:
     """The run above has each but the two that are shown with others."""
     kinds = {type(it) for it in everything()[0].documents}
     assert {*DOCUMENTS.values()} - kinds == {DOCUMENTS["pymllm.situations"], DOCUMENTS["pymllm.compare"]}
+
+
+@pytest.mark.parametrize("make", SECTIONS)
+def test_a_section_that_would_be_empty_is_not_there(make: Callable[[list[Run]], Section | None]) -> None:
+    """Nor one of documents that have nothing in them."""
+    assert make([]) is None
+    nothing = samples.gpu_benchmarks(results=[]), {**samples.peers(), "scenarios": []}
+    assert make([samples.run(*nothing, machine=None)]) is None
 
 
 def test_a_page_has_every_section(page: Page) -> None:

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -99,12 +98,6 @@ def test_a_fingerprint_is_of_what_speed_depends_on() -> None:
     assert len({*found, MACHINE.fingerprint}) == len(others) + 1
 
 
-def test_the_header_refuses_a_kind_that_is_no_word() -> None:
-    """It becomes a part of a file's name."""
-    with pytest.raises(ValueError, match="kind must be a word"):
-        replace(HEADER, kind="../verify")
-
-
 # -- run lines -------------------------------------------------------------------------------------------
 
 
@@ -154,6 +147,7 @@ def test_what_a_later_version_adds_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"kind": "../verify"}, "kind must be a word"),
         ({"format": "pymllm-soak"}, "format 'pymllm-soak', schema 1; this version reads 'pymllm-run', 1"),
         ({"schema": 2}, "schema 2; this version reads"),
         ({"kind": "Two Words"}, "kind must be a word in lower case"),
@@ -169,13 +163,6 @@ def test_a_header_that_makes_no_sense_is_refused(changes: dict[str, Any], said: 
     """With what is wrong."""
     with pytest.raises(ValueError, match=said):
         read_header(json.dumps({**json.loads(dump_header(HEADER)), **changes}))
-
-
-@pytest.mark.parametrize("line", ["[]", "3", "null"])
-def test_a_header_is_an_object(line: str) -> None:
-    """Not just any JSON."""
-    with pytest.raises(ValueError, match="begins with an object"):
-        read_header(line)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +257,7 @@ def test_kinds_that_are_not_known_are_counted(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "empty; a run begins with its header"),
+        ("3\n", ":1: a run begins with an object"),
         ("{", ":1: "),
         ('{"format": "pymllm-soak", "schema": 1}\n', ":1: format 'pymllm-soak'"),
         (dump_header(HEADER) + "\n{", ":2: "),
@@ -289,8 +277,6 @@ def test_the_lines_of_the_page_are_lines_of_a_run() -> None:
     """docs/report.md shows a header and two records."""
     page = (Path(__file__).parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
     lines = page.split("```json\n")[1].split("```")[0].splitlines()
-    from pymllm.report.store import read_header, read_record
-
     assert read_header(lines[0]).kind == json.loads(lines[0])["kind"]
     assert all(read_record(line) is not None for line in lines[1:])
 

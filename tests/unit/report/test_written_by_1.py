@@ -1,7 +1,8 @@
 """Files that pymllm 0.1.0 (commit af4d65e) wrote are read, and say what they said then.
 
 ``written_by_1/found`` has a store, a ledger with its programs, and documents by themselves, as that commit's
-commands wrote them; ``written_by_1/told`` has the feeds that it made of them.
+commands wrote them; ``written_by_1/told`` has the feeds that it made of them. Since then JUnit XML also tells
+what a violation expected and observed, and the speeds of a ledger are rounded as those of its document are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pymllm.report.feeds import make_action_feed, make_badge, make_junit
 from pymllm.report.loading import LoadedRuns, Run, load_runs
 from pymllm.report.page import make_sections
 from pymllm.report.trends import make_text
-from tests.unit.report.looking import cards, tables
+from tests.unit.report.looking import Look
 
 WRITTEN = Path(__file__).parent / "written_by_1"
 
@@ -60,7 +61,8 @@ def test_feeds_say_what_they_said(loaded: LoadedRuns, name: str) -> None:
 def test_each_section_has_what_it_had(loaded: LoadedRuns) -> None:
     """So many rows in its tables, and so many programs to look at."""
     sections = make_sections(loaded)
-    found = {it.id: ([len(rows) for rows in tables(it).values()], len(cards(it))) for it in sections}
+    looks = {it.id: Look(it) for it in sections}
+    found = {id: ([*map(len, it.tables.values())], len(it.cards)) for id, it in looks.items()}
     assert found == {
         "laws": ([11, 8], 1),
         "faults": ([1, 1], 0),
