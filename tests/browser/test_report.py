@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymllm.report.search_documents import VerifyDocument
 
 from pymllm.conformance.documents import VerifyDocument
 from pymllm.report.loading import load_runs

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.unit.report.test_run_lines import EACH
-
 from pymllm.adapters.registry import OWN, make_adapter
 from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.smoke import make_sample

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec import structs
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
 
 from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
 from pymllm.adapters.cabinet.fault import Fault
