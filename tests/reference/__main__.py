@@ -32,7 +32,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import track
-from tests.unit.oracle.small_changes import change_each
 
 from pymllm.adapters.registry import OWN
 from pymllm.cli import main as command_line
@@ -40,7 +39,7 @@ from pymllm.conformance.program import run_program
 from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History, dump_history, read_history
 from pymllm.oracle.judge import judge_steps
-from tests.unit.oracle.verdict_book import read_corpus
+from tests.unit.oracle.verdict_book import change_each, read_corpus
 
 COMMIT = "a2b65e42c7a3aca1f0acb59384a29e606c579dd8"
 """The last commit before the redesign."""
@@ -142,8 +141,9 @@ def compare_answers(answers: Iterable[Answer], tally: Tally, *, replay: bool) ->
         where = f"{answer['adapter']} {answer.get('fault', '')}"
         history = read_history(answer["lines"], where)
         tally.counts["operations"] += len(history)
-        written = [json.loads(line) for line in dump_history(history)]
-        tally.compare("files", where, [json.loads(line) for line in answer["lines"]], written)
+        lines = [*dump_history(history)]
+        written = [json.loads(line) for line in lines]
+        tally.compare("files", where, answer["lines"], lines)
         begun = time.process_time()
         verdict = judge(history)
         now += time.process_time() - begun

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import OPERATIONS_OF, Operation, Span
 from pymllm.history.outcomes import Effect, Failed, Matched, Outcome, Result, Slots, Unsupported
-from pymllm.history.records import name_of
 from pymllm.oracle.given_numbers import resolve_spans
 
 CAPABILITIES: dict[str, str] = {

@@ -7,47 +7,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any
 
 from pymllm.adapters.base import Adapter, header_of
 from pymllm.conformance.adapter_calls import apply_step, audit_adapter, closing
 from pymllm.conformance.smoke import LEGAL_RESULTS
 from pymllm.errors import AdapterError, InvariantViolation
+from pymllm.history.codec import fits, name_of
 from pymllm.history.files import History, Step
 from pymllm.history.operations import Operation
-from pymllm.history.outcomes import RESULTS, SIZE_NAMES, Effect, Failed, NoRoom, Outcome, Unsupported
-from pymllm.history.records import fits, name_of
+from pymllm.history.outcomes import RESULTS, SIZE_NAMES, Done, Failed, NoRoom, Outcome, Unsupported
 from pymllm.oracle.judge import Judge, make_judge
 from pymllm.oracle.laws import find_audit_fault
 from pymllm.text_file import cut
 
 _ALWAYS_LEGAL = (Failed, Unsupported, NoRoom)
 _LEGAL = {operation: frozenset((*legal, *_ALWAYS_LEGAL)) for operation, legal in LEGAL_RESULTS.items()}
-_FITS = {kind: fits(kind) if fields(kind) else None for kind in RESULTS}
-"""What to look at in a result of each kind; nothing where it has no field."""
-_fits_effects = fits(tuple[Effect, ...])
+_RESULTS = frozenset(RESULTS)
 
 
 def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     """Say what is wrong with the form of an outcome, not its content; ``None`` where it can be judged."""
     if type(outcome) is not Outcome:
         return f"answered {outcome!r}, which is no Outcome"
-    result = outcome.result
+    result, sizes = outcome.result, outcome.sizes
     kind = type(result)
-    if kind not in _FITS:
-        return f"answered {result!r}, which is no result"
-    fit = _FITS[kind]
-    if fit is not None and not fit(result):
-        return f"answered {result!r}; {name_of(kind)} has a field of another type than documented"
-    if kind not in _LEGAL.get(type(operation), _FITS):
+    if not fits(outcome) or type(sizes) is not dict:
+        return _find_wrong_field(outcome)
+    if kind not in _LEGAL.get(type(operation), _RESULTS):
         legal = LEGAL_RESULTS[type(operation)]
         return f"answered {result!r}; it must be {' or '.join(kind.__name__ for kind in legal)}"
-    effects, sizes = outcome.effects, outcome.sizes
-    if (type(effects) is not tuple or effects) and not _fits_effects(effects):
-        return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
-    if type(sizes) is not dict or not _are_counts(sizes):
-        return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
     if not SIZE_NAMES.issuperset(sizes):
         unknown = next(name for name in sizes if name not in SIZE_NAMES)
         return (
@@ -56,12 +44,15 @@ def find_wrong_answer(operation: Operation, outcome: Outcome) -> str | None:
     return None
 
 
-def _are_counts(sizes: dict[Any, Any]) -> bool:
-    # A loop: for the few sizes that there are it takes half the time of sets of their types.
-    for name, count in sizes.items():  # noqa: SIM110
-        if type(name) is not str or type(count) is not int:
-            return False
-    return True
+def _find_wrong_field(outcome: Outcome) -> str:
+    result = outcome.result
+    if type(result) not in _RESULTS:
+        return f"answered {result!r}, which is no result"
+    if not fits(result):
+        return f"answered {result!r}; {name_of(type(result))} has a field of another type than documented"
+    if not fits(Outcome(Done(), outcome.effects)):
+        return f"effects are {outcome.effects!r}; they must be a tuple of Effect with integers in tuples"
+    return f"sizes are {outcome.sizes!r}; they must be a dict of integers by name"
 
 
 class Examiner:

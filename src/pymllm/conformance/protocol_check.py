@@ -38,17 +38,16 @@ from pymllm.adapters.process.messages import (
     Told,
     read_answer,
     word_for,
-    write_request,
 )
 from pymllm.adapters.process.wire import spans_of, write_operation
 from pymllm.conformance.documents import Exchange, Introduced, ProgramRow
 from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.conformance.smoke import SampleStep, find_fault, make_sample
 from pymllm.errors import PymllmError
+from pymllm.history.codec import name_of
 from pymllm.history.files import Config, Header
 from pymllm.history.operations import Malformed, Operation, Span
 from pymllm.history.outcomes import Failed, Matched, Result, Slots, Unsupported
-from pymllm.history.records import name_of
 from pymllm.oracle.judge import make_judge
 
 __all__ = ["ProtocolReport", "check_protocol"]
@@ -201,7 +200,7 @@ class _Check:
             self._take_outcome(number, step.operation, step)
 
     def _part(self) -> None:
-        status = self.channel.finish(make_line(write_request(Bye())))
+        status = self.channel.finish(make_line(Bye()))
         end = "no end" if status is None else f"status {status}"
         self._note("bye", end)
         if status != 0:
@@ -220,7 +219,7 @@ class _Check:
         if self._has_clock:
             self._clock += 1
             self._clocks.append(self._clock)
-            self._say(write_request(Advance(1, flush=False)))
+            self._say(Advance(1, flush=False))
         said: dict[str, Any] = {"say": "op", "step": number, "op": write_operation(operation, self._numbers)}
         self._say(said if is_last else {**said, "flush": False})
 
@@ -249,11 +248,10 @@ class _Check:
     # -- lines -----------------------------------------------------------------------------------------
 
     def _ask(self, request: Request, due: type[Any]) -> Any:
-        plain = write_request(request)
-        self._say(plain)
-        return self._take(due, plain["say"])
+        self._say(request)
+        return self._take(due, word_for(type(request)))
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: dict[str, Any] | Request) -> None:
         self.channel.send([make_line(message)])
 
     def _take(self, due: type[Any], said: str) -> Any:
@@ -265,13 +263,13 @@ class _Check:
             self._blame(error.message, _ADVICE[error.verdict])
             raise _Stop from None
         try:
-            plain = read_line(line)
+            read_line(line)
         except (ValueError, RecursionError) as error:
             self._note(said, "no JSON")
             self._blame(str(error), _ADVICE["garbled"])
             return None
         try:
-            answer: Answer = read_answer(plain)
+            answer: Answer = read_answer(line)
         except ValueError as error:
             self._note(said, "no message")
             self._blame(str(error), _SCHEMA_ADVICE)

@@ -26,6 +26,7 @@ from pymllm.conformance.time_limit import HungError
 from pymllm.errors import AdapterError, ConversationError, InvariantViolation, ProgramError, PymllmError
 from pymllm.history import operations as ops
 from pymllm.history import outcomes as out
+from pymllm.history.codec import decode, encode
 from pymllm.history.files import Config
 from pymllm.history.operations import Key, Operation, Span
 from pymllm.history.outcomes import (
@@ -34,8 +35,6 @@ from pymllm.history.outcomes import (
     Outcome,
     Result,
     Unsupported,
-    outcome_from_plain,
-    outcome_to_plain,
 )
 from pymllm.oracle.judge import make_judge
 
@@ -358,7 +357,7 @@ def _find_wrong_sizes(outcome: Outcome) -> str | None:
 
 def _find_lost_in_json(outcome: Outcome) -> str | None:
     try:
-        again = outcome_from_plain(json.loads(json.dumps(outcome_to_plain(outcome))))
+        again = decode(Outcome, json.loads(json.dumps(encode(outcome))))
     except (TypeError, ValueError) as error:
         return f"JSON does not keep {outcome}: {error}"
     return None if again == outcome else f"JSON turns {outcome} into {again}"

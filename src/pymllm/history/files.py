@@ -18,32 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pymllm.errors import TraceError
-from pymllm.history.config_limits import check_config, config_schema
-from pymllm.history.operations import KINDS, OPERATIONS, Operation, operation_from_plain, operation_to_plain
-from pymllm.history.outcomes import Outcome, outcome_from_plain, outcome_schema, outcome_to_plain
-from pymllm.history.records import decode, encode, schema_of, tagged_schema_of
-from pymllm.history.slot_init import built_through_slots
-from pymllm.text_file import NumberedLine, cut, read_json, read_lines, write_text_file
+import msgspec
 
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "Config",
-    "Header",
-    "History",
-    "PlayedAct",
-    "PlayedActs",
-    "Step",
-    "dump_header",
-    "dump_history",
-    "dump_outcome",
-    "dump_step",
-    "history_schema",
-    "load_history",
-    "read_history",
-    "write_history",
-]
+from pymllm.errors import TraceError
+from pymllm.history.codec import Record, decode, encode, json_reader, write_json
+from pymllm.history.config_limits import check_config, config_schema
+from pymllm.history.operations import KINDS, Operation
+from pymllm.history.outcomes import Outcome
+from pymllm.history.schema import schema_of
+from pymllm.text_file import NumberedLine, cut, read_json, read_lines, write_text_file
 
 FORMAT = "pymllm-history"
 SCHEMA = 1
@@ -53,34 +36,18 @@ Config = dict[str, int | str | bool | None]
 """What an implementation was built with, such as ``{"page_size": 4, "window": None}``."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedAct:
-    """One act of a machine.
-
-    Parameters
-    ----------
-    name : str
-        Of the method.
-    arguments : tuple of (str, int)
-        By name.
-    """
+class PlayedAct(Record, frozen=True):
+    """One act of a machine: the name of a method, and its arguments by name."""
 
     name: str
     arguments: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedActs:
+class PlayedActs(Record, frozen=True):
     """What a machine was told to do, where its operations came of that.
 
-    Parameters
-    ----------
-    machine : str
-        Name of its class, of the history's kind.
-    audit : bool
-        Whether the implementation was walked from inside after every step.
-    acts : tuple of PlayedAct
-        In order.
+    - ``machine``: Name of its class, of the history's kind.
+    - ``audit``: Whether the implementation was walked from inside after every step.
     """
 
     machine: str
@@ -88,44 +55,30 @@ class PlayedActs:
     acts: tuple[PlayedAct, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Record, frozen=True):
     """What a history is of.
 
-    Parameters
-    ----------
-    adapter : str
-        Name of the adapter.
-    kind : str
-        One of `pymllm.history.operations.KINDS`.
-    config : dict
-        What the adapter was built with.
-    capabilities : tuple of str
-        What it claims, sorted.
-    seed : int or None
-        Of the search that found the program.
-    versions : dict of str to str
-        Of the packages involved.
-    note : str
-        Why it was kept, such as the violated law.
-    scenario : PlayedActs or None
-        The acts that led to the operations: what an engine does wrong, its calls alone do not show, and
-        whoever plays these sees it again.
+    - ``kind``: One of `pymllm.history.operations.KINDS`.
+    - ``config``: What the adapter was built with.
+    - ``capabilities``: What it claims, sorted.
+    - ``seed``: Of the search that found the program.
+    - ``versions``: Of the packages involved.
+    - ``note``: Why it was kept, such as the violated law.
+    - ``scenario``: The acts that led to the operations: what an engine does wrong, its calls alone do not
+      show, and whoever plays these sees it again.
     """
 
     adapter: str
     kind: str
-    config: Config = field(default_factory=dict)
+    config: Config = msgspec.field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
     seed: int | None = None
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
     note: str = ""
     scenario: PlayedActs | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record, frozen=True, rename={"number": "step", "operation": "op"}):
     """One operation and what it did; ``outcome`` is ``None`` where it has not been run."""
 
     number: int
@@ -157,13 +110,12 @@ def dump_header(header: Header) -> str:
 
 def dump_step(step: Step) -> str:
     """Write the line of a step, without its end."""
-    line = json.dumps({"step": step.number, "op": operation_to_plain(step.operation)})
-    return line if step.outcome is None else line[:-1] + dump_outcome(step.outcome)
+    return write_json(step)
 
 
 def dump_outcome(outcome: Outcome) -> str:
     """Write what the line of a step ends in, in the place of its last brace, once it was run."""
-    return f', "outcome": {json.dumps(outcome_to_plain(outcome))}}}'
+    return f', "outcome": {write_json(outcome)}}}'
 
 
 def write_history(history: History, path: Path) -> None:
@@ -172,15 +124,7 @@ def write_history(history: History, path: Path) -> None:
 
 
 def load_history(path: Path) -> History:
-    """Read a history from a file.
-
-    Raises
-    ------
-    TraceError
-        It is not one: which line, and why.
-    OSError
-        The file cannot be read.
-    """
+    """Read a history from a file; a `TraceError` says which line is wrong and why."""
     return _read_numbered(read_lines(path), str(path))
 
 
@@ -195,11 +139,13 @@ def _read_numbered(lines: Iterable[NumberedLine], source: str) -> History:
         if not line.strip():
             continue
         try:
-            plain = read_json(line)
             if history is None:
-                history = History(_read_header(plain))
-            else:
-                history.steps.append(_read_step(plain, history))
+                history = History(_read_header(read_json(line)))
+                continue
+            step, last = _read_step(line), history.steps[-1].number if history.steps else 0
+            if step.number <= last:
+                raise ValueError(f"step is {cut(repr(step.number))}; it must be an integer above {last}")
+            history.steps.append(step)
         except ValueError as error:
             raise TraceError(source, number, str(error)) from None
     if history is None:
@@ -220,14 +166,7 @@ def _read_header(plain: Any) -> Header:
     return header
 
 
-def _read_step(plain: Any, history: History) -> Step:
-    if not isinstance(plain, Mapping) or not {"step", "op"} <= set(plain) <= {"step", "op", "outcome"}:
-        raise ValueError("a step is an object with step, op and, once it was run, outcome")
-    last = history.steps[-1].number if history.steps else 0
-    if type(plain["step"]) is not int or plain["step"] <= last:
-        raise ValueError(f"step is {cut(repr(plain['step']))}; it must be an integer above {last}")
-    outcome = outcome_from_plain(plain["outcome"]) if "outcome" in plain else None
-    return Step(plain["step"], operation_from_plain(plain["op"]), outcome)
+_read_step = json_reader(Step)
 
 
 def history_schema() -> dict[str, Any]:
@@ -237,21 +176,11 @@ def history_schema() -> dict[str, Any]:
     header["properties"]["kind"] = {"enum": list(KINDS)}
     header["properties"]["config"] = config_schema()
     header["required"] = ["format", "schema", *header["required"]]
+    step = schema_of(Step)
+    step["properties"]["step"]["minimum"] = 1
+    step["properties"]["outcome"] = schema_of(Outcome)  # a line has it, or has it not
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of a pymllm history",
-        "oneOf": [
-            header,
-            {
-                "type": "object",
-                "description": "One operation and what it did.",
-                "properties": {
-                    "step": {"type": "integer", "minimum": 1},
-                    "op": tagged_schema_of(OPERATIONS, "op"),
-                    "outcome": outcome_schema(),
-                },
-                "required": ["step", "op"],
-                "additionalProperties": False,
-            },
-        ],
+        "oneOf": [header, step],
     }

@@ -2,74 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import typing
 
+import msgspec
+
+from pymllm.history.codec import Record, snake_case
 from pymllm.history.operations import Token
-from pymllm.history.records import decode, decode_tagged, encode, encode_tagged, schema_of, tagged_schema_of
-from pymllm.history.slot_init import built_through_slots
 
-__all__ = [
-    "INJECTED",
-    "RESULTS",
-    "SIZE_NAMES",
-    "BlockBooks",
-    "BlockState",
-    "Buffers",
-    "ContextBlock",
-    "ContextView",
-    "Done",
-    "Effect",
-    "Evicted",
-    "Failed",
-    "FoundSlots",
-    "Hashes",
-    "Inserted",
-    "Inspected",
-    "Locked",
-    "Matched",
-    "NoRoom",
-    "NodeView",
-    "Number",
-    "Outcome",
-    "Ran",
-    "RequestRun",
-    "RequestView",
-    "Result",
-    "Slots",
-    "States",
-    "Table",
-    "Tokens",
-    "Unsupported",
-    "outcome_from_plain",
-    "outcome_schema",
-    "outcome_to_plain",
-]
+
+class _Result(Record, frozen=True, tag_field="is", tag=snake_case):
+    """Is told apart by ``is``."""
 
 
 # -- request outcomes ----------------------------------------------------------------------------------------
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(_Result, frozen=True):
     """One request between two steps.
 
-    Parameters
-    ----------
-    request : int
-        The step that added it.
-    row : int
-        Its row of the context.
-    region : str
-        ``"paused"``, ``"decode"``, ``"prefill"`` (a chunk is scheduled) or ``"waiting"``.
-    blocks : tuple of int
-        Its blocks, in order, as the table of the context has them.
-    finished : int
-        ``finished_chunk_token_count``.
-    kv : tuple of int
-        What each block holds, in all of its places, as `pymllm.history.operations` sums it up.
-    state : tuple of int
-        Its live state: conv elements of all layers, then SSM elements; empty without recurrent layers.
+    - ``request``: The step that added it.
+    - ``row``: Its row of the context.
+    - ``region``: ``"paused"``, ``"decode"``, ``"prefill"`` (a chunk is scheduled) or ``"waiting"``.
+    - ``blocks``: Its blocks, in order, as the table of the context has them.
+    - ``finished``: ``finished_chunk_token_count``.
+    - ``kv``: What each block holds, in all of its places, as `pymllm.history.operations` sums it up.
+    - ``state``: Its live state: conv elements of all layers, then SSM elements; empty without recurrent
+      layers.
     """
 
     request: int
@@ -81,27 +39,17 @@ class RequestView:
     state: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class RequestRun:
+class RequestRun(Record, frozen=True):
     """What the forward pass was told of one request, and what it read for it.
 
-    Parameters
-    ----------
-    request, row, blocks
-        As of `RequestView`.
-    start, count : int
-        The tokens computed.
-    writes : tuple of (int, int)
-        Where their KV went: for each block that they reach into, the first slot and how many follow on.
-    offsets : tuple of int
-        After how many of them a state was extracted.
-    is_sampled : bool
-        Whether a next token was chosen.
-    kv : tuple of int
-        What each block held in its places before ``start + count``, once this request had written.
-    state : tuple of int
-        The live state that was read, as of `RequestView`.
+    - ``request``, ``row``, ``blocks``: As of `RequestView`.
+    - ``start``, ``count``: The tokens computed.
+    - ``writes``: Where their KV went: for each block that they reach into, the first slot and how many
+      follow on.
+    - ``offsets``: After how many of them a state was extracted.
+    - ``is_sampled``: Whether a next token was chosen.
+    - ``kv``: What each block held in its places before ``start + count``, once this request had written.
+    - ``state``: The live state that was read, as of `RequestView`.
     """
 
     request: int
@@ -116,32 +64,23 @@ class RequestRun:
     state: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class BlockState:
+class BlockState(Record, frozen=True):
     """A block and the slot of its cached state."""
 
     block: int
     slot: int
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(_Result, frozen=True):
     """Answer of a step.
 
-    Parameters
-    ----------
-    requests : tuple of RequestRun
-        In the order of the batch; where the forward pass failed, the requests that it had come to.
-    registered : tuple of int
-        Blocks that have a hash now and had none before.
-    kept : tuple of BlockState
-        Blocks that have a cached state now and had none, or had another slot.
-    dropped : tuple of int
-        Blocks that have no cached state any more.
-    error : str
-        What the step raised once the forward pass had begun, by the name of its class; ``""`` for nothing.
+    - ``requests``: In the order of the batch; where the forward pass failed, the requests that it had come
+      to.
+    - ``registered``: Blocks that have a hash now and had none before.
+    - ``kept``: Blocks that have a cached state now and had none, or had another slot.
+    - ``dropped``: Blocks that have no cached state any more.
+    - ``error``: What the step raised once the forward pass had begun, by the name of its class; ``""`` for
+      nothing.
     """
 
     requests: tuple[RequestRun, ...]
@@ -151,23 +90,13 @@ class Ran:
     error: str = ""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class ContextBlock:
+class ContextBlock(Record, frozen=True):
     """One block that is not free.
 
-    Parameters
-    ----------
-    block : int
-        Its id.
-    references : int
-        Requests that have it.
-    hash : int
-        As documented; -1 for none.
-    slot : int
-        Slot of its cached state; -1 for none.
-    state : tuple of int
-        What that slot holds, as of `RequestView`.
+    - ``references``: Requests that have it.
+    - ``hash``: As documented; -1 for none.
+    - ``slot``: Slot of its cached state; -1 for none.
+    - ``state``: What that slot holds, as of `RequestView`.
     """
 
     block: int
@@ -177,9 +106,7 @@ class ContextBlock:
     state: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class ContextView:
+class ContextView(_Result, frozen=True):
     """Everything: requests by row, and blocks that are referenced, registered or have a state, by id."""
 
     requests: tuple[RequestView, ...]
@@ -203,63 +130,48 @@ SIZE_NAMES = frozenset(
 # -- what the caller saw -------------------------------------------------------------------------------------
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(_Result, frozen=True):
     """Nothing to tell."""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_Result, frozen=True):
     """An error, by the name of its class; ``message`` is for people and never compared."""
 
     error: str
-    message: str = field(default="", compare=False)
+    message: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return self.error == other.error if isinstance(other, Failed) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.error)
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Unsupported:
+class Unsupported(_Result, frozen=True):
     """The adapter cannot carry this operation out, and did nothing."""
 
     what: str
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoRoom(_Result, frozen=True):
     """``None``: the pool has too few left."""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(_Result, frozen=True):
     """Slots, rows or blocks handed out, in order, and the SWA slots behind them where there are such."""
 
     slots: tuple[int, ...]
     swa_slots: tuple[int, ...] = ()
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(_Result, frozen=True):
     """Answer of a match.
 
-    Parameters
-    ----------
-    slots : tuple of int
-        The slots found, in order.
-    prefix_len : int
-        As documented.
-    node_len : int or None
-        Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of the key.
-    dtype : str
-        That of the indices; an implementation whose indices have none leaves it.
-    state : int or None
-        The track slot to restore from, ``last_node``'s; ``None`` where it has none.
-    branching : int or None
-        ``mamba_branching_seqlen``.
+    - ``node_len``: Length of ``last_node``'s path, where it can be told; -1 where that spells no prefix of
+      the key.
+    - ``dtype``: That of the indices; an implementation whose indices have none leaves it.
+    - ``state``: The track slot to restore from, ``last_node``'s; ``None`` where it has none.
+    - ``branching``: ``mamba_branching_seqlen``.
     """
 
     slots: tuple[int, ...]
@@ -270,9 +182,7 @@ class Matched:
     branching: int | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(_Result, frozen=True):
     """Answer of an insert; ``node_len`` as of `Matched`, ``state_exists`` is ``mamba_exist``."""
 
     prefix_len: int
@@ -281,9 +191,7 @@ class Inserted:
     state_exists: bool = False
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Evicted:
+class Evicted(_Result, frozen=True):
     """Tokens evicted, removed ones and alive ones of the window's half, and states evicted."""
 
     full: int
@@ -291,59 +199,45 @@ class Evicted:
     states: int = 0
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Locked:
+class Locked(_Result, frozen=True):
     """A hold's token, opaque; ``None`` where there is none."""
 
     token: int | str | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Hashes:
+class Hashes(_Result, frozen=True):
     """Hex digests, one per page, from the start of the key."""
 
     digests: tuple[str, ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(_Result, frozen=True):
     """One integer."""
 
     value: int
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(_Result, frozen=True):
     """A key: its tokens and its namespace."""
 
     tokens: tuple[Token, ...]
     extra_key: str | int | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(_Result, frozen=True):
     """Every row of a table, row 0 first."""
 
     rows: tuple[tuple[int, ...], ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Buffers:
+class Buffers(_Result, frozen=True):
     """Every row of a layer's keys and of its values, slot 0 first."""
 
     keys: tuple[tuple[int, ...], ...]
     values: tuple[tuple[int, ...], ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class States:
+class States(_Result, frozen=True):
     """Each slot's recurrent and convolution state, flattened, slot 0 first, and the form of both views.
 
     A dtype is a name such as ``"float32"``; left empty where the adapter cannot tell.
@@ -357,35 +251,18 @@ class States:
     conv_dtype: str = ""
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Record, frozen=True):
     """One node of a tree, as its documented attributes tell; the root is left out.
 
-    Parameters
-    ----------
-    id : int
-        Its id.
-    parent : int or None
-        Its parent's id; ``None`` for a child of the root.
-    tokens, extra_key, slots
-        Its part of the key, the namespace, and its slots.
-    is_alive : bool
-        Whether it is no tombstone.
-    lock_ref, swa_lock_ref, hit_count : int
-        As documented; ``None`` where there is no such count.
-    last_access : float
-        As documented.
-    boundary : int, str or None
-        ``swa_boundary_id``.
-    page_hashes : tuple of str, or None
-        What it has computed of them.
-    kept_bytes : int or None
-        Size of the storage that its slots keep alive.
-    state : int or None
-        Track slot of the state at its end; ``None`` without one.
-    state_lock_ref : int or None
-        ``mamba_lock_ref``.
+    - ``parent``: Its parent's id; ``None`` for a child of the root.
+    - ``tokens``, ``extra_key``, ``slots``: Its part of the key, the namespace, and its slots.
+    - ``is_alive``: Whether it is no tombstone.
+    - ``lock_ref``, ``swa_lock_ref``, ``hit_count``: As documented; ``None`` where there is no such count.
+    - ``boundary``: ``swa_boundary_id``.
+    - ``page_hashes``: What it has computed of them.
+    - ``kept_bytes``: Size of the storage that its slots keep alive.
+    - ``state``: Track slot of the state at its end; ``None`` without one.
+    - ``state_lock_ref``: ``mamba_lock_ref``.
     """
 
     id: int
@@ -397,7 +274,7 @@ class NodeView:
     lock_ref: int | None = None
     swa_lock_ref: int | None = None
     hit_count: int | None = None
-    last_access: float | None = None
+    last_access: int | float | None = None
     boundary: int | str | None = None
     page_hashes: tuple[str, ...] | None = None
     kept_bytes: int | None = None
@@ -405,17 +282,12 @@ class NodeView:
     state_lock_ref: int | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Inspected:
+class Inspected(_Result, frozen=True):
     """Every node, parents before their children.
 
-    Parameters
-    ----------
-    nodes : tuple of NodeView
-        The root is left out.
-    full_lru, mamba_lru : tuple of int, or None
-        Ids in the order of the documented lists, most recent first (M8); ``None`` where there are none.
+    - ``nodes``: The root is left out.
+    - ``full_lru``, ``mamba_lru``: Ids in the order of the documented lists, most recent first (M8);
+      ``None`` where there are none.
     """
 
     nodes: tuple[NodeView, ...]
@@ -423,32 +295,23 @@ class Inspected:
     mamba_lru: tuple[int, ...] | None = None
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class FoundSlots:
+class FoundSlots(_Result, frozen=True):
     """What each block was told: its slot, -1 for none, and whether it has a state."""
 
     slots: tuple[int, ...]
     has_state: tuple[bool, ...]
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class BlockBooks:
+class BlockBooks(_Result, frozen=True):
     """The documented views of a block allocator and of the slots beside it.
 
-    Parameters
-    ----------
-    refs, hashes, stamps : tuple of int
-        ``block_ref_counts``, ``block_hashes`` and ``block_timestamps``, the dummy's included.
-    block_of_hash : tuple of (int, int)
-        ``kv_hash_to_block_id``, ascending.
-    slot_of_block, block_of_slot : tuple of int
-        ``block_to_slot`` and ``slot_to_block``; empty without slots, as all that follows.
-    free_slots : tuple of int
-        ``free_slots[:free_count]``, in order.
-    block_of_state : tuple of (int, int)
-        ``hash_to_block_id``, ascending.
+    - ``refs``, ``hashes``, ``stamps``: ``block_ref_counts``, ``block_hashes`` and ``block_timestamps``, the
+      dummy's included.
+    - ``block_of_hash``: ``kv_hash_to_block_id``, ascending.
+    - ``slot_of_block``, ``block_of_slot``: ``block_to_slot`` and ``slot_to_block``; empty without slots, as
+      all that follows.
+    - ``free_slots``: ``free_slots[:free_count]``, in order.
+    - ``block_of_state``: ``hash_to_block_id``, ascending.
     """
 
     refs: tuple[int, ...]
@@ -467,36 +330,23 @@ Result = (
     | RequestView | Ran | ContextView
 )  # fmt: skip
 
-RESULTS: tuple[type, ...] = (
-    Done, Failed, Unsupported, NoRoom, Slots, Matched, Inserted, Evicted, Locked, Hashes, Number,
-    Tokens, Table, Buffers, States, Inspected, FoundSlots, BlockBooks, RequestView, Ran, ContextView,
-)  # fmt: skip
+RESULTS: tuple[type, ...] = typing.get_args(Result)
 """Every kind of answer."""
 
 # -- what the pools saw --------------------------------------------------------------------------------------
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Record, frozen=True):
     """One call that an operation made and that was carried out.
 
-    Parameters
-    ----------
-    call : str
-        ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of states, or
-        ``"callback"`` for a removed node, or for blocks that were deregistered or became free.
-    slots : tuple of int
-        Slots named; the sources of a move. Of a callback: the blocks named, none for a node.
-    target : tuple of int
-        The targets of a move; the hashes that a callback names, ascending.
-    node : int or None
-        Of a callback: the node's id.
-    note : str
-        Of a callback that called the cache (`Fault`): the error that it met, or ``""`` if none; for others
-        ``""``. Where the callback could read sizes, ``sizes`` has them.
-    sizes : dict of str to int
-        What the sizes were inside the callback.
+    - ``call``: ``"free"``, ``"free_swa"`` or ``"move_swa"`` of the pool, ``"free_state"`` of the pool of
+      states, or ``"callback"`` for a removed node, or for blocks that were deregistered or became free.
+    - ``slots``: Slots named; the sources of a move. Of a callback: the blocks named, none for a node.
+    - ``target``: The targets of a move; the hashes that a callback names, ascending.
+    - ``node``: Of a callback: the node's id.
+    - ``note``: Of a callback that called the cache (`Fault`): the error that it met, or ``""`` if none; for
+      others ``""``. Where the callback could read sizes, ``sizes`` has them.
+    - ``sizes``: What the sizes were inside the callback.
     """
 
     call: str
@@ -504,60 +354,18 @@ class Effect:
     target: tuple[int, ...] = ()
     node: int | None = None
     note: str = ""
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record, frozen=True):
     """Everything that could be seen of one operation.
 
-    Parameters
-    ----------
-    result : Result
-        What the caller got.
-    effects : tuple of Effect
-        What the pools and callbacks saw, in order.
-    sizes : dict of str to int
-        Every size and counter afterwards, in tokens, by its documented name (``"evictable_size"``,
-        ``"available_size"`` ...); what the adapter cannot tell is left out.
+    - ``result``: What the caller got.
+    - ``effects``: What the pools and callbacks saw, in order.
+    - ``sizes``: Every size and counter afterwards, in tokens, by its documented name (``"evictable_size"``,
+      ``"available_size"`` ...); what the adapter cannot tell is left out.
     """
 
     result: Result
     effects: tuple[Effect, ...] = ()
-    sizes: dict[str, int] = field(default_factory=dict)
-
-
-def outcome_to_plain(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome as a dict of plain data."""
-    plain: dict[str, object] = {"result": encode_tagged(outcome.result, "is")}
-    if outcome.effects:
-        plain["effects"] = encode(outcome.effects)
-    if outcome.sizes:
-        plain["sizes"] = dict(outcome.sizes)
-    return plain
-
-
-def outcome_from_plain(plain: object, where: str = "outcome") -> Outcome:
-    """Return a dict of plain data as an outcome; `ValueError` says what is wrong with it."""
-    if not isinstance(plain, dict) or not {"result"} <= set(plain) <= {"result", "effects", "sizes"}:
-        raise ValueError(f"{where} must be an object with result and, where there are any, effects and sizes")
-    return Outcome(
-        decode_tagged(RESULTS, plain["result"], "is", f"{where}.result"),
-        decode(tuple[Effect, ...], plain.get("effects", []), f"{where}.effects"),
-        decode(dict[str, int], plain.get("sizes", {}), f"{where}.sizes"),
-    )
-
-
-def outcome_schema() -> dict[str, object]:
-    """Describe the plain data of an outcome as a JSON schema."""
-    return {
-        "type": "object",
-        "properties": {
-            "result": tagged_schema_of(RESULTS, "is"),
-            "effects": schema_of(tuple[Effect, ...]),
-            "sizes": schema_of(dict[str, int]),
-        },
-        "required": ["result"],
-        "additionalProperties": False,
-    }
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)

@@ -3,6 +3,8 @@
 A record is a frozen dataclass whose fields are numbers, strings, ``None``, tuples, dicts of these, or
 records. Fields that have their default are left out. Where several kinds of record are possible, one
 key of the dict, the *tag*, names the kind: the class's name in snake case.
+
+For records that are dataclasses still; the language's are those of `pymllm.history.codec`.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymllm.text_file import cut
@@ -24,7 +25,6 @@ __all__ = [
     "decode_tagged",
     "encode",
     "encode_tagged",
-    "fits",
     "name_of",
     "schema_of",
     "tagged_schema_of",
@@ -58,6 +58,10 @@ def encode(record: Any) -> Any:
         Nothing of it is shared with ``record``.
     """
     kind: Any = type(record)
+    if hasattr(kind, "__struct_fields__"):
+        from pymllm.history import codec
+
+        return codec.encode(record)
     is_record: bool = dataclasses.is_dataclass(kind)
     if is_record:
         return {
@@ -112,6 +116,10 @@ def decode(kind: Any, plain: Any, where: str = "") -> Any:
     ValueError
         Something is missing, too much, or of another type; says where and what was expected.
     """
+    if hasattr(kind, "__struct_fields__"):
+        from pymllm.history import codec
+
+        return codec.decode(kind, plain, where)
     if dataclasses.is_dataclass(kind):
         return _decode_record(kind, plain, where)
     origin = typing.get_origin(kind)
@@ -213,119 +221,15 @@ def _required_of(kind: Any) -> tuple[str, ...]:
     )
 
 
-# -- looking -----------------------------------------------------------------------------------------------
-
-
-Fit = Callable[[Any], bool]
-
-
-@functools.cache
-def fits(kind: Hashable) -> Fit:
-    """Return a function that tells whether a value is of a type, down to the last field, without a copy.
-
-    Stricter than `decode`: a list is no tuple here, and a NumPy integer no int. Cost: one look at each field.
-    """
-    checks = _checks_of(kind)
-
-    def fit(value: Any) -> bool:
-        check = checks.get(type(value), _never)
-        return check is None or check(value)
-
-    return fit
-
-
-def _never(value: Any) -> bool:
-    return False
-
-
-@functools.cache
-def _checks_of(kind: Any) -> dict[type, Fit | None]:
-    """Return, for each class that values of a type may have, what else to look at; ``None`` for nothing.
-
-    A value's class says which option of a union it can be: most fields need one look in a dict, and a shown
-    node takes a fifth of the time that calls for each option took.
-    """
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        merged: dict[type, Fit | None] = {}
-        for option in typing.get_args(kind):
-            checks = _checks_of(option)
-            merged |= checks | {made: _either(merged[made], checks[made]) for made in merged.keys() & checks}
-        return merged
-    if dataclasses.is_dataclass(kind):
-        return {typing.cast(type, kind): _record_fits(kind)}
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple:
-        return {tuple: _items_fit(arguments[0]) if arguments[-1] is Ellipsis else _each_fits(arguments)}
-    if origin is dict:
-        fit_values, names = _items_fit(arguments[1]), {str}
-        return {dict: lambda value: {*map(type, value)} <= names and fit_values(value.values())}
-    return dict.fromkeys((int, float), None) if kind is float else {kind: None}
-
-
-def _either(one: Fit | None, two: Fit | None) -> Fit | None:
-    return None if one is None or two is None else lambda value: one(value) or two(value)
-
-
-def _record_fits(kind: Any) -> Fit:
-    checks = [_checks_of(hint) for hint in _hints_of(kind).values()]
-    read = _reader_of(tuple(_hints_of(kind)))
-    # Records have their fields of few classes each, so that what is left to look at is known but for the
-    # first of its sort: a shown node takes a third of the time that a look in fifteen dicts took.
-    known: dict[tuple[type, ...], tuple[tuple[int, Fit], ...]] = {}
-
-    def fit(record: Any) -> bool:
-        values = read(record)
-        classes = (*map(type, values),)
-        deeper = known.get(classes)
-        if deeper is None:
-            found = [each.get(made, _never) for each, made in zip(checks, classes, strict=True)]
-            if _never in found:
-                return False
-            deeper = tuple((at, check) for at, check in enumerate(found) if check is not None)
-            known[classes] = deeper
-        for at, check in deeper:  # noqa: SIM110  # in a tenth less of the time of a look than all() takes
-            if not check(values[at]):
-                return False
-        return True
-
-    return fit
-
-
-def _reader_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that reads these attributes of an object."""
-    if len(names) > 1:
-        return operator.attrgetter(*names)
-    return lambda record: tuple(getattr(record, name) for name in names)
-
-
-def _items_fit(kind: Any) -> Callable[[Collection[Any]], bool]:
-    checks, fit = _checks_of(kind), fits(kind)
-    plain = {made for made, check in checks.items() if check is None}
-    deeper = {made: check for made, check in checks.items() if check is not None}
-
-    def fit_each(items: Collection[Any]) -> bool:
-        classes = {*map(type, items)}
-        if classes <= plain:
-            return True
-        if len(classes) == 1:  # as shown nodes are
-            return all(map(deeper.get(classes.pop(), _never), items))
-        return all(map(fit, items))
-
-    return fit_each
-
-
-def _each_fits(kinds: Sequence[Any]) -> Fit:
-    each = [fits(kind) for kind in kinds]
-    return lambda value: (
-        len(value) == len(each) and all(fit(item) for fit, item in zip(each, value, strict=True))
-    )
-
-
 # -- describing --------------------------------------------------------------------------------------------
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
     """Describe the plain data of a type as a JSON schema (draft 2020-12)."""
+    if hasattr(kind, "__struct_fields__"):
+        from pymllm.history import schema
+
+        return schema.schema_of(kind)
     if dataclasses.is_dataclass(kind):
         return _record_schema(kind, {})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pymllm.adapters.base import Adapter
+from pymllm.history.codec import name_of
 from pymllm.history.operations import Operation
 from pymllm.history.outcomes import Failed, Outcome, Unsupported
-from pymllm.history.records import name_of
 from pymllm.instrument.recorder import AdapterWrapper
 
 __all__ = ["PRECISION", "Histogram", "OperationTime", "Summary", "Timing"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from pymllm.history.codec import Record
 from pymllm.history.operations import Token
 from pymllm.history.outcomes import NodeView
-from pymllm.history.slot_init import built_through_slots
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.prefix_pages import Path, Space
 
@@ -16,9 +15,7 @@ __all__ = ["SeenPage", "SeenTree", "read_nodes"]
 _NUMBERS = {int}
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class SeenPage:
+class SeenPage(Record, frozen=True):
     """One page of one node: its slots, the node, and which page of the node it is."""
 
     slots: tuple[int, ...]
@@ -26,9 +23,7 @@ class SeenPage:
     number: int
 
 
-@built_through_slots
-@dataclass(frozen=True, slots=True)
-class SeenTree:
+class SeenTree(Record, frozen=True):
     """Every page under its path, and every node under the path at its end."""
 
     pages: dict[Path, SeenPage]

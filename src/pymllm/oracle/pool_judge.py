@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pymllm.errors import ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.files import Header
 from pymllm.history.operations import OPERATIONS_OF, Malformed, Operation, Span
 from pymllm.history.outcomes import Outcome, Unsupported
-from pymllm.history.records import name_of
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.given_numbers import GivenNumbers
 

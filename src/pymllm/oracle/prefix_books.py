@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from pymllm.errors import ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.files import Header
 from pymllm.history.operations import Fault, Key
 from pymllm.history.outcomes import INJECTED, Failed, Outcome
-from pymllm.history.records import name_of
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.laws import laws_of
 from pymllm.oracle.node_book import NodeBook

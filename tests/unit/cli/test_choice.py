@@ -35,7 +35,7 @@ def test_a_name_of_the_registry_is_taken_from_the_file() -> None:
     ("named", "way"),
     [
         ("os:path", "Where you trust what it runs, add --adapter os:path."),
-        ("pymllm.adapters.own_rows:Rows", "add --adapter pymllm.adapters.own_rows:Rows."),
+        ("pymllm.adapters.own_pools:Rows", "add --adapter pymllm.adapters.own_pools:Rows."),
         ("command:rm -rf x", "add --command 'rm -rf x'."),
         ("command:", "add --command ''."),
         ("a:$(touch x)", "add --adapter 'a:$(touch x)'."),

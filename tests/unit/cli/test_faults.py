@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 from msgspec import structs
-from pymllm.adapters.cabinet.unplanted import UNPLANTED
 
-from pymllm.adapters.cabinet.bugs import BUGS
+from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.cli import main

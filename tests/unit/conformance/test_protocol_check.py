@@ -55,7 +55,7 @@ def test_a_program_that_audits_is_asked_for_one(tiny_program: Callable[..., str]
     ("where", "behaviour", "said", "answered", "words", "advice"),
     [
         ("hello", "garbage", "hello", "no JSON", "'so what?' is not JSON", "nothing else; logs go to stderr"),
-        ("hello", "no-object", "hello", "no message", "is no object", "pymllm schema protocol"),
+        ("hello", "no-object", "hello", "no message", "must be an object", "pymllm schema protocol"),
         ("hello", "no-kind", "hello", "no message", "kind is 'teapot'", "pymllm schema protocol"),
         ("hello", "protocol-9", "hello", "hello", "protocol is 9; it must be 1", "speak protocol 1"),
         ("hello", "no-claim", "hello", "hello", "'flying' is no capability", "there are pool"),

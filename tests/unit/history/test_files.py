@@ -90,11 +90,11 @@ def spoiled(line: int, **changes: object) -> list[str]:
         (spoiled(0, kind="queue"), "x:1: kind is 'queue'; it must be one of slots, rows"),
         (spoiled(0, seed="7"), "x:1: header.seed is '7'; it must be an integer or null"),
         (spoiled(2, step=1), "x:3: step is 1; it must be an integer above 1"),
-        (spoiled(1, step=True), "x:2: step is True; it must be an integer above 0"),
+        (spoiled(1, step=True), "x:2: step is True; it must be an integer"),
         (spoiled(1, op={"op": "fly"}), "x:2: op: op is 'fly'"),
-        (spoiled(1, more=1), "x:2: a step is an object with step, op"),
-        ([LINES[0], "4"], "x:2: a step is an object with step, op"),
-        (spoiled(1, outcome={}), "x:2: outcome must be an object with result"),
+        (spoiled(1, more=1), "x:2: step: unknown field 'more'; it has step, op, outcome"),
+        ([LINES[0], "4"], "x:2: value is 4; it must be an object"),
+        (spoiled(1, outcome={}), "x:2: outcome: field 'result' is missing"),
     ],
 )
 def test_a_bad_line_is_named(lines: list[str], says: str) -> None:

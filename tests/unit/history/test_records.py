@@ -16,7 +16,6 @@ from pymllm.history.records import (
     decode_tagged,
     encode,
     encode_tagged,
-    fits,
     name_of,
     schema_of,
     tagged_schema_of,
@@ -188,46 +187,3 @@ def test_the_schema_of_several_kinds_tells_them_apart() -> None:
     (point,) = tagged_schema_of([Point], "is")["oneOf"]
     assert point["properties"]["is"] == {"const": "point"}
     assert point["required"] == ["is", "x"]
-
-
-@given(drawings)
-def test_a_record_of_the_right_types_fits(drawing: Drawing) -> None:
-    """Whatever a field may hold is recognised."""
-    assert fits(Drawing)(drawing)
-
-
-@pytest.mark.parametrize(
-    "drawing",
-    [
-        Point(1),
-        Drawing([], (1, "a")),  # type: ignore[arg-type]
-        Drawing((Point(True),), (1, "a")),
-        Drawing((1,), (1, "a")),  # type: ignore[arg-type]
-        Drawing((), (1, "a", 2)),  # type: ignore[arg-type]
-        Drawing((), [1, "a"]),  # type: ignore[arg-type]
-        Drawing((), ("a", "a")),  # type: ignore[arg-type]
-        Drawing((), (1, "a"), scale="1"),  # type: ignore[arg-type]
-        Drawing((), (1, "a"), title=1),  # type: ignore[arg-type]
-        Drawing((), (1, "a"), colours={"red": None}),  # type: ignore[dict-item]
-        Drawing((), (1, "a"), colours={1: 1}),  # type: ignore[dict-item]
-        Drawing((), (1, "a"), colours=()),  # type: ignore[arg-type]
-    ],
-)
-def test_a_record_with_a_wrong_field_does_not_fit(drawing: object) -> None:
-    """X1: a list is no tuple, and True no int."""
-    assert not fits(Drawing)(drawing)
-
-
-def test_a_tuple_of_numbers_holds_nothing_else() -> None:
-    """X1: found without a look at each by itself."""
-    fit = fits(tuple[int, ...])
-    assert fit((1, 2))
-    assert not any(map(fit, [(1, True), [1], (1, "2")]))
-
-
-def test_options_of_one_class_are_all_tried() -> None:
-    """A tuple may be either of two kinds, and a number of either."""
-    fit = fits(tuple[int, ...] | tuple[str, int] | None)
-    assert all(map(fit, [(1, 2), ("a", 1), (), None]))
-    assert not any(map(fit, [("a", "b"), (1, "a"), 1]))
-    assert all(map(fits(int | float), [1, 1.5]))

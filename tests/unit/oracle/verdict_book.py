@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from pymllm.errors import ProgramError
+from pymllm.history.codec import decode, encode
 from pymllm.history.files import Header, History, Step, read_history
-from pymllm.history.operations import operation_from_plain, operation_to_plain
-from pymllm.history.outcomes import INJECTED, outcome_from_plain, outcome_to_plain
+from pymllm.history.operations import Operation
+from pymllm.history.outcomes import INJECTED, Outcome
 from pymllm.oracle.evidence import Evidence
 from pymllm.oracle.judge import judge_steps
 
@@ -155,21 +156,21 @@ def _change_step(step: Step) -> Iterator[tuple[str, Step]]:
     outcome = step.outcome
     assert outcome is not None
     plain = {
-        "result": {**outcome_to_plain(outcome)["result"], **_whole(outcome.result)},
+        "result": {**encode(outcome)["result"], **_whole(outcome.result)},
         "effects": _whole(outcome.effects),
         "sizes": outcome.sizes,
     }
     where = f"step {step.number}: "
     for words, changed in _change_outcome(plain):
         try:
-            other = outcome_from_plain(changed)
+            other = decode(Outcome, changed, "outcome")
         except ValueError:  # no outcome says this
             continue
         yield where + words, dataclasses.replace(step, outcome=other)
-    asked = {**operation_to_plain(step.operation), **_whole(step.operation)}
+    asked = {**encode(step.operation), **_whole(step.operation)}
     for words, changed in _change(asked, "op"):
         try:
-            operation = operation_from_plain(changed)
+            operation = decode(Operation, changed, "op")
         except ValueError:
             continue
         yield where + words, dataclasses.replace(step, operation=operation)

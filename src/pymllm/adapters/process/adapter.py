@@ -15,9 +15,9 @@ from pymllm.adapters.process.idle_programs import lend, take_back
 from pymllm.adapters.process.messages import Program
 from pymllm.adapters.process.wire import nodes_and_holds_of, spans_of, steps_of, write_operation
 from pymllm.errors import InvariantViolation, ProgramError
+from pymllm.history.codec import name_of
 from pymllm.history.operations import OPERATIONS_OF, Insert, Lock, Match, Operation
 from pymllm.history.outcomes import Inserted, Locked, Matched, Outcome, Slots, Unsupported
-from pymllm.history.records import name_of
 from pymllm.text_file import cut
 
 __all__ = ["ProcessAdapter", "load_command"]

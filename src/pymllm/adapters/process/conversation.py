@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from pymllm import __version__
 from pymllm.adapters.process.answer_limit import seconds_per_answer
 from pymllm.adapters.process.channel import ChannelError, open_channel
-from pymllm.adapters.process.lines import make_line, read_line
+from pymllm.adapters.process.lines import make_line
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,
     PROTOCOL,
@@ -28,14 +28,13 @@ from pymllm.adapters.process.messages import (
     Told,
     read_answer,
     word_for,
-    write_request,
 )
 from pymllm.adapters.process.transcript import Transcript
 from pymllm.errors import ConversationError, ProgramError
 from pymllm.history.files import Config
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.laws import find_audit_fault
-from pymllm.text_file import TOO_DEEP, cut
+from pymllm.text_file import cut
 
 __all__ = ["Asked", "Conversation"]
 
@@ -98,7 +97,7 @@ class Conversation:
         return not self._channel.is_closed
 
     def _introduce(self) -> Program:
-        self._say([make_line(write_request(Hello((PROTOCOL,), f"pymllm {__version__}", LINE_LIMIT)))])
+        self._say([make_line(Hello((PROTOCOL,), f"pymllm {__version__}", LINE_LIMIT))])
         program = self._listen(Program)
         if program.protocol != PROTOCOL:
             raise ChannelError("foreign", f"speaks protocol {program.protocol}; {PROTOCOL} is spoken here")
@@ -114,14 +113,14 @@ class Conversation:
     def start(self, config: Config, seed: int) -> frozenset[str]:
         """Ask for something new; return what it claims."""
         with self._watched(f"start with {config}"):
-            self._say([make_line(write_request(Start(dict(config), seed)))])
+            self._say([make_line(Start(dict(config), seed))])
             claimed = self._listen(Started).capabilities
         return frozenset(self.program.capabilities if claimed is None else claimed)
 
     def audit(self) -> Audited:
         """Have it look inside."""
         with self._watched("audit"):
-            self._say([make_line(write_request(Audit()))])
+            self._say([make_line(Audit())])
             audited = self._listen(Audited)
             self._check_laws(audited)
             return audited
@@ -171,7 +170,7 @@ class Conversation:
 
     def finish(self) -> int | None:
         """Say goodbye; return the status with which it ended, ``None`` where it had to be ended."""
-        return self._channel.finish(make_line(write_request(Bye())))
+        return self._channel.finish(make_line(Bye()))
 
     def end(self) -> None:
         """End it at once."""
@@ -185,11 +184,9 @@ class Conversation:
     def _listen(self, kind: type[Kind]) -> Kind:
         line = self._channel.receive(seconds_per_answer())
         try:
-            answer: Answer = read_answer(read_line(line))
+            answer: Answer = read_answer(line)
         except ValueError as error:
             raise ChannelError("garbled", f"wrote a line that is no message: {error}") from None
-        except RecursionError:
-            raise ChannelError("garbled", f"wrote a line that is no message: {TOO_DEEP}") from None
         if isinstance(answer, Error):
             raise ChannelError("gave-up", f"cannot go on: {cut(answer.message, _SAID)}")
         if not isinstance(answer, kind):
@@ -222,7 +219,7 @@ def _what(asked: Asked) -> str:
 
 def _lines_of(asked: Asked, is_last: bool) -> Iterator[bytes]:
     if asked.clock is not None:
-        yield make_line(write_request(Advance(1, flush=False)))
+        yield make_line(Advance(1, flush=False))
     said: dict[str, Any] = {"say": "op", "step": asked.step, "op": asked.operation}
     if not is_last:
         said["flush"] = False

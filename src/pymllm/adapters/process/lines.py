@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from pymllm.history.codec import Record, encode
 from pymllm.text_file import TOO_DEEP, demand_strict, has_long_number
 
 __all__ = ["make_line", "read_line"]
@@ -16,7 +17,7 @@ _DEPTH = 8
 _CONTAINERS = (dict, list)
 
 
-def make_line(message: dict[str, Any]) -> bytes:
+def make_line(message: dict[str, Any] | Record) -> bytes:
     """Return a message as a line of UTF-8 with its end.
 
     Notes
@@ -27,7 +28,7 @@ def make_line(message: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(message) + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair is no UTF-8, but an escape
-        return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(encode(message), separators=(",", ":")).encode() + b"\n"
 
 
 def read_line(line: bytes) -> Any:

@@ -7,16 +7,17 @@ A message is one line: a JSON object whose ``say`` names its kind. Of an operati
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+import typing
+from typing import Any, Final
 
-from pymllm.adapters.process.field_notes import with_notes
-from pymllm.adapters.process.wire import operations_schema, read_outcome
+from pymllm.adapters.process.lines import read_line
+from pymllm.adapters.process.wire import operations_schema
+from pymllm.history.codec import Record, json_reader, snake_case
 from pymllm.history.config_limits import check_config, config_schema
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
-from pymllm.history.outcomes import RESULTS, SIZE_NAMES, Effect, Outcome, outcome_schema
-from pymllm.history.records import decode, decode_tagged, encode_tagged, name_of, tagged_schema_of
+from pymllm.history.outcomes import SIZE_NAMES, Outcome
+from pymllm.history.schema import schema_of
 from pymllm.text_file import cut
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "protocol_schema",
     "read_answer",
     "word_for",
-    "write_request",
 ]
 
 PROTOCOL: Final = 1
@@ -50,11 +50,15 @@ LINE_LIMIT: Final = 2**20
 
 _MOST_CONFIGURATIONS: Final = 256
 
+
+class _Message(Record, frozen=True, tag_field="say", tag=snake_case):
+    """Is told apart by ``say``."""
+
+
 # -- said to the program -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(_Message, frozen=True):
     """Begins the conversation; answered by `Program`.
 
     Parameters
@@ -72,8 +76,7 @@ class Hello:
     line_limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(_Message, frozen=True):
     """Asks for something new, and lets go of what there was; answered by `Started`.
 
     Parameters
@@ -88,21 +91,18 @@ class Start:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(_Message, frozen=True):
     """Moves the clock, for a program that asked for it; answered by `Advanced`."""
 
     ticks: int
     flush: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(_Message, frozen=True):
     """Asks for a walk from inside, of a program that offers it; answered by `Audited`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bye:
+class Bye(_Message, frozen=True):
     """Ends the conversation: the program ends, with status 0 and without an answer."""
 
 
@@ -111,8 +111,7 @@ Request = Hello | Start | Advance | Audit | Bye
 # -- said by the program -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(_Message, frozen=True, tag="hello"):
     """Says who answers; spelled ``hello``.
 
     Parameters
@@ -147,22 +146,19 @@ class Program:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(_Message, frozen=True):
     """Says that it is there; ``capabilities`` are those of this configuration, where they differ."""
 
     capabilities: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Advanced:
+class Advanced(_Message, frozen=True):
     """Says what the clock shows: the ticks since the `Start`."""
 
     clock: int
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Record, frozen=True):
     """A law that a walk from inside found broken; ``expected`` and ``observed`` where they can be told."""
 
     law: str
@@ -171,23 +167,21 @@ class Broken:
     observed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Audited:
+class Audited(_Message, frozen=True):
     """Says which laws were looked at, and the one that is broken, if one is."""
 
-    laws: tuple[str, ...] = field(default_factory=tuple)
+    laws: tuple[str, ...] = ()
     broken: Broken | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(_Message, frozen=True):
     """Says, instead of any answer, that the program itself cannot go on; the conversation ends."""
 
     message: str
 
 
-class Told(NamedTuple):
-    """The outcome of one step; spelled ``outcome``. A tuple, which is made in half the time of a record."""
+class Told(_Message, frozen=True, tag="outcome"):
+    """The outcome of one step; spelled ``outcome``."""
 
     step: int
     outcome: Outcome
@@ -195,48 +189,24 @@ class Told(NamedTuple):
 
 Answer = Program | Started | Advanced | Audited | Error | Told
 
-_ANSWERS: tuple[type, ...] = (Started, Advanced, Audited, Error)
+_read = json_reader(Answer, parse=read_line)
 
 
-def write_request(request: Request) -> dict[str, Any]:
-    """Return what is said to a program as plain data."""
-    return encode_tagged(request, "say")
-
-
-def read_answer(plain: Any) -> Answer:
-    """Return what a program said as a record; `ValueError` says what is wrong with it."""
-    if not isinstance(plain, dict):
-        raise ValueError(f"{cut(repr(plain))} is no object")
-    said = plain.get("say")
-    if said == "outcome":
-        return _read_told(plain)
-    if said == "hello":
-        return _read_program(plain)
-    answer: Answer = decode_tagged(_ANSWERS, _known(plain), "say")
+def read_answer(line: bytes) -> Answer:
+    """Return the line that a program said as a record; `ValueError` says what is wrong with it."""
+    answer: Answer = _read(line)
+    if isinstance(answer, Program):
+        _check(answer)
     return answer
 
 
 def word_for(kind: type) -> str:
-    """Return how a kind of answer is spelled."""
-    return {Program: "hello", Told: "outcome"}.get(kind) or name_of(kind)
+    """Return how a kind of message is spelled."""
+    word: str = kind.__struct_config__.tag  # type: ignore[attr-defined]
+    return word
 
 
-def _known(plain: dict[str, Any]) -> dict[str, Any]:
-    words = ["hello", "outcome", *map(name_of, _ANSWERS)]
-    if plain.get("say") not in words:
-        raise ValueError(f"say is {cut(repr(plain.get('say')))}; it must be one of {', '.join(words)}")
-    return plain
-
-
-def _read_told(plain: dict[str, Any]) -> Told:
-    if len(plain) != 3 or type(plain.get("step")) is not int or "outcome" not in plain:
-        raise ValueError("an outcome has say, step, which is an integer, and outcome, and nothing else")
-    return Told(plain["step"], read_outcome(plain["outcome"]))
-
-
-def _read_program(plain: dict[str, Any]) -> Program:
-    fields = {key: value for key, value in plain.items() if key != "say"}
-    program: Program = decode(Program, fields, "hello")
+def _check(program: Program) -> None:
     if program.kind not in KINDS:
         raise ValueError(f"kind is {cut(repr(program.kind))}; it must be one of {', '.join(KINDS)}")
     if not 1 <= len(program.configurations) <= _MOST_CONFIGURATIONS:
@@ -244,7 +214,6 @@ def _read_program(plain: dict[str, Any]) -> Program:
         raise ValueError(f"configurations has {count:,}; it must have 1 to {_MOST_CONFIGURATIONS}")
     for config in program.configurations:
         check_config(config, program.kind)
-    return program
 
 
 # -- the schema ----------------------------------------------------------------------------------------------
@@ -253,7 +222,7 @@ def _read_program(plain: dict[str, Any]) -> Program:
 @functools.cache
 def protocol_schema() -> dict[str, Any]:
     """Describe every message as a JSON schema: ``$defs`` has one for each, by who says it and its name."""
-    requests = _named("to-program", (Hello, Start, Advance, Audit, Bye))
+    requests = _named("to-program", typing.get_args(Request))
     requests["to-program-op"] = {
         "type": "object",
         "description": "Asks for an operation; answered by an outcome.",
@@ -266,25 +235,13 @@ def protocol_schema() -> dict[str, Any]:
         "required": ["say", "step", "op"],
         "additionalProperties": False,
     }
-    answers = _named("from-program", (Program, *_ANSWERS))
-    hello = answers["from-program-hello"] = answers.pop("from-program-program")
-    hello["properties"].update(
-        say={"const": "hello"}, protocol={"const": PROTOCOL}, kind={"enum": list(KINDS)}
-    )
-    hello["properties"]["configurations"].update(
-        items=config_schema(), minItems=1, maxItems=_MOST_CONFIGURATIONS
-    )
-    answers["from-program-outcome"] = {
-        "type": "object",
-        "description": "What an operation did.",
-        "properties": {
-            "say": {"const": "outcome"},
-            "step": {"type": "integer", "minimum": 1},
-            "outcome": _outcome_schema(),
-        },
-        "required": ["say", "step", "outcome"],
-        "additionalProperties": False,
-    }
+    answers = _named("from-program", typing.get_args(Answer))
+    hello = answers["from-program-hello"]["properties"]
+    hello.update(protocol={"const": PROTOCOL}, kind={"enum": list(KINDS)})
+    hello["configurations"].update(items=config_schema(), minItems=1, maxItems=_MOST_CONFIGURATIONS)
+    told = answers["from-program-outcome"]["properties"]
+    told["step"]["minimum"] = 1
+    told["outcome"]["properties"]["sizes"]["propertyNames"] = {"enum": sorted(SIZE_NAMES)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"One line of the pymllm process protocol, version {PROTOCOL}",
@@ -294,19 +251,4 @@ def protocol_schema() -> dict[str, Any]:
 
 
 def _named(speaker: str, kinds: tuple[type, ...]) -> dict[str, Any]:
-    described = tagged_schema_of(kinds, "say")["oneOf"]
-    return {
-        f"{speaker}-{name_of(kind)}": with_notes(schema, kind)
-        for kind, schema in zip(kinds, described, strict=True)
-    }
-
-
-def _outcome_schema() -> dict[str, Any]:
-    schema: dict[str, Any] = with_notes(outcome_schema(), Outcome)
-    results, effects = schema["properties"]["result"], schema["properties"]["effects"]
-    results["oneOf"] = [
-        with_notes(found, kind) for found, kind in zip(results["oneOf"], RESULTS, strict=True)
-    ]
-    effects["items"] = with_notes(effects["items"], Effect)
-    schema["properties"]["sizes"]["propertyNames"] = {"enum": sorted(SIZE_NAMES)}
-    return schema
+    return {f"{speaker}-{word_for(kind)}": schema_of(kind) for kind in kinds}

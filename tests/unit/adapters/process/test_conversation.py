@@ -60,7 +60,7 @@ def talk(command: str, said: list[Conversation], seconds: float) -> None:
         ("hello", "garbage", "garbled", "'so what?' is not JSON"),
         ("hello", "no-utf8", "garbled", "is not JSON"),
         ("hello", "deep", "garbled", "wrote a line that is no message"),
-        ("hello", "no-object", "garbled", "is no object"),
+        ("hello", "no-object", "garbled", "it must be an object"),
         ("hello", "unknown", "garbled", "say is 'what'"),
         ("hello", "no-kind", "garbled", "kind is 'teapot'"),
         ("hello", "nothing-to-do", "garbled", "configurations has 0; it must have 1 to 256"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from pymllm.adapters.process.lines import make_line
 from pymllm.adapters.process.messages import (
     LINE_LIMIT,
     PROTOCOL,
@@ -27,9 +28,8 @@ from pymllm.adapters.process.messages import (
     protocol_schema,
     read_answer,
     word_for,
-    write_request,
 )
-from pymllm.history.outcomes import Done, Outcome
+from pymllm.history.outcomes import Done, Effect, Outcome, Slots
 
 CONFIG: dict[str, int | str | bool | None] = {"page_size": 4, "window": None}
 HELLO = {
@@ -63,7 +63,7 @@ HELLO = {
 )
 def test_what_is_said_to_a_program_keeps_to_the_schema(request_: Request, plain: dict[str, Any]) -> None:
     """And is as the page has it."""
-    assert json.loads(json.dumps(write_request(request_))) == plain
+    assert json.loads(make_line(request_)) == plain
     Draft202012Validator(protocol_schema()).validate(plain)
 
 
@@ -92,7 +92,7 @@ def test_what_is_said_to_a_program_keeps_to_the_schema(request_: Request, plain:
 )  # fmt: skip
 def test_what_a_program_says_is_read(plain: dict[str, Any], answer: object) -> None:
     """Whatever the schema allows."""
-    assert read_answer(plain) == answer
+    assert read_answer(json.dumps(plain).encode()) == answer
     Draft202012Validator(protocol_schema()).validate(plain)
     assert word_for(type(answer)) == plain["say"]
 
@@ -100,18 +100,18 @@ def test_what_a_program_says_is_read(plain: dict[str, Any], answer: object) -> N
 @pytest.mark.parametrize(
     ("plain", "words"),
     [
-        ([], "no object"),
+        ([], "must be an object"),
         ({}, "say is None"),
-        ({"say": "x" * 99}, "it must be one of hello, outcome, started"),
+        ({"say": "x" * 99}, "it must be one of hello, started"),
         ({"say": ["started"]}, "it must be one of"),
         ({"say": "started", "more": 1}, "unknown field 'more'"),
         ({"say": "advanced"}, "field 'clock' is missing"),
         ({"say": "advanced", "clock": "7"}, "must be an integer"),
         ({"say": "error"}, "field 'message' is missing"),
         ({"say": "audited", "broken": {}}, "broken"),
-        ({"say": "outcome", "step": "1", "outcome": {}}, "an outcome has say, step"),
-        ({"say": "outcome", "step": 1}, "an outcome has say, step"),
-        ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "done"}}, "more": 1}, "an outcome has"),
+        ({"say": "outcome", "step": "1", "outcome": {}}, "outcome.step is '1'; it must be an integer"),
+        ({"say": "outcome", "step": 1}, "field 'outcome' is missing"),
+        ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "done"}}, "more": 1}, "field 'more'"),
         ({"say": "outcome", "step": 1, "outcome": {"result": {"is": "number"}}}, "field 'value' is missing"),
         ({**HELLO, "kind": "teapot"}, "kind is 'teapot'; it must be one of slots"),
         ({**HELLO, "configurations": []}, "it must have 1 to 256"),
@@ -122,7 +122,7 @@ def test_what_a_program_says_is_read(plain: dict[str, Any], answer: object) -> N
 def test_what_is_no_message_is_refused_by_reader_and_schema(plain: Any, words: str) -> None:
     """X1: with words of what is wrong."""
     with pytest.raises(ValueError, match=words):
-        read_answer(plain)
+        read_answer(json.dumps(plain).encode())
     with pytest.raises(ValidationError):
         Draft202012Validator(protocol_schema()).validate(plain)
 
@@ -138,3 +138,57 @@ def test_the_schema_names_each_message_by_who_says_it() -> None:
             *(f"from-program-{word}" for word in ("advanced", "audited", "error")),
         ]
     )
+
+
+def told(outcome: object) -> bytes:
+    return json.dumps({"say": "outcome", "step": 1, "outcome": outcome}).encode()
+
+
+def test_an_outcome_needs_no_effects_and_no_sizes() -> None:
+    """Where there are none; empty ones are the same."""
+    more: dict[str, object]
+    for more in ({}, {"effects": []}, {"sizes": {}}, {"effects": [], "sizes": {}}):
+        assert read_answer(told({"result": {"is": "done"}, **more})) == Told(1, Outcome(Done()))
+    plain = {"result": {"is": "slots", "slots": [3]}, "effects": [{"call": "free", "slots": [1]}]}
+    expected = Outcome(Slots((3,)), (Effect("free", (1,)),), {"a": 1})
+    assert read_answer(told({**plain, "sizes": {"a": 1}})) == Told(1, expected)
+
+
+@pytest.mark.parametrize(
+    ("plain", "place"),
+    [
+        (7, " is 7"),
+        ([], ""),
+        ({}, ": field 'result'"),
+        ({"result": None}, ".result is None"),
+        ({"result": {}}, ".result: is is None; it must be one of done, failed"),
+        ({"result": {"is": "done"}, "sizes": None}, ".sizes is None"),
+        ({"result": {"is": "done"}, "effects": {}}, ".effects is {}"),
+        ({"result": {"is": "done"}, "effects": [{"slots": [1]}]}, r".effects\[0\]: field 'call' is missing"),
+        ({"result": {"is": "done"}, "effects": [{"call": "free", "slots": [1.5]}]}, r".*slots\[0\] is 1\.5"),
+        ({"result": {"is": "done"}, "sizes": []}, ".sizes"),
+        ({"result": {"is": "done"}, "sizes": {"a": True}}, ".sizes.a is True; it must be an integer"),
+        ({"result": {"is": "done"}, "more": 1}, ": unknown field 'more'; it has result, effects, sizes"),
+        ({"result": {"is": "done", "more": 1}}, ".result.done: unknown field 'more'"),
+        ({"result": {"is": "what"}}, ".result: is is 'what'"),
+        ({"result": {"is": ["done"]}}, r".result: is is \['done'\]"),
+        (
+            {"result": {"is": "slots", "slots": {"1": 2}}},
+            ".result.slots.slots is {'1': 2}; it must be",
+        ),
+        (
+            {"result": {"is": "inserted", "prefix_len": 0, "adopted": [[0]]}},
+            r".*adopted\[0\] is \[0\]; .* 2",
+        ),
+        ({"result": {"is": "inserted", "prefix_len": 0, "adopted": [7]}}, r".*adopted\[0\] is 7"),
+        ({"result": {"is": "inserted", "prefix_len": 0, "adopted": 7}}, ".*adopted is 7"),
+        ({"result": {"is": "hashes", "digests": "ab"}}, ".result.hashes.digests is 'ab'"),
+        ({"result": {"is": "locked", "token": 1.5}}, ".result.locked.token is 1.5"),
+    ],
+)
+def test_what_is_no_outcome_is_refused_with_its_place(plain: object, place: str) -> None:
+    """X1: and by the schema."""
+    with pytest.raises(ValueError, match=rf"^outcome\.outcome{place}"):
+        read_answer(told(plain))
+    with pytest.raises(ValidationError):
+        Draft202012Validator(protocol_schema()).validate(json.loads(told(plain)))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 from jsonschema import Draft202012Validator
 
+from pymllm.adapters.process.lines import make_line
+from pymllm.adapters.process.messages import Told, read_answer
 from pymllm.adapters.process.wire import (
     nodes_and_holds_of,
     operations_schema,
-    read_outcome,
     spans_of,
     steps_of,
     write_operation,
@@ -35,7 +36,6 @@ from pymllm.history.operations import (
     Span,
     Unlock,
 )
-from pymllm.history.outcomes import Done, Effect, Outcome, Slots, outcome_from_plain, outcome_to_plain
 
 
 def numbers(spans: Sequence[Span]) -> list[int]:
@@ -111,59 +111,10 @@ def test_every_operation_that_is_written_keeps_to_the_schema(histories: list[His
     assert not validator.is_valid({**written[0], "no_such_field": 1})
 
 
-def test_every_outcome_is_read_as_a_history_reads_it(histories: list[History]) -> None:
-    """The quick reader and the obvious one agree."""
-    count = 0
-    for step in (step for history in histories for step in history.steps):
-        assert step.outcome is not None
-        plain = json.loads(json.dumps(outcome_to_plain(step.outcome)))
-        assert read_outcome(plain) == outcome_from_plain(plain) == step.outcome
-        count += 1
-    assert count > 100
-
-
-def test_an_outcome_needs_no_effects_and_no_sizes() -> None:
-    """Where there are none; empty ones are the same."""
-    for more in ({}, {"effects": []}, {"sizes": {}}, {"effects": [], "sizes": {}}):
-        assert read_outcome({"result": {"is": "done"}, **more}) == Outcome(Done())
-    told = {
-        "result": {"is": "slots", "slots": [3]},
-        "effects": [{"call": "free", "slots": [1]}],
-        "sizes": {"a": 1},
-    }
-    assert read_outcome(told) == Outcome(Slots((3,)), (Effect("free", (1,)),), {"a": 1})
-
-
-@pytest.mark.parametrize(
-    "plain",
-    [
-        7,
-        [],
-        {},
-        {"result": None},
-        {"result": {}},
-        {"result": {"is": "done"}, "sizes": None},
-        {"result": {"is": "done"}, "effects": {}},
-        {"result": {"is": "done"}, "effects": [{"slots": [1]}]},
-        {"result": {"is": "done"}, "effects": [{"call": "free", "slots": [1.5]}]},
-        {"result": {"is": "done"}, "sizes": []},
-        {"result": {"is": "done"}, "sizes": {"a": True}},
-        {"result": {"is": "done"}, "more": 1},
-        {"result": {"is": "done", "more": 1}},
-        {"result": {"is": "what"}},
-        {"result": {"is": ["done"]}},
-        {"result": {"is": "slots", "slots": {"1": 2}}},
-        {"result": {"is": "inserted", "prefix_len": 0, "adopted": [[0]]}},
-        {"result": {"is": "inserted", "prefix_len": 0, "adopted": [7]}},
-        {"result": {"is": "inserted", "prefix_len": 0, "adopted": 7}},
-        {"result": {"is": "hashes", "digests": "ab"}},
-        {"result": {"is": "locked", "token": 1.5}},
-    ],
-)
-def test_what_is_no_outcome_is_refused_with_words(plain: object) -> None:
-    """X1: by the obvious reader, which knows them."""
-    with pytest.raises(ValueError, match=r".") as quick:
-        read_outcome(plain)
-    with pytest.raises(ValueError, match=r".") as obvious:
-        outcome_from_plain(plain)
-    assert str(quick.value) == str(obvious.value)
+def test_every_outcome_is_read_as_a_history_has_it(histories: list[History]) -> None:
+    """Of every kind."""
+    told = [
+        Told(step.number, step.outcome) for history in histories for step in history.steps if step.outcome
+    ]
+    assert [read_answer(make_line(each)) for each in told] == told
+    assert len(told) > 100
