@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pymllm.adapters.recording_pool import RecordingPool, record_around
 
+from pymllm.adapters.failing_calls import RecordingPool, record_around
 from pymllm.errors import LockError, StaleNodeError
 from pymllm.history.outcomes import Effect
 from pymllm.invariants import check_mamba_radix_cache, check_radix_cache
