@@ -214,6 +214,21 @@ class TestWindowTokens:
         assert bench.cache.evict(0, amount) == EvictResult()
         assert bench.cache.evict(amount, amount) == EvictResult()
 
+    def test_refused_tombstones_change_nothing(self) -> None:
+        """X2: where free_swa raises, no node died and none was removed."""
+        bench = Bench(window=1)
+        for tokens in ([1], [1, 2], [1, 3], [4, 5]):
+            bench.put(tokens)
+        bench.pool.fault = Fault("free_swa")
+        with pytest.raises(InjectedFault):
+            bench.cache.evict(1, 2)
+        assert bench.calls() == []
+        assert bench.removed == []
+        assert bench.cache.swa_evictable_size() == bench.cache.total_size() == 5
+        bench.pool.fault = None
+        assert bench.cache.evict(100, 100) == EvictResult(5, 5)
+        assert bench.calls() == [("free", 5)]
+
     def test_refused_removal_keeps_the_tombstones(self) -> None:
         """X2: what free_swa has taken is dead, what free refused is still cached."""
         bench = Bench(window=1)

@@ -237,6 +237,10 @@ def test_a_table_may_be_a_list(make_context: MakeContext) -> None:
     assert [context.slots.has_state(block) for block in (2, 4, 5)] == [True, False, True]
     with pytest.raises(UsageError):
         context.slots.register_block_hashes_batch([5], [7])
+    for value in (7, 8):
+        context.kv_block_allocator.block_hashes[5] = value
+        context.slots.register_block_hashes_batch([5], [value])
+    assert context.slots.hash_to_block_id == {8: 5}
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 300, 511, 512])
