@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-BEYOND = ("click", "rich", "msgspec", "jsonschema", "prometheus_client", "jinja2", "plotly", "playwright")
+BEYOND = ("click", "rich", "jsonschema", "prometheus_client", "jinja2", "plotly", "playwright")
 """Packages that no test which needs a GPU may need."""
 
 

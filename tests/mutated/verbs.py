@@ -65,7 +65,6 @@ def warm_up() -> None:
         ),
         *(
             "conformance.soak.campaign",
-            "conformance.soak.merging",
             "oracle.judge",
             "report.loading",
             "report.page",
