@@ -15,12 +15,7 @@ from msgspec.structs import replace
 from pymllm.cli import main
 from pymllm.cli.doctor import make_text
 from pymllm.cli.schema import make_schema
-from pymllm.instrument.machine_facts import (
-    Counter,
-    Device,
-    DoctorDocument,
-    TorchFacts,
-)
+from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from tests.fake_nvml.machine import GIB, FakeNvml
 
 

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from pymllm.instrument import machine_facts
-from pymllm.instrument.machine_facts import (
-    look_at_machine,
-    look_at_nvml,
-    look_at_torch,
-)
+from pymllm.instrument.machine_facts import look_at_machine, look_at_nvml, look_at_torch
 from tests.fake_nvml.machine import GIB, on_machine, say, users
 
 PROPERTIES = SimpleNamespace(name="H100", uuid="0-1", major=9, minor=0, total_memory=80 * GIB)
