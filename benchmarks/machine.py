@@ -9,8 +9,9 @@ import numpy
 import psutil
 import torch
 
-from pymllm.instrument.machine_facts import find_processor, look_at_nvml
+from pymllm.instrument.machine_facts import look_at_nvml
 from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import Unreadable
 
 __all__ = ["machine_facts"]

@@ -24,7 +24,7 @@ WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
 OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
     r"|adapters\.((own|faulty)_\w+|sglang\.(?!package)\w+)$"
-    r"|adapters\.(block_context|exact_forward|failing_calls|key_forms|recording_pool)$"
+    r"|adapters\.(exact_forward|failing_calls|key_forms)$"
     r"|conformance\.(replays|driven_cache|lifecycle_machine|sweep|searchers|detection|faults_run|kept_results"
     r"|command_hunts)$)"
 )

@@ -14,7 +14,7 @@ from pymllm.conformance.detection import FaultResult, HuntTask
 from pymllm.conformance.documents import Detection
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
 from pymllm.errors import TraceError, UsageError
-from pymllm.instrument.build_version import build_version
+from pymllm.instrument.provenance import build_version
 from pymllm.text_file import read_json, read_lines
 
 __all__ = ["KeptResults"]

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from pymllm import __version__
@@ -19,6 +18,7 @@ from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_device import mig_uuids
 from pymllm.instrument.nvml_library import NvmlLibrary
 from pymllm.instrument.nvml_record import NvmlRecord
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import BYTES, Reading, Unreadable
 from pymllm.instrument.torch_memory import TorchAllocator, TorchMemory, read_torch_memory
 
@@ -217,12 +217,3 @@ def _said(error: Exception) -> str:
 
 def _since(began: float) -> float:
     return round(time.perf_counter() - began, 3)
-
-
-def find_processor() -> str:
-    """Return the processor's model, which Linux tells in a file and others by name."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

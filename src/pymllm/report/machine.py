@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pymllm.instrument.machine_facts import find_processor
 from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import Unreadable
 from pymllm.report.records import Gpu, Machine, make_machine
 

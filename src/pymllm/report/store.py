@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pymllm.errors import TraceError
-from pymllm.instrument.build_version import build_version
+from pymllm.instrument.provenance import build_version
 from pymllm.report.machine import find_commit, look_at_this_machine
 from pymllm.report.records import BETTER, KIND, RECORDS, TIME, Record, RunHeader
 from pymllm.text_file import cut, read_json, read_text_file, write_text_file

@@ -16,10 +16,11 @@ from jsonschema import Draft202012Validator
 from pymllm.adapters.registry import make_adapter
 from pymllm.errors import TraceError
 from pymllm.history.operations import Alloc
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import Unreadable
 from pymllm.instrument.timing import Timing
 from pymllm.report import machine
-from pymllm.report.machine import find_commit, find_processor, hash_of_code, look_at_this_machine
+from pymllm.report.machine import find_commit, hash_of_code, look_at_this_machine
 from pymllm.report.records import (
     RECORDS,
     Curve,

@@ -33,7 +33,7 @@ from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
-from pymllm.instrument.build_version import build_version
+from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
 
 PROGRAMS = "programs"

@@ -195,7 +195,7 @@ class RunTask:
     """A run to play."""
 
     number: int  # of the run in its campaign
-    version: str  # as of `pymllm.instrument.build_version`
+    version: str  # as of `pymllm.instrument.provenance.build_version`
     place: Place
     seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
     limit: int  # operations after which no act begins

@@ -57,7 +57,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     Parameters
     ----------
     version : str
-        As of `pymllm.instrument.build_version`.
+        As of `pymllm.instrument.provenance.build_version`.
     versions : dict
         Of the packages involved.
     seed : int

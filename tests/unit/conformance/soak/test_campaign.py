@@ -29,7 +29,7 @@ from pymllm.conformance.soak.records import Memory, RunRecord, Shares
 from pymllm.conformance.worker_process import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
-from pymllm.instrument.build_version import build_version
+from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import pymllm
-from pymllm.instrument import build_version as module
-from pymllm.instrument.build_version import build_version
+from pymllm.instrument import provenance as module
+from pymllm.instrument.provenance import build_version
 
 
 def test_a_change_of_the_source_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_a_change_of_the_source_is_another_version(tmp_path: Path, monkeypatch: 
     package = tmp_path / "pymllm"
     (package / "instrument").mkdir(parents=True)
     shutil.copy(pymllm.__file__, package / "__init__.py")
-    monkeypatch.setattr(module, "__file__", str(package / "instrument" / "build_version.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "instrument" / "provenance.py"))
     before = build_version.__wrapped__()
     assert before == build_version.__wrapped__()
     assert before.startswith(f"{pymllm.__version__}+")
