@@ -1,4 +1,4 @@
-"""What a document is: a record that a command prints with ``--json``, and that a store keeps; that of ``doctor``."""
+"""What a document is: a record that ``--json`` prints and a store keeps; and the one of ``doctor``."""
 
 from __future__ import annotations
 
