@@ -65,13 +65,13 @@ def warm_up() -> None:
         ),
         *(
             "conformance.soak.campaign",
-            "conformance.soak.merging",
             "oracle.judge",
             "report.loading",
             "report.page",
         ),
         *(
             "report.feeds",
+            "conformance.replays",
             "workloads.engine",
             "workloads.trace_file",
         ),
