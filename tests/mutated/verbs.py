@@ -71,6 +71,7 @@ def warm_up() -> None:
         ),
         *(
             "report.feeds",
+            "conformance.replays",
             "workloads.engine",
             "workloads.trace_file",
         ),

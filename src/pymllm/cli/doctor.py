@@ -14,7 +14,7 @@ from pymllm.cli.options import json_option, progress_option, store_option
 from pymllm.cli.program import escaped, say
 from pymllm.cli.store import keep_run, refuse_unwritable_store
 from pymllm.cli.tables import progress_bar, say_document
-from pymllm.instrument.machine_facts import Counter, Device, DoctorDocument, TorchFacts, look_at_machine
+from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from pymllm.instrument.reading import BYTES, Reading
 
 _LOOKS = 3  # at torch, NVML, and the rest
@@ -32,6 +32,8 @@ def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
     Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a device.
     """
     refuse_unwritable_store(store)
+    from pymllm.instrument.machine_facts import look_at_machine  # and NVML: --help does without
+
     with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "looks") as show:
         document = look_at_machine(show)
     keep_run(store, document)

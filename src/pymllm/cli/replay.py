@@ -1,4 +1,4 @@
-"""``pymllm replay``: options in, table or JSON out. What happens in between is in `pymllm.cli.replay_run`."""
+"""``pymllm replay``: options in, table or JSON out. The play is in `pymllm.conformance.replays`."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from pymllm.adapters.cabinet.fault import SEARCHERS
 from pymllm.conformance.soak.records import Failure
 from pymllm.history.files import Config
 from pymllm.history.operations import KINDS
-from pymllm.instrument.documents import Document, Row
-from pymllm.instrument.machine_facts import DoctorDocument
+from pymllm.instrument.documents import DoctorDocument, Document, Row
 from pymllm.oracle.verdicts import Verdict
 
 Kind = Annotated[str, Meta(extra_json_schema={"enum": list(KINDS)})]

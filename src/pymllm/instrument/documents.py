@@ -1,11 +1,11 @@
-"""What a document is: a record that a command prints with ``--json``, and that a store keeps."""
+"""What a document is: a record that ``--json`` prints and a store keeps; and the one of ``doctor``."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Row(Struct, frozen=True, kw_only=False):
@@ -26,3 +26,61 @@ class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
         """Return it as JSON has it."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
+
+
+# -- a look at a machine -----------------------------------------------------------------------------------
+
+
+class Counter(Row, frozen=True):
+    """What a counter reads; the value is null where it cannot be read, and the reason says why."""
+
+    name: str
+    value: int | None
+    unit: str
+    reason: str | None
+
+
+class Device(Row, frozen=True, kw_only=True):
+    """A GPU, as CUDA or as NVML knows it; fields that this one does not tell are null."""
+
+    index: int = 0
+    name: str
+    uuid: str | None = None
+    driver: str | None = None
+    capability: str | None = None
+    memory: int | None = None
+    reason: str | None = None
+    counters: tuple[Counter, ...] = ()
+
+
+class TorchFacts(Row, frozen=True, kw_only=True):
+    """What torch is and sees; the reason says why it cannot be loaded, or why it sees no CUDA device."""
+
+    version: str | None = None
+    cuda: str | None = None
+    hip: str | None = None
+    cudnn: int | None = None
+    threads: int | None = None
+    import_seconds: float = 0.0
+    reason: str | None = None
+    devices: tuple[Device, ...] = ()
+    counters: tuple[Counter, ...] = ()
+
+
+class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
+    """What ``pymllm doctor --json`` prints; a package that is not installed has no version."""
+
+    pymllm: str
+    python: str
+    platform: str
+    processor: str
+    cores: int = 0
+    usable_cores: int
+    memory: int
+    memory_available: int = 0
+    torch: TorchFacts
+    nvml: str | None = None
+    nvml_reason: str | None = None
+    nvml_devices: tuple[Device, ...] = ()
+    packages: dict[str, str | None] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)

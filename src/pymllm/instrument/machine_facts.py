@@ -12,10 +12,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from msgspec import field
-
 from pymllm import __version__
-from pymllm.instrument.documents import Document, Row
+from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_device import mig_uuids
 from pymllm.instrument.nvml_library import NvmlLibrary
@@ -42,61 +40,6 @@ _PACKAGES = (
 )
 _VARIABLES = ("CUDA_", "NVIDIA_", "PYTORCH_", "PYMLLM_", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
 _FIGURES = ("allocated", "reserved", "active", "inactive_split", "alloc_retries", "ooms")
-
-
-class Counter(Row, frozen=True):
-    """What a counter reads; the value is null where it cannot be read, and the reason says why."""
-
-    name: str
-    value: int | None
-    unit: str
-    reason: str | None
-
-
-class Device(Row, frozen=True, kw_only=True):
-    """A GPU, as CUDA or as NVML knows it; fields that this one does not tell are null."""
-
-    index: int = 0
-    name: str
-    uuid: str | None = None
-    driver: str | None = None
-    capability: str | None = None
-    memory: int | None = None
-    reason: str | None = None
-    counters: tuple[Counter, ...] = ()
-
-
-class TorchFacts(Row, frozen=True, kw_only=True):
-    """What torch is and sees; the reason says why it cannot be loaded, or why it sees no CUDA device."""
-
-    version: str | None = None
-    cuda: str | None = None
-    hip: str | None = None
-    cudnn: int | None = None
-    threads: int | None = None
-    import_seconds: float = 0.0
-    reason: str | None = None
-    devices: tuple[Device, ...] = ()
-    counters: tuple[Counter, ...] = ()
-
-
-class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
-    """What ``pymllm doctor --json`` prints; a package that is not installed has no version."""
-
-    pymllm: str
-    python: str
-    platform: str
-    processor: str
-    cores: int = 0
-    usable_cores: int
-    memory: int
-    memory_available: int = 0
-    torch: TorchFacts
-    nvml: str | None = None
-    nvml_reason: str | None = None
-    nvml_devices: tuple[Device, ...] = ()
-    packages: dict[str, str | None] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 def look_at_machine(done: Callable[[int], None] | None = None) -> DoctorDocument:

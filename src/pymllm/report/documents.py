@@ -20,7 +20,7 @@ from pymllm.conformance.documents import (
     SoakDocument,
     VerifyDocument,
 )
-from pymllm.instrument.machine_facts import DoctorDocument
+from pymllm.instrument.documents import DoctorDocument
 from pymllm.instrument.peer_comparison import PeerComparison
 from pymllm.instrument.reading import Reading
 from pymllm.report.store import read_as

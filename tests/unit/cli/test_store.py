@@ -19,7 +19,7 @@ from pymllm.conformance.documents import (
     SoakDocument,
     VerifyDocument,
 )
-from pymllm.instrument.machine_facts import DoctorDocument
+from pymllm.instrument.documents import DoctorDocument
 from pymllm.report.loading import Run, load_runs
 
 

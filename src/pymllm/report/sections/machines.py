@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from pymllm.instrument.machine_facts import DoctorDocument
+from pymllm.instrument.documents import DoctorDocument
 from pymllm.report.blocks import Block, Section, Text
 from pymllm.report.loading import LoadedRuns, Run, documents_of
 from pymllm.report.quantities import machine_name, show, show_count, show_time
