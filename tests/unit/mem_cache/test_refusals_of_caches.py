@@ -33,6 +33,7 @@ TOKENS = (
     "a key is one sequence: give one row of a batch (token_ids[0]), or all as one (token_ids.flatten()); "
     "tokens of several integers are a list of tuples (list(map(tuple, token_ids.tolist())))",
 )
+BATCH = "; of a batch of prompts give one, as token_ids[{}]"
 
 KEYS = [
     Refusal(lambda _: hash_token_ids("12"), TypeError, TOKENS[0].format("str")),
@@ -115,6 +116,21 @@ KEYS = [
         "token_ids has layout torch.sparse_coo: give a dense tensor of integers",
     ),
     Refusal(
+        lambda _: hash_token_ids(ints(1).to("meta")),
+        TypeError,
+        "token_ids is on the meta device, which holds no numbers: give the tokens themselves",
+    ),
+    Refusal(
+        lambda _: hash_token_ids([ints(7)]),
+        TypeError,
+        f"token_ids[0] has tensor([7]): {TOKENS[1]}{BATCH.format(0)}",
+    ),
+    Refusal(
+        lambda _: hash_token_ids([5, np.array([7])]),
+        TypeError,
+        f"token_ids[1] has array([7]): {TOKENS[1]}{BATCH.format(1)}",
+    ),
+    Refusal(
         lambda _: hash_token_ids(np.zeros((1, 1, 1), int)),
         ValueError,
         f"token_ids has shape (1, 1, 1), {TOKENS[3]}",
@@ -128,7 +144,7 @@ KEYS = [
     Refusal(
         lambda _: hash_token_ids([[7, 8]]),
         TypeError,
-        f"token_ids[0] has [7, 8]: {TOKENS[1]}; of a batch of prompts give one, as token_ids[0]",
+        f"token_ids[0] has [7, 8]: {TOKENS[1]}{BATCH.format(0)}",
     ),
     Refusal(
         lambda _: hash_token_ids([(7,), (8,)]),
