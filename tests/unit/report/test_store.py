@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -197,6 +198,21 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [it.name for it in path.parent.iterdir()] == [path.name]
     assert path.name.startswith("benchmark-20261121T150311Z-")
     assert path.name.endswith(SUFFIX)
+
+
+def test_a_run_is_written_by_the_standard_library_alone(tmp_path: Path) -> None:
+    """A GPU machine has torch and pytest, and nothing that reads runs or draws them."""
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("msgspec", "click", "numpy", "torch", "jinja2", "plotly"))
+from pathlib import Path
+from pymllm.report.records import Figure
+from pymllm.report.store import make_header, write_run
+write_run(Path("store"), make_header("gpu-stress"), [Figure("copy", 31.0, "us")])
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    (path,) = (tmp_path / "store").iterdir()
+    assert read_run(path).records == (Figure("copy", 31.0, "us"),)
 
 
 def test_stores_are_merged_by_copying(tmp_path: Path) -> None:
