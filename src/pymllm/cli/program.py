@@ -67,11 +67,7 @@ class Program(click.Group):
         sys.exit(self._status(args, prog_name, complete_var, **extra))
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Make the context of the whole program, and keep what was typed."""
         words = (info_name or "pymllm", *args)

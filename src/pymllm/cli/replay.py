@@ -85,12 +85,7 @@ _REQUESTS = Whole(1, 1_000_000)
     help="Replay the first N requests only.",
 )
 @click.option(
-    "--seed",
-    type=SEED,
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Seed of a named workload.",
+    "--seed", type=SEED, metavar="N", default=0, show_default=True, help="Seed of a named workload."
 )
 @click.option(
     "--block-tokens",
@@ -381,10 +376,7 @@ def _memory(it: ReplayRun, plan: ReplayPlan) -> _Rows:
         rows.append(("evicted window halves", _count(it.evicted_swa_tokens)))
     if plan.mode != "serial":
         rows.append(("peak tokens held", _count(it.peak_tokens_held)))
-    rows += [
-        ("peak tokens stored", _count(it.peak_tokens_stored)),
-        ("peak memory of the process", memory),
-    ]
+    rows += [("peak tokens stored", _count(it.peak_tokens_stored)), ("peak memory of the process", memory)]
     if plan.has_states:
         rows += [
             (label, _count(count, "state", none="no states"))

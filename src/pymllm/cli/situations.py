@@ -45,12 +45,7 @@ _TITLES = {
 @click.command("situations", short_help="List the states that a search must reach.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only those of one kind of implementation.")
 @json_option
-@click.option(
-    "--page",
-    type=OUTPUT_FILE,
-    metavar="FILE",
-    help="Write all of them as Markdown, too.",
-)
+@click.option("--page", type=OUTPUT_FILE, metavar="FILE", help="Write all of them as Markdown, too.")
 def situations_command(kind: str | None, as_json: bool, page: Path | None) -> None:
     """List situations: states worth reaching, with the laws that are at stake in each.
 

@@ -83,10 +83,7 @@ _strict_option = click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
 )
 _page_option = click.option(
-    "--page",
-    type=OUTPUT_FILE,
-    metavar="FILE",
-    help="Write the summary as Markdown, too.",
+    "--page", type=OUTPUT_FILE, metavar="FILE", help="Write the summary as Markdown, too."
 )
 
 
@@ -125,10 +122,7 @@ _page_option = click.option(
 )
 @click.option("--seed", type=SEED, metavar="N", show_default="drawn", help="Seed of every choice.")
 @click.option(
-    "--run",
-    type=SEED,
-    metavar="SEED",
-    help="Play only the run with this seed, as a failure names it.",
+    "--run", type=SEED, metavar="SEED", help="Play only the run with this seed, as a failure names it."
 )
 @jobs_option
 @click.option(
@@ -262,10 +256,7 @@ def _resuming(report: SoakReport) -> str:
 @soak_command.command("merge", short_help="Put the ledgers of several campaigns together.")
 @click.argument("folders", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option(
-    "--output",
-    type=OUTPUT_FOLDER,
-    metavar="FOLDER",
-    help="Write one ledger with every run, each once.",
+    "--output", type=OUTPUT_FOLDER, metavar="FOLDER", help="Write one ledger with every run, each once."
 )
 @_strict_option
 @json_option

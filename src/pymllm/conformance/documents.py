@@ -214,6 +214,10 @@ class JudgementDocument(Document, frozen=True, kw_only=True, tag="pymllm.judgeme
     differences: tuple[int, ...]
     times: tuple[OperationRow, ...] | None = None
 
+    def plain(self) -> dict[str, Any]:
+        """Leave out times where nobody asked for them."""
+        return {key: value for key, value in super().plain().items() if (key, value) != ("times", None)}
+
 
 class ProgramSize(Row, frozen=True):
     """How large a program is: operations, tokens of keys and prompts, and what is configured."""
@@ -654,8 +658,9 @@ DOCUMENTS: dict[str, type[Document]] = {str(it.__struct_config__.tag): it for it
 """The record of each schema."""
 
 _OMITTING = {
-    it.__name__ for it in (AskedRow, Exchange, Failure, ReplayConfig, ReplayDocument, ReplayRun)
-}  # leave their defaults out
+    it.__name__
+    for it in (AskedRow, Exchange, Failure, JudgementDocument, ReplayConfig, ReplayDocument, ReplayRun)
+}  # leave out what has its default, or is not theirs
 _D = TypeVar("_D", bound=Document)
 
 
@@ -673,8 +678,8 @@ def schema_of_document(record: type[Document], title: str) -> dict[str, Any]:
     for part in parts.values():
         if part.get("type") == "object" and "properties" in part:
             # A field has a default for older documents; whoever writes one now writes all of them.
-            if part["title"] not in _OMITTING:
-                part["required"] = list(part["properties"])
+            always = part["required"] if part["title"] in _OMITTING else part["properties"]
+            part["required"] = [it for it in part["properties"] if it in {"schema", "version", *always}]
             part["additionalProperties"] = False
             for described in part["properties"].values():
                 described.pop("default", None)

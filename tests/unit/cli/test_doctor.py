@@ -66,10 +66,7 @@ def test_each_counter_of_a_device_is_read(fake_nvml: FakeNvml) -> None:
     state["fail.nvmlDeviceGetUtilizationRates"] = 3
     done = fake_nvml.run(command, fake_nvml.built(), {}, **state)
     assert (done.returncode, done.stderr) == (0, "")
-    for line in (
-        "Fake GPU, GPU-00000000-fake, driver 599.01, 8.0 GiB",
-        "in use (without reserved) 1.0 GiB",
-    ):
+    for line in ("Fake GPU, GPU-00000000-fake, driver 599.01, 8.0 GiB", "in use (without reserved) 1.0 GiB"):
         assert line in " ".join(done.stdout.split())
     assert "utilization: nvmlDeviceGetUtilizationRates: Not Supported" in done.stdout
 

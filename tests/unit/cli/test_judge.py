@@ -140,10 +140,7 @@ def test_a_size_that_nobody_knows_is_told(good: Path) -> None:
     ("spoil", "words"),
     [
         (lambda text: text.replace('"max_reqs": 1', '"max_reqs": 1000000000000'), "at most it is 65,536"),
-        (
-            lambda text: text.replace('"stop": 1', '"stop": 1000000000000', 1),
-            "more than",
-        ),
+        (lambda text: text.replace('"stop": 1', '"stop": 1000000000000', 1), "more than"),
         (lambda text: "[" * 10_000, "more than 64 lists and objects"),
     ],
 )

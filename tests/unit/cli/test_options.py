@@ -52,13 +52,7 @@ def test_each_option_is_a_parameter_of_the_command(arguments: list[str], values:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--jobs", "0"],
-        ["--progress", "maybe"],
-        ["--timeout", "-1"],
-        ["--timeout", "nan"],
-        ["--json", "yes"],
-    ],
+    [["--jobs", "0"], ["--progress", "maybe"], ["--timeout", "-1"], ["--timeout", "nan"], ["--json", "yes"]],
 )
 def test_a_value_that_means_nothing_is_refused(arguments: list[str]) -> None:
     """X1: no processes, an unknown mode, a time before now or none at all."""

@@ -10,13 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
-from pymllm.cli.store import (
-    keep_run,
-    refuse_own_input,
-    refuse_unwritable,
-    refuse_unwritable_store,
-    save_text,
-)
+from pymllm.cli.store import keep_run, refuse_own_input, refuse_unwritable, refuse_unwritable_store, save_text
 from pymllm.conformance.documents import (
     CompareDocument,
     FaultsDocument,

@@ -756,11 +756,7 @@ def test_every_verdict_has_its_element(report: VerifyReport) -> None:
     assert [case.get("name") for case in gone.findall("testcase")] == ["smoke test"]
     assert {
         (suite.get("name"), suite.get("tests"), suite.get("failures")) for suite in (broken, fine, gone)
-    } == {
-        ("my.rows:Rows", "4", "2"),
-        ("rows", "3", "0"),
-        ("gone:Cache", "1", "0"),
-    }
+    } == {("my.rows:Rows", "4", "2"), ("rows", "3", "0"), ("gone:Cache", "1", "0")}
     assert [suite.get("errors") for suite in (broken, fine, gone)] == ["0", "1", "1"]
     assert broken.get("skipped") == "1"
 
