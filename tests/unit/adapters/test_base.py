@@ -7,7 +7,7 @@ import pytest
 from pymllm.adapters.base import CAPABILITIES, BaseAdapter, UnsupportedError, header_of
 from pymllm.errors import AdapterError, InvariantViolation, ProgramError
 from pymllm.history.files import Header
-from pymllm.history.operations import Alloc, Free, FreeSWA, Match, Merge, MoveSWA, Span
+from pymllm.history.operations import Alloc, Free, FreeSWA, Key, Match, Merge, MoveSWA, Span
 from pymllm.history.outcomes import Done, Effect, Failed, Outcome, Result, Slots, Unsupported
 
 
@@ -81,7 +81,7 @@ def test_faults_of_others_are_not_outcomes(adapter: Counter, error: Exception) -
         adapter.apply(1, Merge())
 
 
-@pytest.mark.parametrize("operation", [MoveSWA((), ()), Match.__new__(Match), FreeSWA(())])
+@pytest.mark.parametrize("operation", [MoveSWA((), ()), Match(Key((1,))), FreeSWA(())])
 def test_what_an_adapter_cannot_do_is_an_answer(adapter: Counter, operation: object) -> None:
     """No method for it, not an operation of its kind, or found impossible on the way."""
     outcome = adapter.apply(1, operation)  # type: ignore[arg-type]

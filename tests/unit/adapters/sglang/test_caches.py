@@ -16,7 +16,7 @@ from pymllm.adapters.sglang.caches import (
     SglangUnifiedSWA,
 )
 from pymllm.adapters.sglang.package import OLDER, require_version
-from pymllm.adapters.sglang.tree import SglangTree, read_namespace, sglang_configurations
+from pymllm.adapters.sglang.tree import read_namespace, sglang_configurations
 from pymllm.errors import AdapterError, ProgramError
 from pymllm.history.operations import (
     Alloc,
@@ -75,11 +75,6 @@ def test_every_page_size_and_window_is_examined() -> None:
 def test_a_namespace_is_read_as_it_was_spelled(spelled: tuple[str | None, str | int | None]) -> None:
     """K1: the text 1 and the number 1 are two namespaces, and sglang takes texts."""
     assert read_namespace(spelled[0]) == spelled[1]
-
-
-def test_nothing_of_sglang_is_loaded_by_the_class() -> None:
-    """What is listed is not yet built."""
-    assert (SglangTree.KIND, len(SglangTree.CONFIGURATIONS)) == ("prefix", 2)
 
 
 @needs_sglang_newer
