@@ -9,10 +9,10 @@ import numpy
 import psutil
 import torch
 
-from pymllm.cli.doctor_facts import look_at_nvml
+from pymllm.instrument.machine_facts import look_at_nvml
 from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import Unreadable
-from pymllm.report.machine import find_processor
 
 __all__ = ["machine_facts"]
 

@@ -22,6 +22,6 @@ def make_schemas_page() -> str:
     """Return the page."""
     rows = (
         f"| `{name}` | {what} | [{name}.schema.json](schemas/{name}.schema.json) |"
-        for name, (what, _) in SCHEMAS.items()
+        for name, what in SCHEMAS.items()
     )
     return _HEAD + "\n".join(rows) + "\n"

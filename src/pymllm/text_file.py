@@ -6,12 +6,13 @@ million digits. Each is refused with the line and the bound.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
@@ -28,6 +29,7 @@ __all__ = [
     "NumberedLine",
     "cut",
     "demand_strict",
+    "did_you_mean",
     "has_long_number",
     "read_json",
     "read_lines",
@@ -303,3 +305,10 @@ _STRICT = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, object_pa
 def cut(text: str, length: int = _SHOWN) -> str:
     """Return a text, or as much of its beginning as a message can show."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def did_you_mean(asked: str, names: Iterable[str], most: int = 1) -> str:
+    """Return a question in parentheses with the nearest names, behind a blank; nothing where none is near."""
+    # So long a name is near to none, and looking for it would take seconds.
+    found = difflib.get_close_matches(asked, list(names), n=most) if len(asked) <= _SHOWN else []
+    return f" (did you mean {' or '.join(found)}?)" if found else ""

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from pymllm.conformance.documents import VerifyDocument
 from pymllm.report.loading import load_runs
 from pymllm.report.records import Curve, Figure, Histogram
-from pymllm.report.search_documents import VerifyDocument
 from pymllm.report.store import make_header, write_run
 
 pytestmark = pytest.mark.slow

@@ -31,7 +31,7 @@ from pymllm.report.store import write_run
 from tests.mutated.verbs import run
 from tests.unit.oracle.verdict_book import read_corpus
 from tests.unit.report import samples
-from tests.unit.report.test_run_lines import EACH
+from tests.unit.report.test_store import EACH
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _EACH = 5

@@ -71,9 +71,7 @@ def warm_up() -> None:
             "report.page",
         ),
         *(
-            "report.action_feed",
-            "report.badge",
-            "report.junit_feed",
+            "report.feeds",
             "workloads.engine",
             "workloads.trace_file",
         ),

@@ -14,9 +14,9 @@ LISTED: dict[str, int] = {
     "core/inference/contexts/live_states.py": 2,
     "instrument/nvml_device.py": 1,
     "instrument/torch_memory.py": 11,
+    "mem_cache/device_store.py": 3,
     "mem_cache/fused_rows.py": 2,
     "mem_cache/host_pages.py": 1,
-    "mem_cache/device_store.py": 3,
     "mem_cache/row_kernels.py": 3,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pymllm.cli.situations_page import make_page
+from pymllm.cli.situations import make_page
 from pymllm.oracle.situations import SITUATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "situations.md"

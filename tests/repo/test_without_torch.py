@@ -23,10 +23,9 @@ WAY_OUT = "which are not installed; pip install 'pymllm[torch]' brings them"
 # What stands on our own pools and caches, and what runs them: all of a room, or some modules of one.
 OF_TORCH = re.compile(
     r"pymllm\.(torch_needed$|(mem_cache|core|invariants|workloads)(\.|$)"
-    r"|adapters\.((own|faulty)_\w+|sglang_(?!package)\w+)$"
-    r"|adapters\.(block_context|exact_forward|failing_calls|key_forms|recording_pool)$"
-    r"|cli\.(replay_(run|grid|curve|table)|faults_(document|page|table))$"
-    r"|conformance\.(driven_cache|lifecycle_machine|sweep|searchers|detection|faults_run|kept_results"
+    r"|adapters\.((own|faulty)_\w+|sglang\.(?!package)\w+)$"
+    r"|adapters\.(exact_forward|failing_calls|key_forms)$"
+    r"|conformance\.(replays|driven_cache|lifecycle_machine|sweep|searchers|detection|faults_run|kept_results"
     r"|command_hunts)$)"
 )
 REFUSE = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pymllm.cli.adapters import adapters_command
 from pymllm.cli.compare import compare_command
+from pymllm.cli.diff import diff_command
 from pymllm.cli.doctor import doctor_command
 from pymllm.cli.faults import faults_command
 from pymllm.cli.judge import judge_command
@@ -27,6 +28,7 @@ for command in (
     verify_command,
     soak_command,
     compare_command,
+    diff_command,
     rerun_command,
     judge_command,
     shrink_command,

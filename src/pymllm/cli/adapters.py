@@ -11,14 +11,12 @@ import click
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
+from pymllm.cli.choice import find_adapter_or_refuse, load_or_refuse
 from pymllm.cli.options import json_option
 from pymllm.cli.program import say
-from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config
 from pymllm.torch_extra import why_no_torch
-
-__all__ = ["adapters_command"]
 
 
 @click.command("adapters", short_help="List who can be examined.")

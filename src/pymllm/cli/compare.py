@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
+from collections import Counter
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 
-from pymllm.cli.command_option import command_option, names_of
-from pymllm.cli.program import say
-from pymllm.cli.run_store import keep_run, refuse_unwritable_store
-from pymllm.cli.verify import refuse_unwritable_folder, verify_command
-from pymllm.cli.verify_plan import VerifyOptions
+from pymllm.cli.options import command_option, names_of
+from pymllm.cli.program import escaped, say
+from pymllm.cli.store import keep_run, refuse_unwritable_folder, refuse_unwritable_store
+from pymllm.cli.tables import draw, make_table, problem_lines, say_document, violation_lines
+from pymllm.cli.verify import VerifyOptions, cut_short, played, run_options, save_programs, verify_command
+from pymllm.conformance.documents import CompareDocument, MatrixCell
+from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import cut
 
-__all__ = ["compare_command"]
-
 _FEWEST = 2
-_OF_VERIFY = (
-    "laws",
-    "profile",
-    "seed",
-    "examples",
-    "jobs",
-    "timeout",
-    "output",
-    "store",
-    "as_json",
-    "progress",
-)
+_OF_SEARCH = ("laws", "profile", "seed", "examples", "jobs", "timeout")
+_OF_RESULT = ("output", "store", "as_json", "progress")
 """Options that mean here what they mean to ``pymllm verify``."""
 
 
@@ -64,20 +54,56 @@ def compare_command(
     plan.check()
     refuse_unwritable_folder(output)
     refuse_unwritable_store(store)
-    # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
-    from pymllm.cli.compare_matrix import make_document, make_text
-    from pymllm.cli.verify_files import save_programs
-    from pymllm.cli.verify_run import run_options
-
     report = run_options(plan, progress)
     files = save_programs(report, output)
-    document = make_document(report, files)
+    document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())
-    say(json.dumps(document, indent=2) if as_json else make_text(report, files))
+    if as_json:
+        say_document(document)
+    else:
+        say(make_text(document))
     if report.interruption is not None:
         raise report.interruption
-    return report.verdict.exit_status
+    return document.exit_status
 
 
-compare_command.params += [option for option in verify_command.params if option.name in _OF_VERIFY]
+_SHARED = {*_OF_SEARCH, *_OF_RESULT}
+compare_command.params += [option for option in verify_command.params if option.name in _SHARED]
+
+
+def make_text(document: CompareDocument) -> str:
+    """Lay a comparison out as text, plain ASCII."""
+    numbers = [str(number) for number, _ in enumerate(document.adapters, 1)]
+    table = make_table("law", *numbers, "demands that", right=numbers, gap=2)
+    for row in document.matrix:
+        cells = {cell.adapter: cell for cell in row.cells}
+        shown = (_shown(cells.get(adapter.name)) for adapter in document.adapters)
+        table.add_row(row.id, *shown, row.sentence)
+    found = [text for _, text in violation_lines(document)]
+    return draw(_heading(document), table, *problem_lines(document.adapters), *found, "", _sum_up(document))
+
+
+def _heading(document: CompareDocument) -> str:
+    versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
+    amount = "" if document.examples is None else f", {document.examples:,} per machine and configuration"
+    numbered = "".join(
+        f"\n{number:3}  {escaped(quote(adapter.name))} ({adapter.kind or 'could not be loaded'})"
+        for number, adapter in enumerate(document.adapters, 1)
+    )
+    programs = f"programs of up to {document.acts_max} acts{amount}, seed {document.seed}"
+    return f"{versions}\nprofile {document.profile}: {programs}\n{numbered}\n"
+
+
+def _shown(cell: MatrixCell | None) -> str:
+    if cell is None:
+        return ""
+    if cell.verdict is Verdict.HOLDS:
+        return f"holds {cell.tests:,}"
+    return "not claimed" if cell.verdict is Verdict.NOT_CLAIMED else cell.verdict.name
+
+
+def _sum_up(document: CompareDocument) -> str:
+    counts = Counter(law.verdict for adapter in document.adapters for law in adapter.laws)
+    order = (Verdict.UNKNOWN, Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_CLAIMED)
+    cells = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in order)
+    return f"cells: {cells}; {played(document)}{cut_short(document)}"

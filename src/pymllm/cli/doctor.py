@@ -1,17 +1,24 @@
-"""``pymllm doctor``: what this machine has, for bug reports and for the logs of runners."""
+"""``pymllm doctor``: what this machine has, for bug reports and for the logs of runners.
+
+Whatever is missing or broken becomes a reason.
+"""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from pymllm.cli.options import json_option, progress_option
-from pymllm.cli.program import say
-from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
+from pymllm.cli.options import json_option, progress_option, store_option
+from pymllm.cli.program import escaped, say
+from pymllm.cli.store import keep_run, refuse_unwritable_store
+from pymllm.cli.tables import progress_bar, say_document
+from pymllm.instrument.machine_facts import Counter, Device, DoctorDocument, TorchFacts, look_at_machine
+from pymllm.instrument.reading import BYTES, Reading
 
-__all__ = ["doctor_command"]
+_LOOKS = 3  # at torch, NVML, and the rest
+_WIDTH = 26
 
 
 @click.command("doctor", short_help="Show what this machine has.")
@@ -25,13 +32,100 @@ def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
     Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a device.
     """
     refuse_unwritable_store(store)
-    # Not at the top: rich is for this command only, and --help does without.
-    from pymllm.cli.doctor_facts import LOOKS, look_at_machine
-    from pymllm.cli.doctor_table import make_text
-    from pymllm.cli.progress import progress_bar
-    from pymllm.history.records import encode
-
-    with progress_bar(progress, "loading torch, asking NVML", LOOKS, "looks") as show:
+    with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "looks") as show:
         document = look_at_machine(show)
-    keep_run(store, encode(document))
-    say(json.dumps(encode(document), indent=2) if as_json else make_text(document))
+    keep_run(store, document)
+    if as_json:
+        say_document(document)
+    else:
+        say(make_text(document))
+
+
+# -- as text -----------------------------------------------------------------------------------------------
+
+
+def make_text(document: DoctorDocument) -> str:
+    """Return lines for people: facts first, and what is unknown with its reason."""
+    rows = [
+        _row("pymllm", document.pymllm),
+        _row("Python", document.python),
+        _row("platform", document.platform),
+        _row(
+            "processor",
+            f"{document.processor}; {document.cores} cores, {document.usable_cores} for this process",
+        ),
+        _row("memory", f"{_size(document.memory)}, {_size(document.memory_available)} available"),
+        *_torch_rows(document.torch),
+        *_nvml_rows(document),
+        "",
+        *(_row(name, version or "not installed") for name, version in document.packages.items()),
+    ]
+    if document.environment:
+        rows += ["", *(_row(name, value) for name, value in document.environment.items())]
+    return "\n".join(rows)
+
+
+def _torch_rows(torch: TorchFacts) -> Iterator[str]:
+    yield ""
+    if torch.version is None:
+        yield _row("torch", f"unknown ({torch.reason})")
+        return
+    build = (
+        "CPU" if not (torch.cuda or torch.hip) else f"CUDA {torch.cuda}" if torch.cuda else f"HIP {torch.hip}"
+    )
+    yield _row("torch", f"{torch.version}, built for {build}; loaded in {torch.import_seconds:.1f} s")
+    yield _row("  threads", f"{torch.threads}")
+    if torch.cudnn is not None:
+        yield _row("  cuDNN", f"{torch.cudnn}")
+    if not torch.devices:
+        yield _row("  CUDA devices", f"none ({torch.reason})")
+    yield from _device_rows("  CUDA device", torch.devices)
+    yield from _counter_rows(torch.counters)
+
+
+def _nvml_rows(document: DoctorDocument) -> Iterator[str]:
+    yield ""
+    if document.nvml is None:
+        yield _row("NVML", f"unknown ({document.nvml_reason})")
+        return
+    yield _row("NVML", document.nvml)
+    if not document.nvml_devices:
+        yield _row("  devices", "none")
+    yield from _device_rows("  device", document.nvml_devices)
+
+
+def _device_rows(label: str, devices: Sequence[Device]) -> Iterator[str]:
+    for device in devices:
+        if device.reason is not None:
+            yield _row(f"{label} {device.index}", f"unknown ({device.reason})")
+            continue
+        told = [device.name, device.uuid or "no UUID"]
+        if device.capability is not None:
+            told.append(f"compute capability {device.capability}")
+        if device.driver is not None:
+            told.append(f"driver {device.driver}")
+        if device.memory is not None:
+            told.append(_size(device.memory))
+        yield _row(f"{label} {device.index}", ", ".join(told))
+        yield from _counter_rows(device.counters)
+
+
+def _counter_rows(counters: Sequence[Counter]) -> Iterator[str]:
+    """Give a row for each counter; what is unknown for one reason stands together."""
+    known = [counter for counter in counters if counter.value is not None]
+    for counter in known:
+        yield _row(f"    {counter.name}", str(Reading(counter.value, counter.unit)))
+    reasons: dict[str, list[str]] = {}
+    for counter in counters:
+        if counter.value is None:
+            reasons.setdefault(str(counter.reason), []).append(counter.name)
+    for reason, names in reasons.items():
+        yield _row("    unknown", f"{', '.join(dict.fromkeys(names))}: {reason}")
+
+
+def _row(name: str, value: str) -> str:
+    return f"{name:{_WIDTH}}  {escaped(value)}"
+
+
+def _size(count: int) -> str:
+    return str(Reading(count, BYTES))

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
-from pymllm.cli.program import say
-from pymllm.cli.run_store import (
-    keep_run,
-    refuse_missing_folder,
-    refuse_own_input,
-    refuse_unwritable_store,
+from pymllm.cli.options import (
+    OUTPUT_FILE,
+    SEED,
+    cabinet_option,
+    count_processes,
+    jobs_option,
+    json_option,
+    progress_option,
     store_option,
 )
-from pymllm.cli.values import SEED
+from pymllm.cli.program import say
+from pymllm.cli.store import keep_run, refuse_missing_folder, refuse_own_input, refuse_unwritable_store
+from pymllm.cli.tables import draw, make_table, progress_bar, say_document, terminal_width
+from pymllm.conformance.documents import FaultRow, FaultsDocument
 from pymllm.errors import UsageError
 from pymllm.text_file import cut, write_text_file
 from pymllm.torch_extra import require_torch
@@ -32,34 +35,10 @@ from pymllm.torch_extra import require_torch
 if TYPE_CHECKING:
     from pymllm.adapters.cabinet.fault import Fault
     from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask
-    from pymllm.conformance.faults_run import FaultsReport
     from pymllm.conformance.kept_results import KeptResults
-
-__all__ = [
-    "cabinet_option",
-    "choose_faults",
-    "faults_command",
-    "look_and_tell",
-    "planted_option",
-    "refuse_beside_faults",
-]
 
 _FULL_SEEDS = 5
 _SHRINKS = 300
-
-
-def cabinet_option(help: str) -> Callable[[Any], Any]:
-    """Return the option that names somebody's faults."""
-    return click.option("--cabinet", "cabinets", metavar="MODULE:TABLE", multiple=True, help=help)
-
-
-planted_option = click.option(
-    "--fault",
-    "faults",
-    metavar="ID",
-    multiple=True,
-    help="Only this fault of --cabinet, or of this package; may be repeated.",
-)
 
 
 @click.command("faults", short_help="Plant known faults and see each one caught.")
@@ -69,26 +48,19 @@ planted_option = click.option(
     "By default there are those of this package."
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
-@click.option(
-    "--seed",
-    type=SEED,
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="The first seed.",
-)
+@click.option("--seed", type=SEED, metavar="N", default=0, show_default=True, help="The first seed.")
 @jobs_option
 @json_option
 @store_option
 @click.option(
     "--page",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     metavar="FILE",
     help="Write a page of Markdown, too; where there is one, its rows of other faults stay.",
 )
 @click.option(
     "--keep",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     metavar="FILE",
     help="Keep each result there at once; what is there is not looked for again.",
 )
@@ -143,24 +115,26 @@ def look_and_tell(
     hunter: Callable[[HuntTask], FaultResult] | None = None,
 ) -> int:
     """Look for faults, and say what became of them; the exit status."""
-    from pymllm.cli.faults_document import make_document
-    from pymllm.cli.faults_table import make_text
-    from pymllm.cli.progress import progress_bar
     from pymllm.conformance.faults_run import look_for_faults
 
     def show(label: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]:
         return progress_bar(progress, label, total, unit="")
 
     report = look_for_faults(chosen, plan, count_processes(jobs), show, kept, hunter)
+    document = report.document()
     if page is not None and report.interruption is None:
-        _print(report, page)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    document = make_document(report)
+        from pymllm.cli.faults_page import make_page
+
+        earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
+        write_text_file(page, make_page(document, datetime.now(tz=UTC).date(), earlier))
     keep_run(store, document)
-    say(json.dumps(document, indent=2) if as_json else make_text(report, width))
+    if as_json:
+        say_document(document)
+    else:
+        say(make_text(document, terminal_width()))
     if report.interruption is not None:
         raise report.interruption
-    return report.exit_status
+    return document.exit_status
 
 
 def refuse_beside_faults(options: Mapping[str, object]) -> None:
@@ -183,13 +157,7 @@ def _refuse_beside_list(options: Mapping[str, object]) -> None:
 def choose_faults(
     ids: Sequence[str], cabinets: Sequence[str], adapters: Sequence[str] = ()
 ) -> tuple[Fault, ...]:
-    """Return the faults that the options name, of these adapters only where any are named.
-
-    Raises
-    ------
-    click.UsageError
-        There is no such table or fault, or none of them is about any of the adapters.
-    """
+    """Return the faults that the options name, of these adapters only where any are named; or refuse."""
     from pymllm.adapters.cabinet.table import find_faults, join_cabinets, own_cabinet
 
     if cabinets and os.getcwd() not in sys.path:
@@ -237,13 +205,6 @@ def _open(path: Path) -> KeptResults:
         raise click.UsageError(f"{error}.") from error
 
 
-def _print(report: FaultsReport, page: Path) -> None:
-    from pymllm.cli.faults_page import make_page
-
-    earlier = page.read_text(encoding="utf-8") if page.is_file() else ""
-    write_text_file(page, make_page(report, datetime.now(tz=UTC).date(), earlier))
-
-
 def _lines(faults: Sequence[Fault]) -> list[str]:
     width = max(len(fault.id) for fault in faults)
     laws = max(len(", ".join(fault.laws)) for fault in faults)
@@ -266,3 +227,51 @@ def _plan(full: bool, seed: int) -> HuntPlan:
     if full:
         return HuntPlan(tuple(range(seed, seed + _FULL_SEEDS)), shrinks=_SHRINKS)
     return HuntPlan((seed,))
+
+
+# -- as text -----------------------------------------------------------------------------------------------
+
+
+def make_text(document: FaultsDocument, width: int | None = None) -> str:
+    """Lay a run out as text: first what was not caught as it should be."""
+    columns = ["id", "fault", "caught", "law", "by the", "operations", "seconds"]
+    columns += ["program"] if any(row.program is not None for row in document.faults) else []
+    table = make_table(*columns, right=("operations", "seconds", "program"), gap=2)
+    for row in sorted(document.faults, key=lambda row: row.caught):
+        table.add_row(*cells_of(row)[: len(columns)])
+    lines: list[str] = []
+    for row in document.faults:
+        if not row.caught:
+            lines += ["", f"{row.id} {row.title}", *(f"  {problem}" for problem in row.problems)]
+            lines += [
+                f"  seed {it.seed}: {it.law} by the {it.searcher} on {it.adapter}: {it.message}; "
+                f"its laws are {', '.join(row.laws)}"
+                for it in row.detections
+                if it.law in row.unlisted
+            ]
+    return draw(table, *lines, "", _sum_up(document), width=width)
+
+
+def cells_of(row: FaultRow) -> list[str]:
+    """Return a row of the table."""
+    found = bool(row.detections)
+    return [
+        row.id,
+        row.title,
+        "yes" if row.caught else "BY ANOTHER LAW" if found and not row.problems else "NO",
+        ", ".join(dict.fromkeys(it.law for it in row.detections)),
+        ", ".join(dict.fromkeys(it.searcher for it in row.detections)),
+        "" if row.operations is None else f"{row.operations:,.0f}",
+        "" if row.seconds is None else f"{row.seconds:.2f}",
+        "" if row.program is None else str(row.program),
+    ]
+
+
+def _sum_up(document: FaultsDocument) -> str:
+    seen = Counter(row.detections[0].searcher for row in document.faults if row.detections)
+    by = ", ".join(f"{count} by the {name}" for name, count in seen.most_common())
+    found = f" ({by})" if by else ""
+    kept = f" without {document.kept} that were known" if document.kept else ""
+    total = len(document.faults)
+    ended = f"{document.seconds:.1f} s{kept}"
+    return f"{document.caught} of {total} faults caught by a law of their list{found}; {ended}"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import date
 
 from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
 from pymllm.adapters.cabinet.fault import Bug, Fault
 from pymllm.adapters.cabinet.table import PLANTED, own_cabinet
-from pymllm.cli.faults_table import cells_of
-from pymllm.conformance.faults_run import FaultsReport
-
-__all__ = ["make_page", "print_anew", "rows_of"]
+from pymllm.cli.faults import cells_of
+from pymllm.conformance.documents import FaultsDocument
 
 _HEAD = """\
 # Faults
@@ -24,7 +23,7 @@ _HEAD = """\
 Each is one of our classes made wrong in one way; most are bugs from the history of serving engines, which
 [the sections below](#the-bugs) tell with their sources. `pymllm faults` puts one after the other in place,
 and it must be caught by a law that was written down beforehand. A planted one must be noticed by a test, too
-(`tests/meta/noticers.py`).
+(marked `notices`).
 
 *operations* were carried out by who caught it until it did, *seconds* went by in all: medians over the seeds
 of the run. *program* is the smallest that was found to break one of the laws, in operations. The laws are
@@ -54,53 +53,42 @@ def rows_of(page: str) -> dict[str, tuple[str, ...]]:
     return {id: (*cells.split(" | ")[:-1], run) for id, cells, run in _ROW.findall(page)}
 
 
-def make_page(report: FaultsReport, day: date, earlier: str = "") -> str:
-    """Lay a report out as the page docs/faults.md.
-
-    Parameters
-    ----------
-    report : FaultsReport
-        Of a run.
-    day : date
-        On which it ended.
-    earlier : str
-        The page as it was; what it knows of faults that the run did not look for stays.
-    """
+def make_page(document: FaultsDocument, day: date, earlier: str = "") -> str:
+    """Lay a report out as the page docs/faults.md."""
     runs = _runs_of(earlier)
     number = max(runs, default=0) + 1
     runs[number] = (
-        f"- run {number}: {day}, pymllm {report.versions.get('pymllm', 'unknown')}, "
-        f"{len(report.results)} faults from {len(report.plan.seeds)} seeds with {report.jobs} processes, "
-        f"{report.seconds:.0f} s" + (f" without {report.kept} that were known" if report.kept else "")
+        f"- run {number}: {day}, pymllm {document.versions.get('pymllm', 'unknown')}, "
+        f"{len(document.faults)} faults from {len(document.seeds)} seeds with {document.jobs} processes, "
+        f"{document.seconds:.0f} s" + (f" without {document.kept} that were known" if document.kept else "")
     )
     rows = rows_of(earlier)
-    for result in report.results:
-        cells = cells_of(result)
-        caught = cells[3] if result.is_caught else f"{cells[3]} **{cells[2].lower()}**".strip()
-        program = "" if result.program is None else str(result.program)
-        rows[result.fault.id] = (caught, *cells[4:7], program, str(number))
-    return _laid_out([result.fault for result in report.results], rows, runs)
+    for row in document.faults:
+        cells = cells_of(row)
+        caught = cells[3] if row.caught else f"{cells[3]} **{cells[2].lower()}**".strip()
+        rows[row.id] = (caught, *cells[4:], str(number))
+    return _laid_out({row.id: row.title for row in document.faults}, rows, runs)
 
 
 def print_anew(page: str) -> str:
     """Return a page with all of its texts as they are now, and its figures as they were."""
-    return _laid_out([], rows_of(page), _runs_of(page))
+    return _laid_out({}, rows_of(page), _runs_of(page))
 
 
 def _runs_of(page: str) -> dict[int, str]:
     return {int(found[1]): found[0] for found in _RUN.finditer(page)}
 
 
-def _laid_out(examined: list[Fault], rows: dict[str, tuple[str, ...]], runs: dict[int, str]) -> str:
-    faults = {fault.id: fault for fault in (*own_cabinet(), *examined)}
-    shown = [fault for id, fault in faults.items() if id in rows]
-    used = {int(rows[fault.id][-1]) for fault in shown}
+def _laid_out(examined: Mapping[str, str], rows: dict[str, tuple[str, ...]], runs: dict[int, str]) -> str:
+    titles = {**{fault.id: fault.title for fault in own_cabinet()}, **examined}
+    shown = {id: title for id, title in titles.items() if id in rows}
+    used = {int(rows[id][-1]) for id in shown}
     lines = [
         f"| {' | '.join(_COLUMNS)} |",
         f"| {' | '.join('---:' if it in _COLUMNS[4:] else '---' for it in _COLUMNS)} |",
-        *(f"| {_linked(fault.id)} | {fault.title} | {' | '.join(rows[fault.id])} |" for fault in shown),
+        *(f"| {_linked(id)} | {title} | {' | '.join(rows[id])} |" for id, title in shown.items()),
     ]
-    table = "\n".join([*lines, "", _sum_up([rows[fault.id] for fault in shown])])
+    table = "\n".join([*lines, "", _sum_up([rows[id] for id in shown])])
     head = _HEAD.format(runs="\n".join(text for number, text in sorted(runs.items()) if number in used))
     reasons = [f"| {_linked(id)} | {BUGS[id].title} | {reason} |" for id, reason in UNPLANTED.items()]
     tail = ["\n## Not planted\n", "| id | bug | reason |", "| --- | --- | --- |", *reasons]

@@ -1,21 +1,28 @@
-"""``pymllm judge``: the recorded outcomes of a file, judged without the implementation."""
+"""``pymllm judge``: the recorded outcomes of a file, judged without the implementation.
+
+Neither torch nor Hypothesis is needed here: outcomes are judged where only the file is. What is known of one
+program, and how it is told, is the same for ``pymllm rerun``.
+"""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import click
 
-from pymllm.cli.judgement import Judgement, make_document, make_text, read_program
+from pymllm.cli.choice import read_program
 from pymllm.cli.options import json_option
-from pymllm.cli.program import complain, say
-from pymllm.errors import ProgramError
+from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.tables import explain, say_document
+from pymllm.conformance.documents import JudgedViolation, JudgementDocument
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History
 from pymllm.history.outcomes import SIZE_NAMES
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.laws import find_law
+from pymllm.oracle.verdicts import Verdict
 from pymllm.text_file import cut
-
-__all__ = ["judge_command"]
 
 
 @click.command("judge", short_help="Judge the recorded outcomes of a program.")
@@ -34,8 +41,16 @@ def judge_command(file: str, as_json: bool) -> int:
     history = _without_unfinished(file, read_program(file))
     judgement = _judge(file, history)
     _name_unknown_sizes(file, history)
-    say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
-    return judgement.verdict.exit_status
+    return tell_judgement(judgement, as_json)
+
+
+def tell_judgement(judgement: JudgementDocument, as_json: bool) -> int:
+    """Print what is known of a program; the exit status."""
+    if as_json:
+        say_document(judgement)
+    else:
+        say(make_text(judgement))
+    return judgement.exit_status
 
 
 def _without_unfinished(file: str, history: History) -> History:
@@ -55,7 +70,7 @@ def _name_unknown_sizes(file: str, history: History) -> None:
         complain(f"{file}: sizes that nobody knows were not judged: {shown}")
 
 
-def _judge(file: str, history: History) -> Judgement:
+def _judge(file: str, history: History) -> JudgementDocument:
     try:
         evidence, broken = judge_steps(history.header, history.steps)
     except ProgramError as error:
@@ -64,4 +79,95 @@ def _judge(file: str, history: History) -> Judgement:
     if broken is not None:
         step, violation = broken
         history = History(header, [kept for kept in history.steps if kept.number <= step.number])
-    return Judgement("judge", file, header.adapter, history, evidence.exercised, {}, violation)
+    return make_judgement("judge", file, header.adapter, history, evidence.exercised, violation=violation)
+
+
+def make_judgement(
+    command: Literal["judge", "rerun"],
+    file: str,
+    adapter: str,
+    history: History,
+    tests: Mapping[str, int],
+    walks: Mapping[str, int] | None = None,
+    *,
+    violation: InvariantViolation | None = None,
+    misfit: str | None = None,
+    **more: Any,
+) -> JudgementDocument:
+    """Return what is known of a program, as far as its history got.
+
+    Violated; unknown where it could not be carried on, or tested nothing; else holds.
+    """
+    verdict = Verdict.HOLDS if misfit is None and any(tests.values()) else Verdict.UNKNOWN
+    found = None
+    if violation is not None:
+        verdict, last = Verdict.VIOLATED, history.steps[-1].number if history.steps else 0
+        said = violation.expected, violation.observed
+        found = JudgedViolation(violation.law, violation.message, *said, last)
+    return JudgementDocument(
+        command=command,
+        file=file,
+        adapter=adapter,
+        kind=history.header.kind,
+        config=history.header.config,
+        steps=len(history),
+        verdict=verdict,
+        exit_status=verdict.exit_status,
+        tests=dict(sorted(tests.items())),
+        walks=dict(sorted((walks or {}).items())),
+        violation=found,
+        misfit=misfit,
+        **{"differences": (), **more},
+    )
+
+
+def make_text(judgement: JudgementDocument) -> str:
+    """Return the lines that people read; the first one is the verdict."""
+    parts = ([_verdict_line(judgement)], _details(judgement), _differences(judgement), _times(judgement))
+    return "\n".join(line for lines in parts for line in lines)
+
+
+def _verdict_line(judgement: JudgementDocument) -> str:
+    adapter = escaped(judgement.adapter)  # a file may name it as it likes, a line of a verdict included
+    if judgement.violation is not None:
+        law = judgement.violation.law
+        return f"{law}  VIOLATED by {adapter}: {find_law(law).sentence}"
+    tests = sum(judgement.tests.values())
+    laws = sum(count > 0 for count in judgement.tests.values())
+    steps = f"{judgement.steps:,} {'step' if judgement.steps == 1 else 'steps'}"
+    if judgement.misfit is not None:
+        return f"unknown  {adapter} made other choices than the program builds on"
+    if not tests:
+        return f"unknown  {steps} of {adapter} tested no law"
+    return f"holds  {steps} of {adapter}: {tests:,} tests of {laws} laws, none broken"
+
+
+def _details(judgement: JudgementDocument) -> list[str]:
+    it = judgement.violation
+    if it is not None:
+        return explain(it.message, it.expected, it.observed, judgement.config, it.step, judgement.steps)
+    if judgement.misfit is not None:
+        return [f"    because    {judgement.misfit}"]
+    tested = ", ".join(f"{law} {count:,}" for law, count in sorted(judgement.tests.items()) if count)
+    return [f"    tests      {tested}"] if tested else []
+
+
+def _differences(judgement: JudgementDocument) -> list[str]:
+    if judgement.command == "judge":
+        return []
+    if not judgement.differences:
+        return ["    outcomes   as recorded"]
+    steps = ", ".join(map(str, judgement.differences[:10]))
+    more = ", ..." if len(judgement.differences) > 10 else ""
+    return [f"    outcomes   differ from the recorded ones at step {steps}{more}"]
+
+
+def _times(judgement: JudgementDocument) -> list[str]:
+    if not judgement.times:
+        return []
+    lines = [f"    times      {'':24}{'count':>9}{'p50 us':>10}{'p95 us':>10}{'p99 us':>10}{'max us':>10}"]
+    for row in judgement.times:
+        label = f"{row.operation} (refused)" if row.is_refused else row.operation
+        figures = "".join(f"{value:>10.1f}" for value in (row.p50_us, row.p95_us, row.p99_us, row.max_us))
+        lines.append(f"               {label:24}{row.count:>9,}{figures}")
+    return lines

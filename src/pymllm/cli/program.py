@@ -34,8 +34,6 @@ from pymllm import __version__
 from pymllm.errors import AdapterError, ConversationError, TraceError
 from pymllm.torch_extra import PACKAGES, why_no_torch
 
-__all__ = ["WORDS", "Program", "Terminated", "complain", "escaped", "main", "say"]
-
 _USAGE, _UNKNOWN, _BUG, _INTERRUPTED, _PIPE_CLOSED, _TERMINATED = 2, 3, 70, 130, 141, 143
 
 WORDS = "pymllm.words"
@@ -69,11 +67,7 @@ class Program(click.Group):
         sys.exit(self._status(args, prog_name, complete_var, **extra))
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Make the context of the whole program, and keep what was typed."""
         words = (info_name or "pymllm", *args)
@@ -172,11 +166,10 @@ def _last_lines_of(error: AdapterError) -> str:
     """Save what is left of a conversation that came to an end, and say where."""
     if not isinstance(error, ConversationError):
         return ""
-    from pymllm.cli.conversation_file import save_conversation
-    from pymllm.cli.file_names import file_name_of
+    from pymllm.cli.choice import file_name_of
+    from pymllm.cli.store import save_text
 
-    name = f"{file_name_of(error.adapter)}-conversation.txt"
-    path = save_conversation(error.conversation, Path("runs") / name)
+    path = save_text(error.conversation, Path("runs") / f"{file_name_of(error.adapter)}-conversation.txt")
     return "" if path is None else f"; what was said last is in {path}"
 
 

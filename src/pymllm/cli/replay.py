@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import itertools
-import json
-import shutil
-import sys
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.options import count_processes, jobs_option, json_option, progress_option
-from pymllm.cli.program import complain, say
-from pymllm.cli.replay_plan import ReplayPlan
-from pymllm.cli.replay_result import ReplayResult
-from pymllm.cli.run_store import keep_run, refuse_unwritable_store, store_option
-from pymllm.cli.values import MILLISECONDS, SEED, TOKENS, Whole
+from pymllm.cli.options import (
+    MILLISECONDS,
+    SEED,
+    TOKENS,
+    Whole,
+    count_processes,
+    jobs_option,
+    json_option,
+    progress_option,
+    store_option,
+)
+from pymllm.cli.program import complain, escaped, say
+from pymllm.cli.store import keep_run, refuse_unwritable_store
+from pymllm.cli.tables import draw, make_table, progress_bar, say_document, terminal_width
+from pymllm.conformance.documents import CacheTime, CeilingRow, ReplayConfig, ReplayDocument, ReplayRun
+from pymllm.conformance.replay_plan import ReplayPlan
+from pymllm.errors import UsageError
 
-__all__ = ["replay_command"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pymllm.conformance.replays import Replayed, ReplayGrid
+
 
 # Options that a serial replay, which has no engine, cannot heed.
 _ENGINE_ONLY = (
@@ -71,12 +85,7 @@ _REQUESTS = Whole(1, 1_000_000)
     help="Replay the first N requests only.",
 )
 @click.option(
-    "--seed",
-    type=SEED,
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Seed of a named workload.",
+    "--seed", type=SEED, metavar="N", default=0, show_default=True, help="Seed of a named workload."
 )
 @click.option(
     "--block-tokens",
@@ -209,29 +218,34 @@ def replay_command(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
     ]
-    for plan in plans:
-        plan.check()
-        _refuse_options_without_meaning(context, plan)
-    refuse_unwritable_store(store)
-    if len(plans) > 1:
-        return _replay_grid(plans, count_processes(jobs), as_json, store, progress)
-    (plan,) = plans
-    # Not at the top: this loads torch, which --help and a mistyped option can do without.
-    from pymllm.cli.replay_run import run_plan
+    show = partial(progress_bar, progress)
+    try:
+        for plan in plans:
+            plan.check()
+            _refuse_options_without_meaning(context, plan)
+        refuse_unwritable_store(store)
+        # Not at the top: this loads torch, which --help and a mistyped option can do without.
+        from pymllm.conformance.replays import ReplayGrid, run_grid, run_plan
 
-    result = run_plan(plan, progress)
-    if store is not None and result.interruption is None:  # a figure of half a trace is no point of a trend
-        from pymllm.cli.replay_document import make_document
-
-        keep_run(store, make_document(result))
-    say(_as_json(result) if as_json else _as_text(result))
-    if result.violation is not None and as_json:
-        complain(
-            f"{result.violation.law} is violated by {result.violation.cache}: {result.violation.message}"
-        )
-    if result.interruption is not None:
-        raise result.interruption
-    return 0 if result.violation is None else 1
+        result = run_plan(plans[0], show) if len(plans) == 1 else run_grid(plans, count_processes(jobs), show)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
+    document, interruption = result.document, result.interruption
+    if interruption is None:  # a figure of half a trace is no point of a trend
+        keep_run(store, document)
+    found = document.violation
+    if as_json:
+        say_document(document)
+        if found is not None:
+            complain(f"{found.law} is violated by {found.cache}: {found.message}")
+    elif isinstance(result, ReplayGrid):
+        say(make_curves(result))
+    else:
+        width = terminal_width()
+        say(make_text(result, width=width, styled=width is not None))
+    if interruption is not None:
+        raise interruption
+    return 0 if found is None else 1
 
 
 def _each_once(option: str, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -240,43 +254,6 @@ def _each_once(option: str, values: tuple[int, ...]) -> tuple[int, ...]:
         if times > 1:
             complain(f"{option} {value} was given {times} times; it is played once")
     return tuple(dict.fromkeys(values))
-
-
-def _replay_grid(plans: list[ReplayPlan], jobs: int, as_json: bool, store: Path | None, progress: str) -> int:
-    """Replay every plan with every cache, and print all of it together."""
-    from pymllm.cli.replay_curve import make_curves
-    from pymllm.cli.replay_document import make_grid_document
-    from pymllm.cli.replay_grid import run_grid
-
-    grid = run_grid(plans, jobs, progress)
-    document = make_grid_document(grid)
-    if grid.interruption is None:
-        keep_run(store, document)
-    say(json.dumps(document, indent=2) if as_json else make_curves(grid))
-    found = grid.violation
-    if found is not None and as_json:
-        complain(f"{found.law} is violated by {found.cache}: {found.message}")
-    if grid.interruption is not None:
-        raise grid.interruption
-    return 0 if found is None else 1
-
-
-def _as_json(result: ReplayResult) -> str:
-    from pymllm.cli.replay_document import make_document
-
-    return json.dumps(make_document(result), indent=2)
-
-
-def _as_text(result: ReplayResult) -> str:
-    from pymllm.cli.replay_table import make_text
-
-    if not _stdout_is_terminal():
-        return make_text(result)
-    return make_text(result, width=shutil.get_terminal_size().columns, styled=True)
-
-
-def _stdout_is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def _refuse_options_without_meaning(context: click.Context, plan: ReplayPlan) -> None:
@@ -289,3 +266,253 @@ def _refuse_options_without_meaning(context: click.Context, plan: ReplayPlan) ->
             raise click.UsageError(
                 f"{param.opts[0]} has no effect here: {useless[param.name]}; leave it out."
             )
+
+
+# -- one replay as text --------------------------------------------------------------------------------------
+
+_Rows = list[tuple[str, str]]
+_Sections = list[tuple[str, _Rows]]
+
+
+def make_text(result: Replayed, *, width: int | None = None, styled: bool = False) -> str:
+    """Lay a replay out as text; without a width nothing is wrapped or cut."""
+    document = result.document
+    parts: list[str | Table | tuple[str, str]] = [_heading(document)]
+    if document.runs:
+        parts.append(_table(result))
+    if document.violation is not None:
+        found = document.violation
+        parts.append((f"{found.law}  VIOLATED by {found.cache}\n    {found.message}", "bold"))
+    if document.interrupted:
+        parts.append((_how_far(result), "bold"))
+    return draw(*parts, width=width, styled=styled)
+
+
+def _heading(document: ReplayDocument) -> str:
+    versions = "  ".join(f"{name} {version}" for name, version in document.versions.items())
+    it = document.workload
+    seed = f", seed {it.seed}" if it.kind == "named" else ""
+    return f"{versions}\n{document.mode} replay of {escaped(it.name)}: {it.requests:,} requests{seed}\n"
+
+
+def _how_far(result: Replayed) -> str:
+    """Say which column an interrupt cut short, and what was not begun."""
+    runs, last = result.document.runs, result.document.runs[-1]
+    begun = last.requests if last.finished is None else last.finished
+    ended = begun + (last.skipped or 0) + (last.rejected or 0)
+    left = result.plan.caches[len(runs) :]
+    unplayed = f"; not played: {', '.join(left)}" if left else ""
+    total = result.document.workload.requests
+    return f"interrupted: {last.config.cache} after {ended:,} of {total:,} requests{unplayed}"
+
+
+def _table(result: Replayed) -> Table:
+    runs = result.document.runs
+    table = make_table("")
+    for run in runs:
+        table.add_column(run.config.cache, justify="right", overflow="fold")
+    columns = [_sections(run, result.plan) for run in runs]
+    for place, (title, rows) in enumerate(columns[0]):
+        table.add_row(title, style="bold")
+        for line, (label, _) in enumerate(rows):
+            table.add_row(f"  {label}", *(column[place][1][line][1] for column in columns))
+    return table
+
+
+def _sections(run: ReplayRun, plan: ReplayPlan) -> _Sections:
+    """Return what a column says, with the label of each line; all columns of a replay have the same ones."""
+    it, config, is_serial = run, run.config, plan.mode == "serial"
+    requests = [("requests", f"{it.requests:,}")]
+    if is_serial:
+        requests.append(("skipped, above half the capacity", f"{it.skipped:,}"))
+    else:
+        requests += [
+            ("finished", f"{it.finished:,}"),
+            ("rejected, as they can never fit", f"{it.rejected:,}"),
+            ("retractions", f"{it.retractions:,}"),
+        ]
+    if plan.has_blocks:
+        requests.append(("pauses", "no pauses" if it.pauses is None else f"{it.pauses:,}"))
+    hits = [
+        ("prompt tokens", _count(it.prompt_tokens)),
+        ("token hit rate", _percent(it.token_hit_rate)),
+        ("ceiling of an unlimited cache", _percent(it.ceiling_hit_rate)),
+    ]
+    if not is_serial:
+        hits.append(("hits lost to dead windows", _count(it.dead_window_tokens, none="no window")))
+    if plan.has_states:
+        hits.append(("hits lost for want of a state", _count(it.stateless_tokens, none="no states")))
+    times = [(name, _times(getattr(it, name))) for name in ("match", "insert", "evict", "lock")]
+    if is_serial:
+        times += [
+            ("allocator", _times(it.allocator)),
+            ("all of them", _times(it.total)),
+            ("all of them, mean", f"{it.total_mean_us:,.1f} us"),
+        ]
+    ran = [("wall time", f"{it.wall_seconds:,.2f} s")]
+    if not is_serial:
+        ran = [
+            ("iterations", f"{it.iterations:,}"),
+            ("virtual time", f"{it.virtual_seconds:,.1f} s"),
+            *ran,
+            ("contents compared", _count(it.content_tokens) if config.content_check else "off"),
+        ]
+    walks = f"{it.invariant_checks:,} times" if config.check_every else "off"
+    return [
+        ("requests", requests),
+        ("hits", hits),
+        ("memory", _memory(it, plan)),
+        ("in the cache per request, median / p99", times),
+        ("run", [*ran, ("invariants walked", walks)]),
+        ("configuration", _configuration(config, plan)),
+    ]
+
+
+def _memory(it: ReplayRun, plan: ReplayPlan) -> _Rows:
+    rss = it.peak_rss_bytes
+    memory = "unknown on this platform" if rss is None else f"{rss / 2**20:,.0f} MiB"
+    rows = [("evictions", f"{it.evict_calls:,} calls"), ("evicted", _count(it.evicted_tokens))]
+    if it.config.sliding_window_size is not None:
+        rows.append(("evicted window halves", _count(it.evicted_swa_tokens)))
+    if plan.mode != "serial":
+        rows.append(("peak tokens held", _count(it.peak_tokens_held)))
+    rows += [("peak tokens stored", _count(it.peak_tokens_stored)), ("peak memory of the process", memory)]
+    if plan.has_states:
+        rows += [
+            (label, _count(count, "state", none="no states"))
+            for label, count in (
+                ("peak states held", it.peak_states_held),
+                ("evicted states", it.evicted_states),
+                ("states left out, as no slot was free", it.skipped_snapshots),
+            )
+        ]
+    return rows
+
+
+def _configuration(config: ReplayConfig, plan: ReplayPlan) -> _Rows:
+    rows = [("page size", _count(config.page_size))]
+    if plan.mode == "serial":
+        return [
+            *rows,
+            ("capacity", _rounded(config.capacity, plan.capacity)),
+            ("ownership checks", "on" if config.check_ownership else "off"),
+        ]
+    rows += [
+        ("window", _count(config.sliding_window_size, none="none")),
+        ("capacity", _rounded(config.capacity, plan.capacity)),
+    ]
+    if plan.has_states:
+        rows.append(("capacity for states", _count(config.track_slots, "state", none="no states")))
+    if config.swa_capacity is not None:
+        asked = plan.capacity if plan.swa_capacity is None else plan.swa_capacity
+        rows.append(("capacity of the window half", _rounded(config.swa_capacity, asked)))
+    rows += [
+        ("at most running", f"{config.max_running:,} requests"),
+        ("prefill chunk", _count(config.chunk_tokens)),
+        ("virtual time of an iteration", f"{config.iteration_ms:g} ms"),
+    ]
+    if plan.has_blocks:  # a column of another cache has none of it
+        rows += [
+            ("a state after every", _count(config.mamba_chunk_size, none="no blocks")),
+            ("eviction policy", (config.eviction_policy or "no blocks").replace("_", "-")),
+            ("capacity for paused requests", _count(config.paused_capacity, none="no blocks")),
+        ]
+    return rows
+
+
+def _count(count: int | None, thing: str = "token", none: str = "unknown") -> str:
+    if count is None:
+        return none
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def _times(time: CacheTime | None) -> str:
+    return "unknown" if time is None else f"{time.median_us:,.1f} / {time.p99_us:,.1f} us"
+
+
+def _rounded(used: int, asked: int | None) -> str:
+    return _count(used) if used == asked else f"{_count(used)} ({asked:,} asked)"
+
+
+# -- hit rate over capacity ----------------------------------------------------------------------------------
+
+_UNKNOWN = "-"
+
+
+def make_curves(grid: ReplayGrid) -> str:
+    """Lay a grid out as text, a table of hit rates over capacity for each page size.
+
+    Each violation is named below. A table says how many requests are left out where any are.
+    """
+    parts = [_heading(grid.document)]
+    for page_size in dict.fromkeys(page_size for page_size, _ in _points(grid)):
+        parts.append(f"\ntoken hit rate, pages of {page_size:,}\n\n{_curve(grid, page_size)}")
+    for one in grid.results:
+        found = one.document.violation
+        if found is not None:
+            where = f"page size {one.plan.page_size}, capacity {one.plan.capacity}"
+            parts.append(f"{found.law}  VIOLATED by {found.cache} ({where})\n    {found.message}\n")
+    if grid.interruption is not None:
+        parts.append("interrupted: what has a dash was not done\n")
+    return "".join(parts)
+
+
+def _points(grid: ReplayGrid) -> dict[tuple[int, int], CeilingRow | None]:
+    """Return page sizes and capacities as used, each with its ceiling where that is known."""
+    points: dict[tuple[int, int], CeilingRow | None] = dict.fromkeys(map(_point_of, grid.results))
+    points |= {(one.page_size, one.capacity): one for one in grid.ceilings}
+    return points
+
+
+def _point_of(result: Replayed) -> tuple[int, int]:
+    plan = result.plan
+    assert plan.capacity is not None  # it is settled
+    return plan.page_size, plan.capacity // plan.page_size * plan.page_size
+
+
+def _curve(grid: ReplayGrid, page_size: int) -> str:
+    caches = list(dict.fromkeys(one.plan.caches[0] for one in grid.results))
+    head = ("capacity", *caches, "Belady", "unlimited", "evicted", "left out")
+    rows = [
+        _row(grid, point, ceiling, caches)
+        for point, ceiling in _points(grid).items()
+        if point[0] == page_size
+    ]
+    if not any(row[-1] != "0" for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = (
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _row(
+    grid: ReplayGrid, point: tuple[int, int], ceiling: CeilingRow | None, caches: Sequence[str]
+) -> tuple[str, ...]:
+    here = {one.plan.caches[0]: one for one in grid.results if _point_of(one) == point}
+    evicted = [run.evicted_tokens for one in here.values() for run in one.document.runs]
+    belady, unlimited = (
+        (None, None) if ceiling is None else (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate)
+    )
+    return (
+        f"{point[1]:,}",
+        *(_rate(here[cache]) if cache in here else _UNKNOWN for cache in caches),
+        _UNKNOWN if belady is None else _percent(belady),
+        _UNKNOWN if unlimited is None else _percent(unlimited),
+        f"{max(evicted, default=0):,}",
+        f"{max((_left_out(run) for one in here.values() for run in one.document.runs), default=0):,}",
+    )
+
+
+def _left_out(run: ReplayRun) -> int:
+    """Count the requests that are in no rate, since they are too long for this capacity."""
+    return run.skipped or run.rejected or 0
+
+
+def _rate(result: Replayed) -> str:
+    return _percent(result.document.runs[0].token_hit_rate) if result.document.runs else "violated"
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.1f} %"

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
+from pymllm.cli.store import refuse_missing_folder, refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
 from pymllm.text_file import write_text_file
 
 if TYPE_CHECKING:
     from pymllm.report.loading import LoadedRuns
-
-__all__ = ["report_command"]
 
 FORMATS = ("html", "github-action-benchmark", "junit", "badge")
 
@@ -85,15 +83,15 @@ def report_command(
 
 def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
     if form == "github-action-benchmark":
-        from pymllm.report.action_feed import make_action_feed
+        from pymllm.report.feeds import make_action_feed
 
         return make_action_feed(loaded.runs, better)
     if form == "junit":
-        from pymllm.report.junit_feed import make_junit
+        from pymllm.report.feeds import make_junit
 
         return make_junit(loaded.runs)
     if form == "badge":
-        from pymllm.report.badge import make_badge
+        from pymllm.report.feeds import make_badge
 
         return make_badge(loaded.runs)
     from pymllm.report.page import make_page
@@ -114,7 +112,7 @@ def _tell_of_gaps(loaded: LoadedRuns) -> None:
 
 
 def _trend(loaded: LoadedRuns, name: str) -> str:
-    from pymllm.report.trend_text import make_text
+    from pymllm.report.trends import make_text
 
     try:
         return "\n".join(map(escaped, make_text(loaded.runs, name).split("\n")))

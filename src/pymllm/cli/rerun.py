@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -11,14 +10,24 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.base import Adapter
-from pymllm.cli.command_option import command_option
-from pymllm.cli.file_adapter import adapter_of_file, given_adapter
-from pymllm.cli.judgement import Judgement, OperationRow, make_document, make_text, read_program
-from pymllm.cli.options import json_option, timeout_option
-from pymllm.cli.program import say
-from pymllm.cli.run_store import refuse_own_input
-from pymllm.cli.values import CONFIG
-from pymllm.cli.verify_plan import find_adapter_or_refuse, load_or_refuse
+from pymllm.cli.choice import (
+    adapter_of_file,
+    find_adapter_or_refuse,
+    given_adapter,
+    load_or_refuse,
+    read_program,
+)
+from pymllm.cli.judge import make_judgement, tell_judgement
+from pymllm.cli.options import (
+    CONFIG,
+    OUTPUT_FILE,
+    adapter_option,
+    command_option,
+    json_option,
+    timeout_option,
+)
+from pymllm.cli.store import refuse_own_input
+from pymllm.conformance.documents import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history.files import Config, History
 from pymllm.instrument.recorder import Recorder
@@ -27,59 +36,42 @@ from pymllm.instrument.timing import Timing
 if TYPE_CHECKING:
     from pymllm.conformance.rerun import RerunResult
 
-__all__ = ["rerun_command"]
 
-
-class _Instruments:
-    """What is put around an adapter, on request: a recorder, and a timer outside of nothing else."""
-
-    def __init__(self, record: Path | None, is_timed: bool) -> None:
-        self._record, self._is_timed = record, is_timed
-        self._timing: Timing | None = None
-
-    def wrap(self, adapter: Adapter) -> Adapter:
-        """Time the adapter alone, and record what comes of it."""
-        if self._is_timed:
-            adapter = self._timing = Timing(adapter)
-        return adapter if self._record is None else Recorder(adapter, self._record)
-
-    def times(self) -> tuple[OperationRow, ...] | None:
-        """Return what was timed; ``None`` without a timer."""
-        if self._timing is None:
-            return None
-        return tuple(
-            OperationRow(name, not is_done, *astuple(histogram.summary()))
-            for (name, is_done), histogram in sorted(self._timing.histograms.items())
-        )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Task:
-    """What a process beside this one is to run again."""
+    """What a process beside this one is to run again, with a recorder and a timer around it on request."""
 
     history: History
     adapter: str
     config: Config | None
     record: Path | None
     is_timed: bool
+    timing: Timing | None = None
 
     def carry_out(self) -> tuple[RerunResult, tuple[OperationRow, ...] | None]:
         """Run it, and return what it came to, with the times of its operations."""
         from pymllm.conformance.rerun import rerun_history
 
-        instruments = _Instruments(self.record, self.is_timed)
         load_or_refuse(self.adapter)
-        return rerun_history(self.history, self.adapter, self.config, instruments.wrap), instruments.times()
+        result = rerun_history(self.history, self.adapter, self.config, self._wrap)
+        if self.timing is None:
+            return result, None
+        timed = sorted(self.timing.histograms.items())
+        return result, tuple(
+            OperationRow(name, not is_done, *astuple(histogram.summary()))
+            for (name, is_done), histogram in timed
+        )
+
+    def _wrap(self, adapter: Adapter) -> Adapter:
+        """Time the adapter alone, and record what comes of it."""
+        if self.is_timed:
+            adapter = self.timing = Timing(adapter)
+        return adapter if self.record is None else Recorder(adapter, self.record)
 
 
 @click.command("rerun", short_help="Run a recorded program again, on any implementation.")
 @click.argument("file", type=click.Path())
-@click.option(
-    "--adapter",
-    metavar="NAME",
-    show_default="the one that the file names, if `pymllm adapters` has it",
-    help="A name of `pymllm adapters`, or module:Class.",
-)
+@adapter_option
 @command_option(multiple=False)
 @click.option(
     "--config",
@@ -90,7 +82,7 @@ class _Task:
 )
 @click.option(
     "--record",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     metavar="FILE",
     help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
 )
@@ -135,18 +127,22 @@ def rerun_command(
         raise click.UsageError(f"--record {record}: {error.strerror or error}.") from error
     if isinstance(answer, Lost):
         raise AdapterError(name, answer.message)
-    result, times = answer
-    judgement = Judgement(
+    return tell_judgement(judgement_of(file, name, *answer), as_json)
+
+
+def judgement_of(
+    file: str, adapter: str, result: RerunResult, times: tuple[OperationRow, ...] | None = None
+) -> JudgementDocument:
+    """Return what is known of a program that was run again."""
+    return make_judgement(
         "rerun",
         file,
-        name,
+        adapter,
         result.history,
         result.exercised,
         result.audited,
-        result.violation,
-        result.misfit,
-        tuple(now.number for _, now in result.differences),
-        times,
+        violation=result.violation,
+        misfit=result.misfit,
+        differences=tuple(now.number for _, now in result.differences),
+        times=times,
     )
-    say(json.dumps(make_document(judgement), indent=2) if as_json else make_text(judgement))
-    return judgement.verdict.exit_status

@@ -4,52 +4,59 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from pymllm.cli.program import say
+from pymllm.conformance.documents import schema_of_document
+from pymllm.instrument.documents import Document
 
-__all__ = ["SCHEMAS", "make_schema", "schema_command"]
-
-SCHEMAS: dict[str, tuple[str, str]] = {
-    "compare": ("what compare prints", "pymllm.cli.compare_matrix:compare_schema"),
-    "doctor": ("what doctor prints", "pymllm.cli.doctor_document:doctor_schema"),
-    "faults": ("what faults prints", "pymllm.cli.faults_document:faults_schema"),
+_OF_LINES = {
     "gpu-memory": ("a line of pytest --gpu-memory-log", "pymllm.testing.memory_text:gpu_memory_schema"),
     "history": ("a line of a program's file", "pymllm.history.files:history_schema"),
-    "judgement": ("what judge and rerun print", "pymllm.cli.judgement:judgement_schema"),
     "ledger": ("a line of a soak's ledger", "pymllm.conformance.soak.records:ledger_schema"),
     "peers": ("what tox -e bench-peers writes", "pymllm.instrument.peer_comparison:peers_schema"),
-    "protocol-check": (
-        "what verify --check-protocol prints",
-        "pymllm.cli.protocol_document:protocol_check_schema",
-    ),
     "protocol": ("a line said to a --command, or by it", "pymllm.adapters.process.messages:protocol_schema"),
-    "run": ("a line of a run in a store", "pymllm.report.run_lines:run_schema"),
-    "shrink": ("what shrink prints", "pymllm.cli.shrink_document:shrink_schema"),
-    "situations": ("what situations prints", "pymllm.cli.situations_document:situations_schema"),
-    "soak": ("what soak prints", "pymllm.cli.soak_document:soak_schema"),
-    "verify": ("what verify prints", "pymllm.cli.verify_document:verify_schema"),
+    "run": ("a line of a run in a store", "pymllm.report.store:run_schema"),
 }
-"""By name: what is described, and the function that makes the schema, loaded only when it is asked for."""
+
+
+def _documents(of: type[Document] = Document) -> Iterator[tuple[str, type[Document]]]:
+    """Yield every document that commands print, by name; those of verbs are known once they are imported."""
+    for record in of.__subclasses__():
+        yield str(record.__struct_config__.tag).removeprefix("pymllm."), record
+        yield from _documents(record)
+
+
+_DOCUMENTS = dict(_documents())
+_DESCRIBED = {name: re.split("[;:.]", record.__doc__ or "")[0] for name, record in _DOCUMENTS.items()}
+SCHEMAS: dict[str, str] = {
+    **{name: f"w{described[1:]}".replace("``", "") for name, described in _DESCRIBED.items()},
+    **{name: described for name, (described, _) in _OF_LINES.items()},
+}
+SCHEMAS = dict(sorted(SCHEMAS.items()))
+"""By name: what is described."""
 
 
 def make_schema(name: str) -> dict[str, Any]:
     """Return a schema of `SCHEMAS`, made from the records that it describes."""
-    module, _, function = SCHEMAS[name][1].partition(":")
+    if name in _DOCUMENTS:
+        return schema_of_document(_DOCUMENTS[name], f"pymllm {name}")
+    module, _, function = _OF_LINES[name][1].partition(":")
     schema: dict[str, Any] = getattr(importlib.import_module(module), function)()
     return schema
 
 
-def _list_schemas() -> str:
-    return "\b\n" + "\n".join(f"{name:<15} {described}" for name, (described, _) in SCHEMAS.items())
+_LIST = "\n".join(f"{name:<15} {described}" for name, described in SCHEMAS.items())
 
 
 @click.command(
     "schema",
     short_help="Print a JSON schema.",
-    help=f"Print the JSON schema of what a command prints with --json, or writes.\n\n{_list_schemas()}",
+    help=f"Print the JSON schema of what a command prints with --json, or writes.\n\n\b\n{_LIST}",
 )
 @click.argument("name", type=click.Choice(tuple(SCHEMAS)))
 def schema_command(name: str) -> None:

@@ -2,49 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.command_option import command_option
-from pymllm.cli.file_adapter import adapter_of_file, given_adapter
-from pymllm.cli.judgement import Judgement, make_text, read_program
-from pymllm.cli.options import json_option, progress_option, timeout_option
+from pymllm.cli.choice import (
+    adapter_of_file,
+    find_adapter_or_refuse,
+    find_law_or_refuse,
+    given_adapter,
+    load_or_refuse,
+    read_program,
+)
+from pymllm.cli.judge import make_text as make_judgement_text
+from pymllm.cli.options import (
+    OUTPUT_FILE,
+    Amount,
+    adapter_option,
+    command_option,
+    json_option,
+    progress_option,
+    timeout_option,
+)
 from pymllm.cli.program import complain, escaped, say
-from pymllm.cli.run_store import refuse_missing_folder, refuse_own_input
-from pymllm.cli.values import Amount
-from pymllm.cli.verify_plan import find_adapter_or_refuse, find_law_or_refuse, load_or_refuse
+from pymllm.cli.rerun import judgement_of
+from pymllm.cli.store import refuse_missing_folder, refuse_own_input, save_program
+from pymllm.cli.tables import explain, mistake_lines, program_lines, progress_bar, say_document
+from pymllm.conformance.documents import ProgramSize, ShrinkDocument
 from pymllm.errors import AdapterError, UsageError
-from pymllm.history.files import History, write_history
+from pymllm.history.files import History
+from pymllm.oracle.laws import find_law
 
 if TYPE_CHECKING:
-    from pymllm.conformance.rerun import RerunResult
+    from pymllm.conformance.acting import FoundViolation
     from pymllm.conformance.shrink_run import ShrinkRun, ShrinkTask
 
-__all__ = ["shrink_command"]
-
 _SECONDS = 60.0
+_MOST_PRINTED = 100
 
 
 @click.command("shrink", short_help="Make a recorded program that breaks a law as small as possible.")
 @click.argument("file", type=click.Path())
-@click.option(
-    "--adapter",
-    metavar="NAME",
-    show_default="the one that the file names, if `pymllm adapters` has it",
-    help="A name of `pymllm adapters`, or module:Class.",
-)
+@adapter_option
 @command_option(multiple=False)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     metavar="OUT",
     show_default="FILE's name with .short.jsonl",
     help="Where the small program is written.",
@@ -111,9 +121,9 @@ def shrink_command(
         say(f"{escaped(file)}: its acts, played again on {escaped(name)}, break no law")
     if run.result is None:
         return 0
-    judgement = _judgement(file, name, run.result)
-    say(make_text(judgement))
-    return judgement.verdict.exit_status
+    judgement = judgement_of(file, name, run.result)
+    say(make_judgement_text(judgement))
+    return judgement.exit_status
 
 
 def _beside(file: Path) -> Path:
@@ -128,7 +138,6 @@ def _run(
     file: str, task: ShrinkTask, timeout: float, progress: str
 ) -> tuple[ShrinkRun, KeyboardInterrupt | None]:
     """Have a program made smaller beside this process; an interrupt, or its end, leaves what it has told."""
-    from pymllm.cli.progress import progress_bar
     from pymllm.conformance.worker_process import Lost
     from pymllm.conformance.workers import ask
 
@@ -183,37 +192,90 @@ def _seen_again(run: ShrinkRun, timeout: float) -> ShrinkRun:
         return run
 
 
-def _judgement(file: str, name: str, result: RerunResult) -> Judgement:
-    differences = tuple(now.number for _, now in result.differences)
-    counts = result.exercised, result.audited
-    return Judgement("rerun", file, name, result.history, *counts, None, result.misfit, differences)
-
-
 def _tell(file: str, run: ShrinkRun, laws: tuple[str, ...], target: Path, as_json: bool) -> None:
     """Write the smallest program, and say what it is."""
-    from pymllm.cli.shrink_document import Shrunk, make_document, make_text
     from pymllm.conformance.acting import with_scenario
     from pymllm.conformance.runner import versions
 
-    best, before = run.best, run.before
+    best = run.best
     assert best is not None  # a law is broken
-    assert before is not None
     if laws and best.violation.law not in laws:
         raise click.UsageError(
             f"{file}: breaks {best.violation.law}, and not {' or '.join(laws)}; name it with --law."
         )
     header = replace(best.history.header, versions=versions(), note=str(best.violation))
     best = replace(best, history=with_scenario(History(header, best.history.steps), best.scenario))
-    output = str(target) if _write(best.history, target) else None
-    shrunk = Shrunk(file, output, before, best, run.plays, run.seconds, run.misfits, run.is_rerun)
-    say(json.dumps(make_document(shrunk), indent=2) if as_json else make_text(shrunk))
+    document = make_document(file, save_program(best.history, target), replace(run, best=best))
+    if as_json:
+        say_document(document)
+    else:
+        say(make_text(document, best.history))
 
 
-def _write(history: History, path: Path) -> bool:
-    """Write the small program; what cannot be written is complained of: the result matters more."""
-    try:
-        write_history(history, path)
-    except OSError as error:
-        complain(f"{path}: cannot be written: {error.strerror or error}")
-        return False
-    return True
+def make_document(file: str, output: str | None, run: ShrinkRun) -> ShrinkDocument:
+    """Return the record of a program that was made smaller; ``output`` is where the small one was written."""
+    from pymllm.conformance.program_text import write_program
+
+    assert run.best is not None
+    assert run.before is not None
+    history, violation = run.best.history, run.best.violation
+    return ShrinkDocument(
+        file=file,
+        output=output,
+        adapter=history.header.adapter,
+        kind=history.header.kind,
+        law=violation.law,
+        message=violation.message,
+        expected=violation.expected,
+        observed=violation.observed,
+        before=_size_of(run.before.history),
+        after=_size_of(history),
+        finished=not run.best.is_unfinished,
+        programs=run.plays,
+        seconds=round(run.seconds, 3),
+        program=write_program(history),
+        again=_again(output, run.best, is_rerun=run.is_rerun),
+        misfits=run.misfits,
+        mistakes=run.best.mistakes,
+    )
+
+
+def _size_of(history: History) -> ProgramSize:
+    from pymllm.conformance.reduction import count_tokens
+
+    return ProgramSize(len(history), count_tokens(history), history.header.config)
+
+
+def _again(output: str | None, found: FoundViolation, *, is_rerun: bool) -> str | None:
+    """Return what to type to see the violation again; ``None`` where nothing shows it."""
+    if output is None or (not is_rerun and found.scenario is None):
+        return None
+    command = "rerun" if is_rerun else "shrink"
+    return f"pymllm {command} {quote(output)} --adapter {quote(found.history.header.adapter)}"
+
+
+def make_text(document: ShrinkDocument, history: History) -> str:
+    """Return the lines that people read: the law, what was before and is now, and the program."""
+    it, step = document, history.steps[-1].number if history.steps else 0
+    lines = [f"{it.law}  VIOLATED by {it.adapter}: {find_law(it.law).sentence}"]
+    lines += explain(it.message, it.expected, it.observed, it.after.config, step, it.after.operations)
+    was, now = it.before, it.after
+    sizes: list[tuple[str, Any, Any]] = [
+        ("operations", was.operations, now.operations),
+        ("tokens", was.tokens, now.tokens),
+    ]
+    changed = [key for key, value in was.config.items() if value != now.config[key]]
+    sizes += [(key, was.config[key], now.config[key]) for key in changed]
+    lines += [f"    {name:11}{before:,} -> {after:,}" for name, before, after in sizes]
+    end = "no part of it can go" if it.finished else "more --seconds may find a smaller one"
+    misfits = ", ".join(f"{name} {count:,}" for name, count in it.misfits.items())
+    left = f"; {sum(it.misfits.values()):,} could not be run ({misfits})" if misfits else ""
+    lines.append(f"    programs   {it.programs:,} were run in {it.seconds:.1f} s{left}; {end}")
+    lines += mistake_lines(it.mistakes)
+    if it.after.operations <= _MOST_PRINTED:  # nobody reads more, and the file has it
+        lines += program_lines(it.program)
+    if it.output is not None:
+        lines.append(f"    written    {it.output}")
+    if it.again is not None:
+        lines.append(f"    again      {it.again}")
+    return "\n".join(lines)

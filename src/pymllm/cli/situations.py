@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from pymllm.cli.options import json_option
+from pymllm.cli.options import OUTPUT_FILE, json_option
 from pymllm.cli.program import say
-from pymllm.cli.run_store import refuse_missing_folder
-from pymllm.cli.situations_document import make_document
-from pymllm.cli.situations_page import make_page
+from pymllm.cli.store import refuse_missing_folder
+from pymllm.cli.tables import say_document
+from pymllm.conformance.documents import SituationsDocument, WorthReaching
 from pymllm.history.operations import KINDS
+from pymllm.oracle.situation import Situation
 from pymllm.oracle.situations import SITUATIONS
 from pymllm.text_file import write_text_file
 
-__all__ = ["situations_command"]
+_HEAD = """\
+# Situations
+
+A search that never filled its pool says nothing of full pools. A situation is a state in which something
+is at stake: the *laws* say what a wrong implementation breaks in it, the *bugs* (ids as in
+[faults.md](faults.md)) what went wrong in it before. Judges count situations by name while a program runs;
+`pymllm verify` tells which were reached, and with `--strict` one that never was is a failure.
+
+It is expected where the adapter has the capabilities and the configuration is as told under *needs*. A long
+run of each such configuration of our own classes reaches it, which the tests show. {count} situations.
+
+This page is written by `pymllm situations --page docs/situations.md`.
+"""
+_TITLES = {
+    "slots": "Slot allocators",
+    "rows": "Request rows",
+    "buffers": "KV buffers",
+    "states": "Recurrent states",
+    "hashes": "Keys and hashes",
+    "prefix": "Prefix caches",
+    "blocks": "Blocks and their state slots",
+    "requests": "Whole requests",
+}
 
 
 @click.command("situations", short_help="List the states that a search must reach.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only those of one kind of implementation.")
 @json_option
-@click.option(
-    "--page",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write all of them as Markdown, too.",
-)
+@click.option("--page", type=OUTPUT_FILE, metavar="FILE", help="Write all of them as Markdown, too.")
 def situations_command(kind: str | None, as_json: bool, page: Path | None) -> None:
     """List situations: states worth reaching, with the laws that are at stake in each.
 
@@ -39,10 +57,45 @@ def situations_command(kind: str | None, as_json: bool, page: Path | None) -> No
     if page is not None:
         write_text_file(page, make_page(SITUATIONS))
     if as_json:
-        say(json.dumps(make_document(chosen), indent=2))
+        say_document(make_document(chosen))
         return
     kinds = [f"{one.kind}, engine" if one.of_engine else one.kind for one in chosen]
     laws = [", ".join(one.laws) for one in chosen]
     widths = max(map(len, kinds)), max(map(len, laws))
     rows = zip(kinds, laws, chosen, strict=True)
     say("\n".join(f"{kind:{widths[0]}}  {ids:{widths[1]}}  {one.name}" for kind, ids, one in rows))
+
+
+def make_document(situations: Sequence[Situation]) -> SituationsDocument:
+    """Return the record of some situations."""
+    return SituationsDocument(
+        situations=tuple(
+            WorthReaching(
+                name=one.name,
+                kind=one.kind,
+                of_engine=one.of_engine,
+                laws=one.laws,
+                bugs=one.bugs,
+                capabilities=tuple(sorted(one.needs)),
+                configuration=tuple(condition.text for condition in one.when),
+            )
+            for one in situations
+        )
+    )
+
+
+def make_page(situations: Sequence[Situation]) -> str:
+    """Lay situations out as the page docs/situations.md."""
+    parts = [_HEAD.format(count=len(situations))]
+    for kind, of_engine in dict.fromkeys((one.kind, one.of_engine) for one in situations):
+        title = f"{_TITLES[kind]} in an engine" if of_engine else _TITLES[kind]
+        own = [one for one in situations if (one.kind, one.of_engine) == (kind, of_engine)]
+        lines = ["| situation | laws | bugs | needs |", "| --- | --- | --- | --- |", *map(_row, own)]
+        parts.append(f"\n## {title}\n\n" + "\n".join(lines) + "\n")
+    return "".join(parts)
+
+
+def _row(one: Situation) -> str:
+    needs = [f"`{name}`" for name in sorted(one.needs)] + [condition.text for condition in one.when]
+    cells = one.name, ", ".join(one.laws), ", ".join(one.bugs), ", ".join(needs)
+    return f"| {' | '.join(cells)} |"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
+import secrets
 import shlex
-import shutil
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,48 +15,75 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.command_option import command_option, names_of
-from pymllm.cli.faults import (
+from pymllm.cli.choice import adapter_of_file, find_adapter_or_refuse, find_adapters_or_own, is_of_registry
+from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
+from pymllm.cli.options import (
+    CONFIG,
+    OUTPUT_FILE,
+    OUTPUT_FOLDER,
+    SEED,
+    Amount,
+    Whole,
+    adapters_option,
     cabinet_option,
-    choose_faults,
-    look_and_tell,
+    command_option,
+    count_processes,
+    jobs_option,
+    json_option,
+    names_of,
     planted_option,
-    refuse_beside_faults,
-)
-from pymllm.cli.file_adapter import is_of_registry
-from pymllm.cli.options import adapters_option, jobs_option, json_option, progress_option, timeout_option
-from pymllm.cli.program import complain, say
-from pymllm.cli.run_store import (
-    keep_run,
-    refuse_missing_folder,
-    refuse_run_or_program,
-    refuse_unwritable_store,
+    progress_option,
     store_option,
+    timeout_option,
 )
-from pymllm.cli.soak_plan import AUDIT, LEDGER, SoakOptions
-from pymllm.cli.values import CONFIG, SEED, Amount, Whole
+from pymllm.cli.program import complain, say
+from pymllm.cli.store import keep_run, refuse_missing_folder, refuse_run_or_program, refuse_unwritable_store
+from pymllm.cli.tables import say_document, terminal_width
 from pymllm.errors import UsageError
+from pymllm.history.files import Config
 from pymllm.text_file import write_text_file
 from pymllm.torch_extra import require_torch
 
 if TYPE_CHECKING:
-    from pymllm.conformance.soak.campaign import SoakReport
+    from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
 
-__all__ = ["soak_command"]
+    _IntParam = click.ParamType[int]
+else:
+    _IntParam = click.ParamType  # generic from click 8.4 on
+
+_SEED_STOP = 2**32
+_MINUTES = 10.0
+_LONGEST = 50_000
+LEDGER = "ledger.jsonl"
+"""As `pymllm.conformance.soak.ledger.FILE`, which is not loaded for a mistyped option."""
 
 
-def _count(most: int) -> Whole:
-    return Whole(1, most)
+class AuditRate(_IntParam):
+    """How often an implementation is walked from inside: ``every``, ``off``, or ``1/N``."""
+
+    name = "rate"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the operations between two walks; 0 for none."""
+        text = str(value).strip()
+        found = re.fullmatch(r"1/(\d{1,9})", text)
+        if text == "off":
+            return 0
+        if text == "every":
+            return 1
+        if found is None or not int(found[1]):
+            self.fail(f"{text!r} is no rate; write every, off, or 1/64 for each 64th operation.", param, ctx)
+        return int(found[1])
+
+
+AUDIT = AuditRate()
 
 
 _strict_option = click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
 )
 _page_option = click.option(
-    "--page",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the summary as Markdown, too.",
+    "--page", type=OUTPUT_FILE, metavar="FILE", help="Write the summary as Markdown, too."
 )
 
 
@@ -83,25 +109,20 @@ _page_option = click.option(
 )
 @click.option(
     "--operations",
-    type=_count(10**12),
+    type=Whole(1, 10**12),
     metavar="N",
     help="Operations to play, the same runs on every machine.",
 )
 @click.option(
-    "--longest", type=_count(1_000_000), metavar="N", show_default="50000", help="Most operations of one run."
-)
-@click.option(
-    "--seed",
-    type=SEED,
+    "--longest",
+    type=Whole(1, 1_000_000),
     metavar="N",
-    show_default="drawn",
-    help="Seed of every choice.",
+    show_default="50000",
+    help="Most operations of one run.",
 )
+@click.option("--seed", type=SEED, metavar="N", show_default="drawn", help="Seed of every choice.")
 @click.option(
-    "--run",
-    type=SEED,
-    metavar="SEED",
-    help="Play only the run with this seed, as a failure names it.",
+    "--run", type=SEED, metavar="SEED", help="Play only the run with this seed, as a failure names it."
 )
 @jobs_option
 @click.option(
@@ -116,14 +137,14 @@ _page_option = click.option(
 @_strict_option
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OUTPUT_FOLDER,
     metavar="FOLDER",
     show_default="runs/soak-SEED",
     help="For the ledger, and programs that fail.",
 )
 @click.option(
     "--resume",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OUTPUT_FOLDER,
     metavar="FOLDER",
     help="Go on with a campaign behind its last run; name a module or command of it with --adapter again.",
 )
@@ -184,12 +205,11 @@ def soak_command(
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     report = _play(plan, progress)
-    _keep(report, strict, store, () if report.folder is None else (report.folder,))
-    _tell(report, strict, as_json, page)
+    status = _tell(report, strict, as_json, store, page, () if report.folder is None else (report.folder,))
     if report.interruption is not None:
         complain(f"go on with: {_resuming(report)}")
         raise report.interruption
-    return report.verdict(strict=strict).exit_status
+    return status
 
 
 def _look_for_faults(
@@ -236,10 +256,7 @@ def _resuming(report: SoakReport) -> str:
 @soak_command.command("merge", short_help="Put the ledgers of several campaigns together.")
 @click.argument("folders", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Write one ledger with every run, each once.",
+    "--output", type=OUTPUT_FOLDER, metavar="FOLDER", help="Write one ledger with every run, each once."
 )
 @_strict_option
 @json_option
@@ -267,13 +284,11 @@ def merge_command(
         raise click.UsageError(f"--output {output}: there is a ledger already; choose another.") from None
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
-    _keep(report, strict, store, folders)
-    _tell(report, strict, as_json, page)
-    return report.verdict(strict=strict).exit_status
+    return _tell(report, strict, as_json, store, page, folders)
 
 
 def _play(options: SoakOptions, progress: str) -> SoakReport:
-    from pymllm.cli.soak_display import soak_display
+    from pymllm.cli.soak_table import soak_display
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
     try:
@@ -289,31 +304,121 @@ def _play(options: SoakOptions, progress: str) -> SoakReport:
         raise click.UsageError(f"{error.filename}: {error.strerror}.") from None
 
 
-def _tell(report: SoakReport, strict: bool, as_json: bool, page: Path | None) -> None:
-    from pymllm.cli.soak_document import make_document
-    from pymllm.cli.soak_table import make_page, make_text
+def _tell(
+    report: SoakReport,
+    strict: bool,
+    as_json: bool,
+    store: Path | None,
+    page: Path | None,
+    folders: Sequence[Path],
+) -> int:
+    """Keep and print what campaigns came to; the exit status."""
+    document = report.document(strict=strict)
+    if store is not None:  # with the course of the memory, and the programs of the failures
+        from pymllm.conformance.soak.campaign import find_ledgers
+        from pymllm.report.ledger_file import read_ledger_file
+
+        ledgers = find_ledgers(folders)
+        curves = read_ledger_file(*ledgers).curves if ledgers else ()
+        failures = [it for adapter in document.adapters for it in adapter.failures]
+        programs = [name for it in failures if (name := it.short or it.file) is not None]
+        keep_run(store, document, curves, programs, [it.parent for it in ledgers], report.headers[0].versions)
+    from pymllm.cli.soak_table import make_text
 
     if page is not None:
-        write_text_file(page, make_page(report, strict=strict))
+        text = make_text(report, strict=strict)
+        write_text_file(page, f"# Soak\n\n```text\n{text}```\n")
     if as_json:
-        say(json.dumps(make_document(report, strict=strict), indent=2))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    say(make_text(report, strict=strict, width=width))
+        say_document(document)
+    else:
+        say(make_text(report, strict=strict, width=terminal_width()))
+    return document.exit_status
 
 
-def _keep(report: SoakReport, strict: bool, store: Path | None, campaigns: Sequence[Path]) -> None:
-    """Keep campaigns with the course of their memory, and the programs of their failures."""
-    if store is None:
-        return
-    from pymllm.cli.soak_document import make_document
-    from pymllm.conformance.soak.campaign import find_ledgers
-    from pymllm.report.documents import read_document
-    from pymllm.report.ledger_file import read_ledger_file
-    from pymllm.report.program_files import files_of
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    """The options of one ``pymllm soak``, as given; ``None`` where a default depends on the rest.
 
-    document = make_document(report, strict=strict)
-    ledgers = find_ledgers(campaigns)
-    curves = read_ledger_file(*ledgers).curves if ledgers else ()
-    programs = files_of(read_document(document))
-    keep_run(store, document, curves, programs, [it.parent for it in ledgers], report.headers[0].versions)
+    The adapters of a campaign that goes on are those that may run although the ledger names them.
+    """
+
+    adapters: tuple[str, ...]
+    configs: tuple[Config, ...]
+    machine: str | None
+    seed: int | None
+    run: int | None
+    operations: int | None
+    minutes: float | None
+    longest: int | None
+    audit: int | None
+    jobs: int | None
+    timeout: float
+    stop_on_failure: bool
+    output: Path | None
+    resume: Path | None
+
+    def check(self) -> None:
+        """Refuse what does not fit together, and names that do not exist."""
+        for name in self.adapters:
+            find_adapter_or_refuse(name)
+        if self.configs and len(dict.fromkeys(self.adapters)) != 1:
+            raise click.UsageError("--config is a configuration of one adapter; name it with --adapter.")
+        if self.run is not None and not self.configs:
+            raise click.UsageError("--run plays one run again: give its --adapter and --config, too.")
+        if self.resume is None:
+            return
+        given = {
+            "--config": self.configs,
+            "--machine": self.machine,
+            "--seed": self.seed,
+            "--run": self.run,
+            "--operations": self.operations,
+            "--longest": self.longest,
+            "--audit": self.audit,
+            "--output": self.output,
+        }
+        for option, value in given.items():
+            if value not in (None, ()):
+                raise click.UsageError(f"{option}: a campaign that goes on has its own; leave it away.")
+        if not (self.resume / LEDGER).is_file():
+            raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
+
+    def check_resumed(self, adapters: Iterable[str]) -> None:
+        """Refuse to play what a ledger alone names: it may be anybody's, whatever it says of itself."""
+        known = dict.fromkeys(adapters)
+        for name in self.adapters:
+            if name not in known:
+                played = ", ".join(known) or "no adapter"
+                raise click.UsageError(
+                    f"--adapter {name}: the campaign in {self.resume} plays {played}, and goes on with that."
+                )
+        for name in known:
+            adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
+
+    def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
+        """Fill in the defaults; without a seed, one is drawn."""
+        from pymllm.conformance.soak.campaign import SoakPlan
+
+        seed = secrets.randbelow(_SEED_STOP) if self.seed is None else self.seed
+        is_bounded = any(it is not None for it in (operations, self.operations, self.run))
+        minutes = _MINUTES if self.minutes is None and not is_bounded else self.minutes
+        plan = SoakPlan(
+            find_adapters_or_own(self.adapters),
+            self.configs,
+            seed,
+            self.operations,
+            None if minutes is None else 60 * minutes,
+            self.longest or _LONGEST,
+            64 if self.audit is None else self.audit,
+            count_processes(self.jobs),
+            self.timeout,
+            self.stop_on_failure,
+            self.machine,
+            self.run,
+        )
+        folder = self.resume or self.output or Path("runs") / f"soak-{seed if self.run is None else self.run}"
+        if self.resume is None and (folder / LEDGER).exists():
+            raise click.UsageError(
+                f"--output {folder}: a campaign is there already; --resume it, or choose another folder."
+            )
+        return plan, folder

@@ -1,71 +1,155 @@
-"""What a soak came to, as text: plain ASCII, facts only, every number with its unit."""
+"""What a soak shows: a table that is redrawn, or lines, while it runs, and plain ASCII at its end."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from shlex import quote
 
+import click
+from rich.console import Console
+from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
-from pymllm.cli.drawn_tables import table_console
 from pymllm.cli.program import escaped
-from pymllm.cli.violation_text import explain, mistake_lines
+from pymllm.cli.tables import draw, explain, make_table, mistake_lines, program_lines, shows_progress
 from pymllm.conformance.program_text import write_program
 from pymllm.conformance.soak.campaign import SoakReport
 from pymllm.conformance.soak.drift import Drift
 from pymllm.conformance.soak.records import CampaignHeader, RunRecord
 from pymllm.conformance.soak.schedule import seed_of
-from pymllm.conformance.soak.totals import AdapterTotals
+from pymllm.conformance.soak.totals import AdapterTotals, Totals
 from pymllm.oracle.laws import find_law
 
-__all__ = ["amount_of_bytes", "make_page", "make_text", "sum_up", "time_of"]
+# -- while it runs -----------------------------------------------------------------------------------------
+
+_SECONDS_BETWEEN_DRAWS = 0.5
+_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_ESTIMATES = 30.0
+
+
+@contextmanager
+def soak_display(mode: str) -> Iterator[Callable[[Totals], None] | None]:
+    """Show how far a campaign is.
+
+    A table where standard error is a terminal; elsewhere, with ``on``, a line every ten seconds. No thread
+    draws: it would take the processor from what is being played.
+    """
+    if not shows_progress(mode):
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield _now_and_then(
+            _SECONDS_BETWEEN_LINES, lambda *known: click.echo(describe_progress(*known), err=True)
+        )
+        return
+    with Live(console=Console(file=sys.stderr), auto_refresh=False, transient=True) as live:
+        yield _now_and_then(
+            _SECONDS_BETWEEN_DRAWS, lambda *known: live.update(progress_table(*known), refresh=True)
+        )
+
+
+def _now_and_then(pause: float, tell: Callable[[Totals, float, str], None]) -> Callable[[Totals], None]:
+    """Return a function that passes totals on, with the seconds so far and what is known of memory."""
+    start = told = time.monotonic()
+    memory = _MemoryWords()
+
+    def look(totals: Totals) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= pause:
+            tell(totals, now - start, memory.at(now - start, totals))
+            told = now
+
+    return look
+
+
+class _MemoryWords:
+    """What is known of how memory grows, looked at now and then: an estimate takes tenths of a second."""
+
+    def __init__(self) -> None:
+        self._words, self._due = "", 0.0
+
+    def at(self, seconds: float, totals: Totals) -> str:
+        """Return it, after so many seconds."""
+        if seconds >= self._due:
+            self._due = seconds + _SECONDS_BETWEEN_ESTIMATES
+            self._words = describe_drifts(totals.memory.estimate())
+        return self._words
+
+
+def describe_drifts(drifts: Sequence[Drift]) -> str:
+    """Say in a few words what each measure of memory does; one verdict for all of them once."""
+    verdicts = {drift.verdict.value for drift in drifts}
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    return ", ".join(f"{drift.measure} {drift.verdict.value}" for drift in drifts)
+
+
+def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
+    """Say in one line how far a campaign is."""
+    laws = set[str]().union(*(it.exercised for it in totals.adapters.values()))
+    failures = sum(len(it.failures) for it in totals.adapters.values())
+    return (
+        f"{time_of(seconds)}  {totals.operations:,} operations  {_rate(totals.operations, seconds)}  "
+        f"{len(laws)} laws tested  situations {_situations(totals)}  "
+        f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  {failures} failures"
+    )
+
+
+def progress_table(totals: Totals, seconds: float, memory: str = "") -> Table:
+    """Lay out what there is so far; arguments as of `describe_progress`."""
+    figures = ("runs", "operations", "per CPU second", "laws", "situations", "failures")
+    table = make_table("adapter", *figures, right=figures)
+    table.caption = describe_progress(totals, seconds, memory)
+    for it in totals.adapters.values():
+        table.add_row(
+            it.name,
+            f"{it.runs:,}",
+            f"{it.operations:,}",
+            f"{it.operations_per_second:,.0f}",
+            f"{len(it.laws) - len(it.untested)} of {len(it.laws)}",
+            f"{len(it.expected) - len(it.missing)} of {len(it.expected)}",
+            f"{len(it.failures)}",
+        )
+    return table
+
+
+def _situations(totals: Totals) -> str:
+    expected = sum(len(it.expected) for it in totals.adapters.values())
+    missing = sum(len(it.missing) for it in totals.adapters.values())
+    return f"{expected - missing} of {expected}"
+
+
+def _rate(operations: int, seconds: float) -> str:
+    return f"{operations / seconds:,.0f}/s" if seconds else "-"
+
+
+# -- at its end --------------------------------------------------------------------------------------------
 
 _PROGRAM_LINES_MAX = 40
 _UNFINISHED = "    a small one; time was up (pymllm shrink goes on from it)"
 
 
 def make_text(report: SoakReport, *, strict: bool = False, width: int | None = None) -> str:
-    """Lay a report out as text.
-
-    Parameters
-    ----------
-    report : SoakReport
-        Of the campaign.
-    strict : bool
-        Whether a situation at zero fails.
-    width : int, optional
-        Columns of the terminal; ``None`` for as many as the tables need.
-
-    Returns
-    -------
-    str
-        Lines, the last one ended.
-    """
-    console = table_console(width)
-    with console.capture() as captured:
-        console.print(Text(_heading(report)), soft_wrap=True)
-        console.print(_adapter_table(report))
-        console.print()
-        console.print(_drift_table(report.drifts))
-        for line in _notes(report, strict):
-            console.print(Text(escaped(line)), soft_wrap=True)  # a ledger may be anybody's
-        console.print(Text(f"\n{sum_up(report, strict=strict)}"), soft_wrap=True)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    """Lay a report out as text."""
+    notes = map(escaped, _notes(report, strict))  # a ledger may be anybody's
+    end = f"\n{_sum_up(report, strict=strict)}"
+    return draw(
+        _heading(report), _adapter_table(report), "", _drift_table(report.drifts), *notes, end, width=width
+    )
 
 
-def make_page(report: SoakReport, *, strict: bool = False) -> str:
-    """Return the same as a page of Markdown."""
-    return f"# Soak\n\n```text\n{make_text(report, strict=strict)}```\n"
-
-
-def sum_up(report: SoakReport, *, strict: bool = False) -> str:
+def _sum_up(report: SoakReport, *, strict: bool = False) -> str:
     """Say in one line how it ended."""
     totals = report.totals
     adapters = totals.adapters.values()
     laws = set[str]().union(*(it.exercised for it in adapters))
-    expected, missing = (sum(len(part) for part in parts) for parts in _situations(report))
+    expected = sum(len(it.expected) for it in adapters)
+    missing = sum(len(it.missing) for it in adapters)
     broken = sum(1 for it in adapters for law in it.failures if law)
     problems = sum(1 for it in adapters for law in it.failures if not law) + len(report.refused)
     words = [
@@ -105,7 +189,7 @@ def _heading(report: SoakReport) -> str:
     for header in report.headers:
         versions = escaped("  ".join(f"{name} {version}" for name, version in header.versions.items()))
         amount = "" if header.operations is None else f", {header.operations:,} operations"
-        audit = _rate(header.audit)
+        audit = _audit_rate(header.audit)
         lines.append(
             f"{versions}\nsource {escaped(header.version)}, seed {header.seed}{amount}, audit {audit}"
         )
@@ -115,15 +199,15 @@ def _heading(report: SoakReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rate(audit: int) -> str:
+def _audit_rate(audit: int) -> str:
     return {0: "off", 1: "every"}.get(audit, f"1/{audit}")
 
 
 def _adapter_table(report: SoakReport) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("adapter", header_style="")
-    columns = ("places", "runs", "operations", "ops/CPU s", "adapter", "judge", "walks", "again", "driver")
-    for column in (*columns, "laws", "situations", "failures"):
+    shares = ("adapter", "judge", "walks", "again", "driver")
+    figures = ("places", "runs", "operations", "ops/CPU s", *shares, "laws", "situations", "failures")
+    table = make_table("adapter", gap=2)
+    for column in figures:  # adapter is the name of two columns
         table.add_column(column, justify="right", header_style="")
     for it in report.totals.adapters.values():
         table.add_row(
@@ -141,12 +225,8 @@ def _adapter_table(report: SoakReport) -> Table:
 
 
 def _drift_table(drifts: tuple[Drift, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("memory", "per million operations"):
-        table.add_column(column, header_style="")
-    for column in ("95 % from", "to", "bound", "samples"):
-        table.add_column(column, justify="right", header_style="")
-    table.add_column("verdict", header_style="")
+    figures = ("95 % from", "to", "bound", "samples")
+    table = make_table("memory", "per million operations", *figures, "verdict", right=figures, gap=2)
     for drift in drifts:
         slope, low, high = (_growth(it, drift.unit) for it in (drift.slope, drift.low, drift.high))
         bound = _growth(drift.bound, drift.unit)
@@ -195,14 +275,16 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
     assert record.failure is not None  # it is counted as one
     finding = (report.findings or {}).get((adapter.name, law))
     if finding is not None:
-        yield from explain(finding.violation, finding.history)
+        it, history = finding.violation, finding.history
+        where = history.header.config, finding.step, len(history)
+        yield from explain(it.message, it.expected, it.observed, *where)
         yield from mistake_lines(finding.mistakes)
     else:
         yield f"    looked at  {record.failure.message}"
     config = json.dumps(record.config)
     yield f"    found      {record.version}, {config}, seed {record.seed}, step {record.failure.step}"
     command = f"pymllm soak --adapter {quote(adapter.name)} --config {quote(config)} --run {record.seed}"
-    rate = _rate(_header_of(report, record).audit)
+    rate = _audit_rate(_header_of(report, record).audit)
     rest = f"--operations {record.limit} --machine {quote(record.machine)} --audit {rate}"
     yield f"    the run    {command} {rest}"
     for word, file in (("again", record.short), ("as played", record.file)):
@@ -213,7 +295,7 @@ def _explain(report: SoakReport, adapter: AdapterTotals, law: str, record: RunRe
             yield f"    {word:11}pymllm {command} {quote(path)} --adapter {quote(adapter.name)}"
     if finding is not None:
         yield f"    program{_UNFINISHED if finding.is_unfinished else ''}"
-        yield from (f"        {line}".rstrip() for line in _cut(write_program(finding.history).splitlines()))
+        yield from program_lines("\n".join(_cut(write_program(finding.history).splitlines())))
 
 
 def _cut(lines: list[str]) -> Iterator[str]:
@@ -234,9 +316,3 @@ def _place_of(report: SoakReport, file: str) -> str:
     folders = [folder for folder in (report.folder, *report.parts) if folder is not None]
     found = (folder / file for folder in folders if (folder / file).exists())
     return str(next(found, folders[0] / file if folders else file))
-
-
-def _situations(report: SoakReport) -> tuple[list[Collection[str]], list[Collection[str]]]:
-    """Return the situations that each adapter must reach, and those that it has not."""
-    adapters = report.totals.adapters.values()
-    return [it.expected for it in adapters], [it.missing for it in adapters]

@@ -11,18 +11,14 @@ from tempfile import TemporaryDirectory
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.adapters.registry import find_adapter
-from pymllm.conformance.detection import Detection, FaultResult, HuntTask
+from pymllm.conformance.detection import FaultResult, HuntTask
+from pymllm.conformance.documents import CAMPAIGN, VERIFICATION, Detection
 from pymllm.conformance.runner import verify
 from pymllm.conformance.search_tasks import VerifyPlan
 from pymllm.conformance.soak.campaign import SoakPlan, soak
 from pymllm.errors import PymllmError
 
-__all__ = ["CAMPAIGN", "VERIFICATION", "hunt_by_soak", "hunt_by_verify"]
-
-VERIFICATION = "verification"
-"""Who caught a fault where `hunt_by_verify` did, beside `pymllm.adapters.cabinet.fault.SEARCHERS`."""
-CAMPAIGN = "campaign"
-"""The same of `hunt_by_soak`."""
+__all__ = ["hunt_by_soak", "hunt_by_verify"]
 
 
 def hunt_by_verify(plan: VerifyPlan, task: HuntTask) -> FaultResult:

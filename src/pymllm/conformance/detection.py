@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
+from msgspec import structs
+
+from pymllm.adapters.cabinet.bugs import bug_of
 from pymllm.adapters.cabinet.fault import ANY, Fault
 from pymllm.adapters.cabinet.planting import StaleEditError, planted
 from pymllm.conformance.acting import make_machine
+from pymllm.conformance.documents import BugRow, Detection, FaultRow
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
 from pymllm.conformance.search import SearchPlan, search
 from pymllm.conformance.searchers import Caught, Searcher, make_searchers
 from pymllm.conformance.shrinker import shrink
 from pymllm.conformance.time_limit import TookTooLong, deadline
 from pymllm.errors import PymllmError
-from pymllm.history.files import Config
 
-__all__ = ["Detection", "FaultResult", "HuntPlan", "HuntTask", "hunt"]
+__all__ = ["FaultResult", "HuntPlan", "HuntTask", "hunt"]
 
 _FIRST_TURN = 2_000
 _LATER_TURNS = 4
@@ -55,42 +58,6 @@ class HuntTask:
 
     fault: Fault
     plan: HuntPlan
-
-
-@dataclass(frozen=True, slots=True)
-class Detection:
-    """How a fault was caught from one seed.
-
-    Parameters
-    ----------
-    seed : int
-        Of the search.
-    law : str
-        Id of the law that was broken.
-    message : str
-        What was looked at.
-    searcher : str
-        Who saw it: a name of `pymllm.adapters.cabinet.fault.SEARCHERS`.
-    adapter, config
-        On whom.
-    operations : int
-        That this searcher carried out until then, in all its programs.
-    seconds : float
-        That all searchers took until then.
-    program : int or None
-        Operations of the smallest program that breaks a law of the fault's list; ``None`` where nobody was
-        to make it smaller, or one from another seed was shorter already.
-    """
-
-    seed: int
-    law: str
-    message: str
-    searcher: str
-    adapter: str
-    config: Config
-    operations: int
-    seconds: float
-    program: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +116,27 @@ class FaultResult:
     def program(self) -> int | None:
         """Operations of the smallest program of all; ``None`` where none was made smaller."""
         return min((it.program for it in self.detections if it.program is not None), default=None)
+
+    def row(self) -> FaultRow:
+        """Return what a document says of it."""
+        fault, bug, is_seen = self.fault, bug_of(self.fault), bool(self.detections)
+        return FaultRow(
+            fault.id,
+            fault.title,
+            fault.laws,
+            self.is_caught,
+            self.unlisted,
+            float(self.operations) if is_seen else None,
+            round(self.seconds_to_detection, 3) if is_seen else None,
+            self.program,
+            tuple(structs.replace(it, seconds=round(it.seconds, 3)) for it in self.detections),
+            self.problems,
+            None
+            if bug is None
+            else BugRow(
+                bug.id, bug.engine, bug.version or None, bug.links, bug.mechanism, bug.seen, bug.evidence
+            ),
+        )
 
 
 def hunt(task: HuntTask) -> FaultResult:
@@ -239,7 +227,7 @@ def _shrink_shortest(fault: Fault, seen: list[tuple[Detection, Caught]], shrinks
     place = min(range(len(seen)), key=lambda number: len(seen[number][1].found.history))
     detection, caught = seen[place]
     smallest = _shrink(fault, caught, detection.seed, shrinks)
-    seen[place] = replace(detection, program=smallest), caught
+    seen[place] = structs.replace(detection, program=smallest), caught
 
 
 def _shrink(fault: Fault, caught: Caught, seed: int, shrinks: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pymllm.adapters.cabinet.fault import Fault
 from pymllm.conformance.detection import FaultResult, HuntPlan, HuntTask, hunt
+from pymllm.conformance.documents import FaultsDocument
 from pymllm.conformance.kept_results import KeptResults
 from pymllm.conformance.runner import Progress, versions
 from pymllm.conformance.worker_process import Lost
@@ -56,6 +57,20 @@ class FaultsReport:
     def exit_status(self) -> int:
         """0 where every fault was caught by a law of its list, else 1."""
         return 1 if self.missed else 0
+
+    def document(self) -> FaultsDocument:
+        """Return the record of it."""
+        return FaultsDocument(
+            versions=self.versions,
+            seeds=self.plan.seeds,
+            jobs=self.jobs,
+            seconds=round(self.seconds, 3),
+            kept=self.kept,
+            caught=len(self.results) - len(self.missed),
+            missed=len(self.missed),
+            exit_status=self.exit_status,
+            faults=tuple(result.row() for result in self.results),
+        )
 
 
 def look_for_faults(

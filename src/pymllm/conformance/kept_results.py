@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pymllm.conformance.detection import Detection, FaultResult, HuntTask
+import msgspec
+from msgspec import Struct
+
+from pymllm.conformance.detection import FaultResult, HuntTask
+from pymllm.conformance.documents import Detection
 from pymllm.conformance.foreign_source import digest_adapter, digest_modules
-from pymllm.conformance.soak.records import build_version
 from pymllm.errors import TraceError, UsageError
-from pymllm.history.records import decode, encode
+from pymllm.instrument.provenance import build_version
 from pymllm.text_file import read_json, read_lines
 
 __all__ = ["KeptResults"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     id: str
     detections: tuple[Detection, ...]
@@ -78,7 +78,7 @@ class KeptResults:
         """Write down what became of a fault."""
         line = _Line(self._key_of(task), task.fault.id, result.detections, result.problems, result.seconds)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(encode(line)) + "\n")
+            file.write(json.dumps(msgspec.to_builtins(line)) + "\n")
 
     def _key_of(self, task: HuntTask) -> str:
         edited = digest_modules([module for edit in task.fault.edits for module in edit.modules])
@@ -89,11 +89,9 @@ class KeptResults:
 def _read(text: str) -> _Line | None:
     """Read a line; ``None`` for one that whoever wrote it did not finish."""
     try:
-        line: Any = decode(_Line, read_json(text))
+        return msgspec.convert(read_json(text), _Line)
     except ValueError:
         return None
-    found: _Line = line
-    return found
 
 
 def _refuse_another(path: Path) -> None:

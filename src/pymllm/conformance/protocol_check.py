@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from pymllm import __version__
 from pymllm.adapters.base import CAPABILITIES
@@ -38,6 +40,7 @@ from pymllm.adapters.process.messages import (
     word_for,
 )
 from pymllm.adapters.process.wire import spans_of, write_operation
+from pymllm.conformance.documents import Exchange, Introduced, ProgramRow
 from pymllm.conformance.examiner import find_wrong_answer
 from pymllm.conformance.smoke import SampleStep, find_fault, make_sample
 from pymllm.errors import PymllmError
@@ -47,7 +50,7 @@ from pymllm.history.operations import Malformed, Operation, Span
 from pymllm.history.outcomes import Failed, Matched, Result, Slots, Unsupported
 from pymllm.oracle.judge import make_judge
 
-__all__ = ["Exchange", "ProtocolReport", "check_protocol"]
+__all__ = ["ProtocolReport", "check_protocol"]
 
 _ADVICE = {
     "crashed": "run it by hand and type the lines of the conversation; standard error stands at their end",
@@ -63,27 +66,6 @@ _ADVICE = {
 _SCHEMA_ADVICE = "pymllm schema protocol has every message; look for from-program-"
 _CONFIGURATION_ADVICE = "docs/protocol.md has the keys of a configuration, and which claims go with them"
 _SMOKE_ADVICE = "docs/protocol.md says what each operation may answer; claim only what is there"
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One message and its answer.
-
-    Parameters
-    ----------
-    line : int
-        Which of the lines that the program wrote has the answer, from 1.
-    said, answered : str
-        What kind of message each was; of an answer that is none, how it begins.
-    problem, advice : str or None
-        What is wrong with the answer, and what to do.
-    """
-
-    line: int
-    said: str
-    answered: str
-    problem: str | None = None
-    advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +98,16 @@ class ProtocolReport:
     def problems(self) -> tuple[Exchange, ...]:
         """What is wrong."""
         return tuple(exchange for exchange in self.exchanges if exchange.problem is not None)
+
+    def row(self, conversation: str | None) -> ProgramRow:
+        """Return what a document says of it, with the file that has the last lines."""
+        said = self.program
+        introduced = None
+        if said is not None:
+            introduced = Introduced(*(getattr(said, name) for name in Introduced.__struct_fields__))
+        return ProgramRow(
+            self.name, introduced, self.answers, len(self.problems), self.exchanges, conversation
+        )
 
 
 class _Stop(Exception):
@@ -300,7 +292,7 @@ class _Check:
         last = self.exchanges[-1]
         if last.problem is None:
             self.exchanges.pop()
-        self.exchanges.append(replace(last, problem=problem, advice=advice))
+        self.exchanges.append(structs.replace(last, problem=problem, advice=advice))
 
 
 def _name_of(answer: Answer) -> str:

@@ -10,10 +10,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from pymllm.conformance.documents import (
+    AdapterRow,
+    CompareDocument,
+    InvariantRow,
+    LawRow,
+    MachineRow,
+    MatrixCell,
+    MatrixRow,
+    ProblemRow,
+    SituationRow,
+    VerifyDocument,
+    ViolationRow,
+)
 from pymllm.conformance.finding import Finding, pick_smallest
 from pymllm.conformance.machines import MachineEntry, why_untested
+from pymllm.conformance.program_text import write_program
 from pymllm.conformance.search import Crash, SearchResult
 from pymllm.conformance.smoke import SmokeFailure, SmokeReport
 from pymllm.history.files import Config
@@ -23,11 +38,10 @@ from pymllm.oracle.verdicts import Verdict, merge_verdicts
 
 __all__ = [
     "AdapterResult",
-    "InvariantResult",
     "LawResult",
     "MachineResult",
+    "SavedFiles",
     "SearchedConfiguration",
-    "SituationResult",
     "VerifyReport",
     "find_missing",
     "judge_adapter",
@@ -82,34 +96,27 @@ class LawResult:
     exercised: int
     audited: int
 
-
-@dataclass(frozen=True, slots=True)
-class InvariantResult:
-    """What is known of an invariant that people ask for by name: the heaviest verdict of its laws."""
-
-    name: str
-    laws: tuple[str, ...]
-    verdict: Verdict
+    def row(self) -> LawRow:
+        """Return what a document says of it."""
+        law = self.law
+        return LawRow(law.id, law.sentence, law.source, self.verdict, self.exercised, self.audited)
 
 
 @dataclass(frozen=True, slots=True)
-class SituationResult:
-    """What is known of a situation.
+class SavedFiles:
+    """Where programs were written; what could not be is missing.
 
     Parameters
     ----------
-    name, machine : str
-        Of the situation, and of the machine that has to reach it.
-    times : int
-        How often it was met.
-    unmet : tuple of str
-        Adapters of which it is expected, and in whose programs it never was the case.
+    programs : dict
+        File by adapter and law.
+    crashes, conversations : dict
+        By adapter and place among its problems: the program, and the last lines that it said.
     """
 
-    name: str
-    machine: str
-    times: int
-    unmet: tuple[str, ...]
+    programs: dict[tuple[str, str], str] = field(default_factory=dict)
+    crashes: dict[tuple[str, int], str] = field(default_factory=dict)
+    conversations: dict[tuple[str, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,20 @@ class MachineResult:
     def unmet(self) -> tuple[str, ...]:
         """Expected situations that were never the case."""
         return tuple(sorted(self.expected - self.reached.keys()))
+
+    def row(self) -> MachineRow:
+        """Return what a document says of it."""
+        return MachineRow(
+            name=self.name,
+            configurations=self.configurations,
+            programs=self.programs,
+            steps=self.steps,
+            seconds=round(self.seconds, 3),
+            steps_per_second=round(self.steps_per_second, 1),
+            situations=self.reached,
+            unmet=self.unmet,
+            promised=self.promised,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +197,46 @@ class AdapterResult:
         """The heaviest of its laws; unknown where there are problems."""
         own = merge_verdicts(result.verdict for result in self.laws)
         return merge_verdicts([own, Verdict.UNKNOWN]) if self.problems else own
+
+    def row(self, files: SavedFiles) -> AdapterRow:
+        """Return what a document says of it."""
+        violations = tuple(
+            ViolationRow(
+                found.law,
+                found.violation.message,
+                found.violation.expected,
+                found.violation.observed,
+                found.history.header.config,
+                found.step,
+                len(found.history),
+                write_program(found.history),
+                files.programs.get((self.name, found.law)),
+                found.is_rerun,
+                found.is_judged,
+                not found.is_unfinished,
+                found.history.header.scenario is not None,
+                found.mistakes,
+            )
+            for found in self.findings
+        )
+        problems = tuple(
+            ProblemRow(
+                problem.message,
+                files.crashes.get((self.name, place)),
+                None if problem.conversation is None else problem.conversation.verdict,
+                files.conversations.get((self.name, place)),
+            )
+            for place, problem in enumerate(self.problems)
+        )
+        return AdapterRow(
+            self.name,
+            self.kind,
+            self.verdict,
+            tuple(law.row() for law in self.laws),
+            tuple(machine.row() for machine in self.machines),
+            violations,
+            problems,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +284,17 @@ class VerifyReport:
         return merge_laws(self.adapters)
 
     @property
-    def invariants(self) -> tuple[InvariantResult, ...]:
+    def invariants(self) -> tuple[InvariantRow, ...]:
         """What is known of each invariant, as far as the laws that it is made of have rows."""
         rows = {row.law.id: row.verdict for row in self.laws}
         return tuple(
-            InvariantResult(name, known, merge_verdicts(rows[law] for law in known))
+            InvariantRow(name, known, merge_verdicts(rows[law] for law in known))
             for name, laws in INVARIANTS.items()
             if (known := tuple(law for law in laws if law in rows))
         )
 
     @property
-    def situations(self) -> tuple[SituationResult, ...]:
+    def situations(self) -> tuple[SituationRow, ...]:
         """What is known of each situation over all adapters."""
         return merge_situations(self.adapters)
 
@@ -263,6 +324,40 @@ class VerifyReport:
         if self.is_strict and (self.is_cut_short or any(row.unmet for row in self.situations)):
             return Verdict.VIOLATED.exit_status
         return self.verdict.exit_status
+
+    def document(self, files: SavedFiles | None = None) -> VerifyDocument:
+        """Return the record of it, with the files that its programs were written to."""
+        return VerifyDocument(**self._fields(files))
+
+    def comparison(self, files: SavedFiles | None = None) -> CompareDocument:
+        """Return the same with a matrix of laws by adapter."""
+        rows = []
+        for law in (row.law for row in self.laws):
+            own = ((it.name, row) for it in self.adapters for row in it.laws if row.law == law)
+            cells = (MatrixCell(name, row.verdict, row.exercised, row.audited) for name, row in own)
+            rows.append(MatrixRow(law.id, law.sentence, tuple(cells)))
+        return CompareDocument(**self._fields(files), matrix=tuple(rows))
+
+    def _fields(self, files: SavedFiles | None) -> dict[str, Any]:
+        return {
+            "versions": self.versions,
+            "profile": self.profile,
+            "seed": self.seed,
+            "examples": self.examples,
+            "acts_max": self.steps,
+            "jobs": self.jobs,
+            "seconds": round(self.seconds, 3),
+            "verdict": self.verdict,
+            "exit_status": self.exit_status,
+            "interrupted": self.interruption is not None,
+            "strict": self.is_strict,
+            "laws": tuple(row.row() for row in self.laws),
+            "invariants": self.invariants,
+            "situations": self.situations,
+            "adapters": tuple(adapter.row(files or SavedFiles()) for adapter in self.adapters),
+            "programs": self.programs,
+            "promised": self.promised,
+        }
 
 
 def judge_adapter(
@@ -377,7 +472,7 @@ def merge_laws(adapters: Iterable[AdapterResult]) -> tuple[LawResult, ...]:
     return tuple(merged)
 
 
-def merge_situations(adapters: Iterable[AdapterResult]) -> tuple[SituationResult, ...]:
+def merge_situations(adapters: Iterable[AdapterResult]) -> tuple[SituationRow, ...]:
     """Return what is known of each situation that some machine had to reach, over all adapters.
 
     Machines come in the order of the adapters, situations in that of the registry.
@@ -391,5 +486,5 @@ def merge_situations(adapters: Iterable[AdapterResult]) -> tuple[SituationResult
             if able:
                 times = sum(each.reached.get(name, 0) for _, each in able)
                 unmet = tuple(adapter.name for adapter, each in able if name in each.unmet)
-                merged.append(SituationResult(name, machine, times, unmet))
+                merged.append(SituationRow(name, machine, times, unmet))
     return tuple(merged)

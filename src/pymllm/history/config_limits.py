@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from pymllm.errors import ProgramError
 
-__all__ = ["ELEMENTS_LIMIT", "INTEGER_LIMIT", "SIZE_LIMITS", "check_config", "config_schema"]
-
 _SLOTS: Final = 2**20
 _PAGE: Final = 2**16
 _FEW: Final = 2**10
@@ -38,19 +36,9 @@ _WAY_OUT = "give it less: small sizes find the same faults"
 
 
 def check_config(config: Mapping[str, Any], kind: str | None = None) -> None:
-    """Refuse a configuration that describes something too large.
+    """Refuse a configuration that describes something too large, with a `ProgramError` that names the limit.
 
-    Parameters
-    ----------
-    config : mapping
-        By key; what is no integer is not looked at.
-    kind : str, optional
-        One of `pymllm.history.operations.KINDS`: then also the sizes that come of several keys.
-
-    Raises
-    ------
-    ProgramError
-        A size is beyond its limit: which, and what to do.
+    With one of `pymllm.history.operations.KINDS`, sizes that come of several keys are looked at, too.
     """
     for key, value in config.items():
         if type(value) is not int:

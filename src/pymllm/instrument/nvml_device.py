@@ -74,8 +74,7 @@ _ORDER = "CUDA_DEVICE_ORDER"
 class DeviceIdentity:
     """What a device is, for a record.
 
-    Its UUID is ``GPU-...`` or ``MIG-...``; ``gpu_uuid`` is that of the GPU that a MIG instance is a part of,
-    else the same. For a version that is unknown stands why.
+    ``gpu_uuid`` is that of the GPU that a MIG instance is a part of, else ``uuid``; versions may be unknown.
     """
 
     uuid: str

@@ -31,8 +31,7 @@ class UsedMeans(enum.Enum):
 class MemoryCurve:
     """Device memory over time.
 
-    ``times`` are seconds since the tracker's start, rising, and ``used`` bytes in use on the whole device
-    then, by anybody; `NvmlRecord.used_means` says of what.
+    Seconds since the tracker's start, rising, and bytes in use on the whole device then, by anybody.
     """
 
     times: tuple[float, ...] = ()

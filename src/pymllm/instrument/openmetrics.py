@@ -170,9 +170,8 @@ def torch_families(record: TorchMemoryRecord, labels: Mapping[str, str] | None =
         name: {"start": getattr(record.start, name), "end": getattr(record.end, name)}
         for name in ("allocated", "reserved", "active", "inactive_split")
     }
-    told["allocated"]["peak"] = record.allocated_peak
-    told["reserved"]["peak"] = record.reserved_peak
-    told["active"]["peak"] = record.active_peak
+    for name in ("allocated", "reserved", "active"):
+        told[name]["peak"] = getattr(record, f"{name}_peak")
     families: list[Family] = []
     for name, readings in told.items():
         families += _readings(f"pymllm_torch_{name}", f"Bytes of torch's allocator: {name}.", of, readings)

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.history.records import encode, schema_of
+from pymllm.history.codec import encode
+from pymllm.history.schema import schema_of
 
 __all__ = [
     "CLOCKS",
@@ -118,10 +119,9 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Sample contestants round by round; return the samples of each, ``burst`` of each round, in order.
 
-    What a contestant does besides taking and returning its sample counts as its time. After the ``fewest``
-    rounds, one that has used so many ``seconds`` of real time drops out, and the others go on. A ``burst`` is
-    taken one after another: alone, a sample of a few microseconds pays for the processor's caches, which the
-    others have filled with their own.
+    What a contestant does besides its sample counts as its time. After the ``fewest`` rounds, one that has
+    used so many ``seconds`` drops out, and the others go on. A ``burst`` is taken at once: alone, a sample of
+    a few microseconds pays for the processor's caches, which the others have filled with their own.
     """
     if rounds < 1 or burst < 1:
         raise ValueError(f"rounds and burst must be at least 1, got {rounds} and {burst}")

@@ -1,6 +1,6 @@
 """What runs came to: a store that runs are kept in, and the page and feeds that are made from it.
 
-Importing this package, or what writes a run (`records`, `machine`, `store`), loads nothing but the standard
-library and this package, so that a machine with torch and pytest alone can write one. Plotly and jinja2 are
-loaded by the page, when it is made.
+Importing what writes a run (`records`, `machine`, `store`) loads nothing but the standard library and this
+package, so that a machine with torch and pytest alone can write one. Plotly and jinja2 are loaded by the
+page, when it is made.
 """

@@ -8,18 +8,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pymllm.report.measured_documents import GpuMachine
+from pymllm.report.documents import GpuMachine
 from pymllm.report.records import Figure, Gpu, Histogram, Machine, RunHeader, make_machine
-
-__all__ = [
-    "better_of",
-    "is_benchmark_file",
-    "machine_of",
-    "machine_of_gpu",
-    "read_benchmark_file",
-    "time_of",
-    "unit_of",
-]
 
 _TIMES = {"ns": "ns", "us": "us", "ms": "ms", "s": "s", "seconds": "s"}
 _BUCKETS_PER_DOUBLING = 8
@@ -32,26 +22,11 @@ def is_benchmark_file(plain: Mapping[str, Any]) -> bool:
 
 
 def read_benchmark_file(plain: Mapping[str, Any]) -> tuple[RunHeader, tuple[Figure | Histogram, ...]]:
-    """Read a file of pytest-benchmark.
+    """Read a file of pytest-benchmark; `ValueError` where something is missing or of another type.
 
-    Parameters
-    ----------
-    plain : mapping
-        The file, as JSON has it.
-
-    Returns
-    -------
-    header : RunHeader
-        Its machine is the one that the file names; ``extra_info["code"]`` of a benchmark is its code's
-        hash.
-    records : tuple of Figure and Histogram
-        Of each benchmark the median with its quartiles, every number of its ``extra_info`` but the median,
-        and a histogram where the file has samples.
-
-    Raises
-    ------
-    ValueError
-        Something is missing or of another type.
+    The machine is the one that the file names; ``extra_info["code"]`` of a benchmark is its code's hash. Of
+    each benchmark there are the median with its quartiles, every number of its ``extra_info`` but the median,
+    and a histogram where the file has samples.
     """
     try:
         commit = plain.get("commit_info") or {}
@@ -79,10 +54,7 @@ def time_of(text: str) -> str:
 def machine_of(info: Mapping[str, Any]) -> Machine:
     """Read a machine off what pytest-benchmark knows of it, and off what benchmarks/conftest.py adds.
 
-    Parameters
-    ----------
-    info : mapping
-        With ``processor``, ``usable_cores``, and ``gpu_0`` and so on where benchmarks/conftest.py wrote it.
+    That is ``processor``, ``usable_cores``, and ``gpu_0`` and so on.
     """
     cpu = info.get("cpu") or {}
     is_told = "usable_cores" in info

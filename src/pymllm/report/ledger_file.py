@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pymllm.conformance.documents import SoakDocument
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import merge_ledgers
-from pymllm.conformance.soak.records import Failure, RunRecord
-from pymllm.conformance.soak.totals import AdapterTotals, FailureTotals, Totals
+from pymllm.conformance.soak.records import RunRecord
+from pymllm.conformance.soak.totals import Totals
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.records import Curve
-from pymllm.report.search_documents import DriftRow, SoakDocument, SoakedAdapter, SoakFailure, SoakFailureRow
-
-__all__ = ["Ledger", "memory_curves", "read_ledger_file"]
 
 _POINTS = 240
 _PROCESSES = 16
@@ -22,117 +20,46 @@ _PROCESSES = 16
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger comes to.
-
-    Parameters
-    ----------
-    document : SoakDocument
-        The sums.
-    curves : tuple of Curve
-        Memory of each process.
-    version : str or None
-        Of the package, where all campaigns were of one.
-    versions : mapping
-        Of the packages involved.
-    """
+    """What a ledger comes to."""
 
     document: SoakDocument
-    curves: tuple[Curve, ...]
-    version: str | None
-    versions: Mapping[str, str]
+    curves: tuple[Curve, ...]  # memory of each process
+    version: str | None  # of the package, where all campaigns were of one
+    versions: Mapping[str, str]  # of the packages involved
 
 
 def read_ledger_file(*paths: Path) -> Ledger:
-    """Read a ledger, or several as one.
-
-    Raises
-    ------
-    TraceError, OSError
-        As of `pymllm.conformance.soak.ledger.read_ledger`.
-    """
+    """Read a ledger, or several as one; errors as of `pymllm.conformance.soak.ledger.read_ledger`."""
     headers, runs, conflicts = merge_ledgers(paths)
     totals = Totals(headers)
     ordered = sorted(runs, key=lambda run: (run.memory.process, run.memory.operations))
     for run in ordered:
         totals.add(run)
     drifts = totals.memory.estimate()
-    is_violated = totals.has_violations or bool(conflicts)
-    verdict = Verdict.UNKNOWN if totals.has_problems else Verdict.HOLDS
+    is_unknown = totals.has_problems or not totals.runs
+    verdict = Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
     document = SoakDocument(
-        verdict=(Verdict.VIOLATED if is_violated else verdict).value,
+        verdict=Verdict.VIOLATED if totals.has_violations or conflicts else verdict,
         interrupted=False,
         seconds=sum(run.seconds for run in runs),
         runs=totals.runs,
         operations=totals.operations,
         cpu_seconds=totals.cpu,
         peak_bytes=totals.memory.peak,
-        adapters=tuple(map(_adapter, totals.adapters.values())),
-        drifts=tuple(map(_drift, drifts)),
+        adapters=tuple(it.row() for it in totals.adapters.values()),
+        drifts=tuple(it.row() for it in drifts),
         conflicts=tuple(map(str, conflicts)),
     )
     versions = {header.version for header in headers}
-    return Ledger(
-        document,
-        memory_curves(ordered, drifts),
-        versions.pop() if len(versions) == 1 else None,
-        headers[0].versions,
-    )
-
-
-def _adapter(it: AdapterTotals) -> SoakedAdapter:
-    return SoakedAdapter(
-        it.name,
-        it.kind,
-        it.runs,
-        it.operations,
-        it.seconds,
-        it.operations_per_second,
-        it.shares,
-        dict(it.exercised),
-        tuple(it.untested),
-        dict(it.reached),
-        tuple(it.missing),
-        tuple(map(_failure_row, it.failures.values())),
-    )
-
-
-def _failure_row(it: FailureTotals) -> SoakFailureRow:
-    first = it.first
-    assert first.failure is not None  # it is counted as one
-    return SoakFailureRow(
-        it.runs,
-        first.config,
-        first.machine,
-        first.seed,
-        first.limit,
-        _failure(first.failure),
-        first.file,
-        first.short,
-    )
-
-
-def _failure(it: Failure) -> SoakFailure:
-    return SoakFailure(it.law, it.message, it.expected, it.observed, it.step)
-
-
-def _drift(it: Drift) -> DriftRow:
-    return DriftRow(it.measure, it.unit, it.slope, it.low, it.high, it.bound, it.samples, it.verdict.value)
+    version = versions.pop() if len(versions) == 1 else None
+    return Ledger(document, memory_curves(ordered, drifts), version, headers[0].versions)
 
 
 def memory_curves(runs: Iterable[RunRecord], drifts: Sequence[Drift]) -> tuple[Curve, ...]:
     """Draw the memory that each process of a campaign shares with nobody, over the operations it carried out.
 
-    Parameters
-    ----------
-    runs : iterable of RunRecord
-        Of the campaign, those of one process in order.
-    drifts : sequence of Drift
-        What was found of it as a whole.
-
-    Returns
-    -------
-    tuple of Curve
-        Of the first 16 processes, with at most 240 points each, the last one always.
+    The runs of one process are in order; drifts are what was found of the campaign as a whole. There are
+    curves of the first 16 processes, with at most 240 points each, the last one always.
     """
     points: dict[str, list[tuple[int, int]]] = {}
     for run in runs:
@@ -140,20 +67,12 @@ def memory_curves(runs: Iterable[RunRecord], drifts: Sequence[Drift]) -> tuple[C
             points.setdefault(run.memory.process, []).append((run.memory.operations, run.memory.uss))
     verdict = next((it.verdict for it in drifts if it.measure == "uss"), DriftVerdict.TOO_SHORT)
     good = {DriftVerdict.FLAT: True, DriftVerdict.GROWS: False}.get(verdict)
+    plot = "memory of a soak's processes, shared with nobody"
     curves = []
-    for number, (_, series) in enumerate(list(points.items())[:_PROCESSES], 1):
+    for number, series in enumerate(list(points.values())[:_PROCESSES], 1):
         stride = -(-len(series) // _POINTS)
         x, y = zip(*series[::-1][::stride][::-1], strict=True)
-        curves.append(
-            Curve(
-                f"process {number}",
-                "bytes",
-                "operations",
-                tuple(map(float, x)),
-                y,
-                "memory of a soak's processes, shared with nobody",
-                verdict=verdict.value,
-                good=good,
-            )
-        )
+        at = tuple(map(float, x))
+        name = f"process {number}"
+        curves.append(Curve(name, "bytes", "operations", at, y, plot, None, verdict.value, good))
     return tuple(curves)

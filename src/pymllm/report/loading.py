@@ -1,4 +1,7 @@
-"""Finding runs in files and folders, whatever wrote them, and reading each as the same thing."""
+"""Finding runs in files and folders, whatever wrote them, and reading each as the same thing.
+
+`load_runs` reads whatever there is; `pymllm.report.store.read_run` a file of a store alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,71 +24,53 @@ from pymllm.report.benchmark_file import (
     read_benchmark_file,
     time_of,
 )
-from pymllm.report.documents import AnyDocument, read_document
+from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument, read_document
 from pymllm.report.ledger_file import read_ledger_file
-from pymllm.report.measured_documents import GpuBenchmarksDocument
 from pymllm.report.program_files import files_of, open_regular, read_programs
+from pymllm.report.quantities import show_time
 from pymllm.report.records import Curve, Document, Figure, Histogram, Machine, Program, Record, RunHeader
 from pymllm.report.store import SUFFIX, read_run
 from pymllm.text_file import NotJSONError, read_json, read_text_file
-
-__all__ = ["LoadedRuns", "Run", "Skipped", "is_run_or_program", "load_runs"]
 
 _SUFFIXES = (".json", ".jsonl")
 _SNIFFED = 65_536
 _RUN = re.compile(rb'"format"\s*:\s*"pymllm-(run|soak)"|"schema"\s*:\s*"pymllm\.|"machine_info"')
 _PROGRAM = re.compile(rb'"format"\s*:\s*"pymllm-history"')
 _Made = TypeVar("_Made")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, wherever it was read.
+    """A run, wherever it was read; what nobody wrote down is ``None``."""
 
-    Parameters
-    ----------
-    source : str
-        Its file.
-    identity : str
-        Digest of its contents.
-    kind, machine, pymllm, commit, modified, command, versions
-        As of `pymllm.report.records.RunHeader`; ``None`` where nobody wrote it down.
-    time : str
-        When it ended, in UTC.
-    time_is_of_file : bool
-        Whether that is only when its file was last written.
-    documents : tuple
-        As of `pymllm.report.documents`.
-    figures, curves, histograms : tuple
-        Records, with the header's ``code`` where they have none of their own.
-    programs : dict
-        Lines of each program by the name of its file.
-    unread : tuple of str
-        What of it was left out, and why.
-    """
-
-    source: str
-    identity: str
+    source: str  # its file
+    identity: str  # digest of its contents
     kind: str
-    time: str
+    time: str  # when it ended, in UTC
     machine: Machine | None = None
     pymllm: str | None = None
     commit: str | None = None
     modified: bool = False
     command: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    time_is_of_file: bool = False
+    time_is_of_file: bool = False  # whether that is only when its file was last written
     documents: tuple[AnyDocument, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[Figure, ...] = ()  # with the header's code where they have none of their own
     curves: tuple[Curve, ...] = ()
-    histograms: tuple[Histogram, ...] = ()
-    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
+    histograms: tuple[Histogram, ...] = ()  # as the figures
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # lines by name of file
+    unread: tuple[str, ...] = ()  # what of it was left out, and why
+
+    @property
+    def hint(self) -> str:
+        """When and where."""
+        return f"{show_time(self.time)} UTC, {self.source}"
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that looks like a run and could not be read."""
+    """A file of a folder that looks like a run, or is called so, and could not be read."""
 
     source: str
     reason: str
@@ -93,39 +78,36 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRuns:
-    """What was found.
-
-    Parameters
-    ----------
-    runs : tuple of Run
-        In order of time, each once.
-    skipped : tuple of Skipped
-        Files in folders that look like runs, or are called so, and could not be read.
-    copies : int
-        Files that were copies of others.
-    """
+    """What was found: runs in order of time, each once, and how many files were copies of others."""
 
     runs: tuple[Run, ...]
     skipped: tuple[Skipped, ...] = ()
     copies: int = 0
 
 
+def documents_of(runs: Iterable[Run], kind: type[_Made]) -> Iterator[tuple[_Made, Run]]:
+    """Yield the documents of a kind, each with its run, in the order of the runs."""
+    for run in runs:
+        for document in run.documents:
+            if isinstance(document, kind):
+                yield document, run
+
+
+def grouped(items: Iterable[_Made], key: Callable[[_Made], _Key]) -> dict[_Key, list[_Made]]:
+    """Return things by what they have in common, in the order in which they come."""
+    groups: dict[_Key, list[_Made]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def load_runs(paths: Iterable[Path]) -> LoadedRuns:
     """Read every run in some files and folders.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or
-        what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for; no link
-        that leads out of it is followed.
-
-    Raises
-    ------
-    TraceError
-        A file that was named is no run, or a folder that was named has none; says why.
-    OSError
-        One that was named cannot be read.
+    A file must be a run: of a store, a document that a command printed, a ledger, a log of GPU memory, or
+    what pytest-benchmark wrote. In a folder, and the folders in it, those files are looked for; no link that
+    leads out of it is followed. `TraceError` where a file that was named is no run, or a folder has none;
+    `OSError` where one that was named cannot be read.
     """
     runs: dict[str, Run] = {}
     skipped: list[Skipped] = []
@@ -237,12 +219,14 @@ def _read_file(path: Path) -> Run:
     if form == "pymllm-history":
         raise TraceError(str(path), None, "this is a program; pymllm rerun and pymllm judge take it")
     if isinstance(first, dict) and first.get("schema") == "pymllm.gpu-memory":
-        return _of_log(path, text)
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        return _of_documents(path, text, [_parsed(path, number, line) for number, line in lines])
     if not text.strip():
         raise TraceError(str(path), None, "empty, so no run")
     plain = _parsed(path, None, text)
     if isinstance(plain, dict) and is_benchmark_file(plain):
-        return _of_benchmarks(path, text, plain)
+        header, records = _or_trace_error(path, lambda: read_benchmark_file(plain))
+        return _of_records(path, _digest(text), header, records)
     if isinstance(plain, dict) and "schema" in plain:
         return _of_documents(path, text, [plain])
     why = "no run: neither a document with a schema, nor a file of a store or of pytest-benchmark"
@@ -265,56 +249,58 @@ def _parsed(path: Path, number: int | None, text: str) -> Any:
         raise TraceError(str(path), number, str(error)) from None
 
 
+def _or_trace_error(path: Path, make: Callable[[], _Made]) -> _Made:
+    try:
+        return make()
+    except ValueError as error:
+        raise TraceError(str(path), None, str(error)) from None
+
+
 # -- one function for each form of file ----------------------------------------------------------------------
 
 
 def _of_store(path: Path) -> Run:
     stored = read_run(path)
-    header, records = stored.header, stored.records
-    documents, unread = _documents_of(records)
-    if stored.unknown:
-        unread.append(f"{stored.unknown} records of kinds that this version does not know")
-    return _make_run(path, stored.identity, header, records, documents, tuple(unread))
-
-
-def _documents_of(records: Sequence[Record]) -> tuple[tuple[AnyDocument, ...], list[str]]:
-    """Read the documents among some records, and say which cannot be."""
     documents, unread = [], []
-    for record in records:
+    for record in stored.records:
         if isinstance(record, Document):
             try:
                 documents.append(read_document(record.document))
             except ValueError as error:
                 unread.append(str(error))
-    return tuple(documents), unread
+    if stored.unknown:
+        unread.append(f"{stored.unknown} records of kinds that this version does not know")
+    run = _of_records(path, stored.identity, stored.header, stored.records)
+    return replace(run, documents=tuple(documents), unread=tuple(unread))
 
 
-def _of_benchmarks(path: Path, text: str, plain: Mapping[str, Any]) -> Run:
-    header, records = _or_trace_error(path, lambda: read_benchmark_file(plain))
-    return _make_run(path, _digest(text), header, records)
+def _of_records(path: Path, identity: str, header: RunHeader, records: Sequence[Record]) -> Run:
+    coded = [
+        replace(it, code=header.code) if isinstance(it, Figure | Histogram) and not it.code else it
+        for it in records
+    ]
+    return Run(
+        str(path),
+        identity,
+        header.kind,
+        header.time,
+        header.machine,
+        header.pymllm,
+        header.commit,
+        header.modified,
+        header.command,
+        header.versions,
+        figures=tuple(it for it in coded if isinstance(it, Figure)),
+        curves=tuple(it for it in coded if isinstance(it, Curve)),
+        histograms=tuple(it for it in coded if isinstance(it, Histogram)),
+        programs={it.file: it.lines for it in coded if isinstance(it, Program)},
+    )
 
 
 def _of_ledger(path: Path, text: str) -> Run:
     ledger = read_ledger_file(path)
-    programs = read_programs(files_of(ledger.document), path.parent)
-    return Run(
-        str(path),
-        _digest(text),
-        "soak",
-        _time_of_file(path),
-        pymllm=ledger.version,
-        versions=ledger.versions,
-        time_is_of_file=True,
-        documents=(ledger.document,),
-        curves=ledger.curves,
-        programs=programs.lines,
-        unread=programs.left_out,
-    )
-
-
-def _of_log(path: Path, text: str) -> Run:
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    return _of_documents(path, text, [_parsed(path, number, line) for number, line in lines])
+    run = _beside_programs(path, text, "soak", (ledger.document,))
+    return replace(run, pymllm=ledger.version, versions=ledger.versions, curves=ledger.curves)
 
 
 def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
@@ -322,24 +308,27 @@ def _of_documents(path: Path, text: str, plains: Sequence[Any]) -> Run:
     if not all(isinstance(plain, dict) for plain in plains):
         raise TraceError(str(path), None, "each line must be an object")
     documents = _or_trace_error(path, lambda: tuple(read_document(plain) for plain in plains))
-    kind = str(plains[0]["schema"]).removeprefix("pymllm.")
     versions = plains[0].get("versions")
     versions = versions if isinstance(versions, dict) else {}
+    run = _beside_programs(path, text, str(plains[0]["schema"]).removeprefix("pymllm."), documents)
+    run = replace(run, pymllm=versions.get("pymllm"), versions=versions)
+    return _or_trace_error(path, lambda: _told_by(documents[0], run))
+
+
+def _beside_programs(path: Path, text: str, kind: str, documents: tuple[AnyDocument, ...]) -> Run:
+    """Make a run of a file alone, with the programs beside it that its documents name."""
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     programs = read_programs((name for it in documents for name in files_of(it)), path.parent)
-    time = _time_of_file(path)
-    run = Run(
+    return Run(
         str(path),
         _digest(text),
         kind,
-        time,
-        pymllm=versions.get("pymllm"),
-        versions=versions,
+        written.isoformat(timespec="seconds").removesuffix("+00:00") + "Z",
         time_is_of_file=True,
         documents=documents,
         programs=programs.lines,
         unread=programs.left_out,
     )
-    return _or_trace_error(path, lambda: _told_by(documents[0], run))
 
 
 def _told_by(document: AnyDocument, run: Run) -> Run:
@@ -359,49 +348,6 @@ def _told_by(document: AnyDocument, run: Run) -> Run:
             versions={"python": document.machine.python, "torch": document.machine.torch},
         )
     return run
-
-
-def _or_trace_error(path: Path, make: Callable[[], _Made]) -> _Made:
-    try:
-        return make()
-    except ValueError as error:
-        raise TraceError(str(path), None, str(error)) from None
-
-
-def _make_run(
-    path: Path,
-    identity: str,
-    header: RunHeader,
-    records: Sequence[Record],
-    documents: tuple[AnyDocument, ...] = (),
-    unread: tuple[str, ...] = (),
-) -> Run:
-    code = header.code
-    return Run(
-        str(path),
-        identity,
-        header.kind,
-        header.time,
-        header.machine,
-        header.pymllm,
-        header.commit,
-        header.modified,
-        header.command,
-        header.versions,
-        documents=documents,
-        figures=tuple(it if it.code else replace(it, code=code) for it in records if isinstance(it, Figure)),
-        curves=tuple(it for it in records if isinstance(it, Curve)),
-        histograms=tuple(
-            it if it.code else replace(it, code=code) for it in records if isinstance(it, Histogram)
-        ),
-        programs={it.file: it.lines for it in records if isinstance(it, Program)},
-        unread=unread,
-    )
-
-
-def _time_of_file(path: Path) -> str:
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return written.isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
 
 
 def _digest(text: str) -> str:

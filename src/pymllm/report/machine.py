@@ -11,20 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import Unreadable
 from pymllm.report.records import Gpu, Machine, make_machine
 
-__all__ = ["find_commit", "find_processor", "hash_of_code", "look_at_this_machine"]
-
 
 def look_at_this_machine() -> Machine:
-    """Find out what this machine is.
+    """Find out what this machine is; ``PYMLLM_MACHINE`` names it where its make does not tell it apart.
 
-    Notes
-    -----
-    GPUs are those that NVML tells of, whether torch sees them or not. ``PYMLLM_MACHINE`` in the environment
-    names the machine where its make alone does not tell it apart. Cost: NVML is opened, tens of milliseconds;
-    no CUDA.
+    GPUs are those that NVML tells of, whether torch sees them or not. Cost: NVML is opened, tens of
+    milliseconds; no CUDA.
     """
     gpus, reason = _gpus()
     return make_machine(
@@ -36,15 +32,6 @@ def look_at_this_machine() -> Machine:
         gpu_reason=reason,
         name=os.environ.get("PYMLLM_MACHINE") or None,
     )
-
-
-def find_processor() -> str:
-    """Return the processor's model, which Linux tells in a file and others by name."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _memory() -> int | None:
@@ -78,20 +65,10 @@ def _gpu(library: NvmlLibrary, index: int, driver: str) -> Gpu:
 
 
 def find_commit(folder: Path | None = None) -> tuple[str | None, bool]:
-    """Return the commit of a folder and whether tracked files differ from it.
+    """Return the commit of a folder, by default the working one, and whether tracked files differ from it.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        By default the working folder.
-
-    Returns
-    -------
-    commit : str or None
-        In full; ``None`` where there is no repository, no commit, or no git, and ``PYMLLM_COMMIT`` in the
-        environment does not name one for a tree that came without its history.
-    modified : bool
-        False without a commit.
+    ``None`` where there is no repository, no commit, or no git, and ``PYMLLM_COMMIT`` does not name one for a
+    tree that came without its history.
     """
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if commit is None:
@@ -121,15 +98,7 @@ def _git(folder: Path | None, *arguments: str) -> str | None:
 def hash_of_code(files: Iterable[Path]) -> str:
     """Return a hash of the code that measures: an edited benchmark is never compared with its past.
 
-    Parameters
-    ----------
-    files : iterable of Path
-        The benchmark's own and those of its helpers, in any order; where they lie does not count.
-
-    Raises
-    ------
-    OSError
-        One cannot be read.
+    The files are the benchmark's own and those of its helpers, in any order; where they lie does not count.
     """
     digest = hashlib.sha256()
     for path in sorted(files, key=lambda path: path.name):

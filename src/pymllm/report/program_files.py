@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from pymllm.conformance.documents import SoakDocument, VerifyDocument
 from pymllm.history.files import FORMAT
 from pymllm.report.documents import AnyDocument
-from pymllm.report.search_documents import SoakDocument, VerifyDocument
-
-__all__ = ["FoundPrograms", "files_of", "open_regular", "read_programs"]
 
 _MOST_BYTES = 4 << 20  # what is as long as a run of a soak is no program to look at; its short form is
 _MOST_BYTES_OF_ALL = 16 << 20  # a page that opens in a browser, and names that are spellings of one file
@@ -27,18 +25,10 @@ _CAREFULLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_N
 
 @dataclass(frozen=True, slots=True)
 class FoundPrograms:
-    """What was read of the programs that documents name.
+    """What was read of the programs that documents name, and what was not."""
 
-    Parameters
-    ----------
-    lines : dict
-        Lines of each by its name.
-    left_out : tuple of str
-        What was not, and why: one sentence for each reason.
-    """
-
-    lines: dict[str, tuple[str, ...]]
-    left_out: tuple[str, ...] = ()
+    lines: dict[str, tuple[str, ...]]  # of each by its name
+    left_out: tuple[str, ...] = ()  # one sentence for each reason
 
 
 class _LeftOutError(Exception):
@@ -57,15 +47,10 @@ def files_of(document: AnyDocument) -> list[str]:
 
 
 def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
-    """Read programs, as far as they are in the folders of their run.
+    """Read programs by the names that documents have for them, as far as they lie in folders of their run.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Of their files, as documents have them.
-    *folders : Path
-        Of the document: a name is looked for from these, in these, and from the working folder. What does not
-        lie in one of them, or leads out of it by a link, is never opened.
+    A name is looked for from these folders, in them, and from the working folder. What does not lie in one of
+    them, or leads out of it by a link, is never opened.
     """
     roots = [os.path.realpath(folder) for folder in folders]
     named = [*roots, *map(os.path.abspath, folders)]
@@ -84,17 +69,9 @@ def read_programs(names: Iterable[str], *folders: Path) -> FoundPrograms:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file that is one: a device may have no end, and who opens a pipe waits for its writer.
+    """Open a file that is one, without a link at its end; `OSError` where it is none, or cannot be opened.
 
-    Parameters
-    ----------
-    path : str or Path
-        Without a link at its end.
-
-    Raises
-    ------
-    OSError
-        It is none, or cannot be opened.
+    A device may have no end, and who opens a pipe waits for its writer.
     """
     if stat.S_ISREG(os.stat(path).st_mode):  # to open a device may be to do something
         file = open(os.open(path, _CAREFULLY), "rb")  # noqa: SIM115  # the caller closes it

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["log_ticks", "scale_of", "show", "show_count", "show_share", "show_time"]
+from pymllm.report.records import Machine
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -17,14 +17,9 @@ _FINE_DECADES = 3
 
 
 def show(value: float | None, unit: str) -> str:
-    """Write a number with its unit: 0.0000125 and ``"s"`` is "12.5 µs".
+    """Write a number with its unit: 0.0000125 and ``"s"`` is "12.5 µs", and ``None`` is "unknown".
 
-    Parameters
-    ----------
-    value : float or None
-        ``None`` is "unknown".
-    unit : str
-        ``s``, ``ms``, ``us``, ``ns``, ``bytes``, ``share`` (of 1), or a word that is written as it is.
+    Units are ``s``, ``ms``, ``us``, ``ns``, ``bytes``, ``share`` (of 1), or a word that is written as it is.
     """
     if value is None:
         return "unknown"
@@ -72,16 +67,16 @@ def show_time(time: str) -> str:
     return time.replace("T", " ").removesuffix("Z").partition(".")[0]
 
 
-def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
-    """Return by what to multiply numbers for an axis, and in which unit they are then.
+def machine_name(machine: Machine | None) -> str:
+    """Name a machine in a few words."""
+    if machine is None:
+        return "machine not recorded"
+    gpus = "".join(f", {gpu.name}" for gpu in machine.gpus[:1])
+    return f"{machine.name or machine.processor}{gpus} ({machine.fingerprint})"
 
-    Parameters
-    ----------
-    values : iterable of float
-        All that the axis is to show.
-    unit : str
-        As of `show`.
-    """
+
+def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
+    """Return by what to multiply the numbers of an axis, and in which unit they are then."""
     largest = max(map(abs, values), default=0.0)
     if unit == "share":
         return 100.0, "%"
@@ -97,16 +92,8 @@ def scale_of(values: Iterable[float], unit: str) -> tuple[float, str]:
 def log_ticks(values: Iterable[float], unit: str) -> dict[str, list[Any]]:
     """Return places and texts for a logarithmic axis of Plotly: 1, 2 and 5 of each power of ten.
 
-    Parameters
-    ----------
-    values : iterable of float
-        All that the axis is to show; what is not above zero has no place on it.
-    unit : str
-        As of `show`, or ``""`` for counts.
-
-    Notes
-    -----
-    Over more than three powers of ten only their ones, so that the texts do not run into each other.
+    Over more than three powers of ten only their ones, so that the texts do not run into each other. What is
+    not above zero has no place on it.
     """
     positive = [value for value in values if value > 0]
     if not positive:

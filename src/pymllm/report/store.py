@@ -1,50 +1,45 @@
-"""The store: a folder with one file for each run, which copying merges."""
+"""The store: a folder with one file for each run, which copying merges.
+
+::
+
+    {"format": "pymllm-run", "schema": 1, "kind": "benchmark", "time": "2026-11-21T15:03:11Z", ...}
+    {"record": "figure", "name": "match a full hit: p99", "value": 12.5, "unit": "us", ...}
+    {"record": "document", "document": {"schema": "pymllm.verify", "version": 1, ...}}
+
+A file says everything about its run, so that copying files from one folder into another merges two stores. A
+new field does not change the version of the format, nor does a new kind of record: a reader leaves out what
+it does not know. Writing needs the standard library alone, reading msgspec.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pymllm.conformance.soak.records import build_version
 from pymllm.errors import TraceError
+from pymllm.instrument.provenance import build_version
 from pymllm.report.machine import find_commit, look_at_this_machine
-from pymllm.report.records import Record, RunHeader
-from pymllm.report.run_lines import dump_record, dump_run_header, read_record, read_run_header
-from pymllm.text_file import read_text_file, write_text_file
+from pymllm.report.records import BETTER, KIND, RECORDS, TIME, Record, RunHeader
+from pymllm.text_file import cut, read_json, read_text_file, write_text_file
 
-__all__ = ["SUFFIX", "StoredRun", "make_header", "read_run", "write_run"]
-
-_Line = TypeVar("_Line")
+FORMAT = "pymllm-run"
+SCHEMA = 1
+"""Version of the format; a reader refuses any other."""
 
 SUFFIX = ".run.jsonl"
 """Of the names of a store's files."""
 
+_Made = TypeVar("_Made")
+_NAMES = {kind: name for name, kind in RECORDS.items()}
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run that was read.
 
-    Parameters
-    ----------
-    header : RunHeader
-        What it is.
-    records : tuple of Record
-        What it found.
-    identity : str
-        Digest of its lines: two files with the same one are copies of one run.
-    unknown : int
-        Lines of kinds that this version does not know, which were left out.
-    """
-
-    header: RunHeader
-    records: tuple[Record, ...]
-    identity: str
-    unknown: int = 0
+# -- writing -------------------------------------------------------------------------------------------------
 
 
 def make_header(
@@ -54,17 +49,8 @@ def make_header(
     code: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> RunHeader:
-    """Make the header of a run that ends now, on this machine.
+    """Make the header of a run that ends now, on this machine; ``command`` is the words that were typed.
 
-    Parameters
-    ----------
-    kind, code, versions
-        As of `RunHeader`.
-    command : sequence of str, optional
-        Words that were typed.
-
-    Notes
-    -----
     Cost: git is asked twice, NVML is opened, and the package's source is read: about a tenth of a second.
     """
     commit, modified = find_commit()
@@ -82,34 +68,16 @@ def make_header(
 
 
 def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Path:
-    """Keep a run.
+    """Keep a run in a store, which is made if there is none, and return its file.
 
-    Parameters
-    ----------
-    folder : Path
-        The store; made if there is none.
-    header : RunHeader
-        Such as `make_header` makes.
-    records : iterable of Record
-        At least one.
-
-    Returns
-    -------
-    Path
-        Of the file. Its name is made of kind, time and contents, so that stores can be copied into each
-        other.
-
-    Raises
-    ------
-    ValueError
-        There is no record, or one holds what JSON has no number for; nothing is written.
-    OSError
-        The file cannot be written; then there is none, not a part of one.
+    The file's name is made of kind, time and contents, so that stores can be copied into each other.
+    `ValueError` where there is no record, or one holds what JSON has no number for; `OSError` where the file
+    cannot be written: then there is none, not a part of one.
     """
     lines = [dump_record(record) for record in records]
     if not lines:
         raise ValueError("a run has at least one record; there is none to keep")
-    lines.insert(0, dump_run_header(header))
+    lines.insert(0, dump_header(header))
     folder.mkdir(parents=True, exist_ok=True)
     time = re.sub(r"[-:]|\.\d+", "", header.time)
     path = folder / f"{header.kind}-{time}-{_identity(lines)[:8]}{SUFFIX}"
@@ -117,27 +85,54 @@ def write_run(folder: Path, header: RunHeader, records: Iterable[Record]) -> Pat
     return path
 
 
-def read_run(path: Path) -> StoredRun:
-    """Read a file of a store.
+def dump_header(header: RunHeader) -> str:
+    """Return the first line of a run, without its end."""
+    return json.dumps({"format": FORMAT, "schema": SCHEMA, **_plain(header)}, allow_nan=False)
 
-    Raises
-    ------
-    TraceError
-        A line is none of a run: which, and why.
-    OSError
-        The file cannot be read.
-    """
+
+def dump_record(record: Record) -> str:
+    """Return the line of a record, without its end."""
+    return json.dumps({"record": _NAMES[type(record)], **_plain(record)}, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a record as JSON has it; fields that have their default are left out."""
+    if is_dataclass(value):
+        found = ((it, getattr(value, it.name)) for it in fields(value))
+        return {it.name: _plain(held) for it, held in found if held != _default_of(it)}
+    return [_plain(it) for it in value] if isinstance(value, tuple) else value
+
+
+def _default_of(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run that was read; two files with the same ``identity``, a digest of the lines, are copies of one."""
+
+    header: RunHeader
+    records: tuple[Record, ...]
+    identity: str
+    unknown: int = 0  # lines of kinds that this version does not know, which were left out
+
+
+def read_run(path: Path) -> StoredRun:
+    """Read a file of a store; `TraceError` names the line that is none of a run, and says why."""
     text = read_text_file(path, errors="replace")
     lines = text.rstrip("\n").split("\n")
     if lines == [""]:
         raise TraceError(str(path), None, "empty; a run begins with its header")
-    header = _read(read_run_header, path, 1, lines[0])
+    header = _read(read_header, path, 1, lines[0])
     found = [_read(read_record, path, number, line) for number, line in enumerate(lines[1:], 2)]
     records = tuple(record for record in found if record is not None)
     return StoredRun(header, records, _identity(lines), len(found) - len(records))
 
 
-def _read(read: Callable[[str], _Line], path: Path, number: int, line: str) -> _Line:
+def _read(read: Callable[[str], _Made], path: Path, number: int, line: str) -> _Made:
     try:
         return read(line)
     except ValueError as error:
@@ -146,3 +141,94 @@ def _read(read: Callable[[str], _Line], path: Path, number: int, line: str) -> _
 
 def _identity(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def read_header(line: str) -> RunHeader:
+    """Read the first line of a run; `ValueError` where it is none, or of another version of the format."""
+    plain = read_json(line)
+    if not isinstance(plain, dict):
+        raise ValueError("a run begins with an object, its header")
+    if (plain.get("format"), plain.get("schema")) != (FORMAT, SCHEMA):
+        found = f"format {cut(repr(plain.get('format')))}, schema {cut(repr(plain.get('schema')))}"
+        raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
+    return read_as(RunHeader, {"machine": None, **plain}, "header")
+
+
+def read_record(line: str) -> Record | None:
+    """Read a line behind the first one; ``None`` for a kind that is not known, `ValueError` for no record."""
+    plain = read_json(line)
+    if not isinstance(plain, dict) or not isinstance(plain.get("record"), str):
+        raise ValueError("a line behind the header is an object that names its kind in 'record'")
+    kind = RECORDS.get(plain["record"])
+    return None if kind is None else read_as(kind, plain, plain["record"])
+
+
+def read_as(kind: type[_Made], plain: Any, where: str) -> _Made:
+    """Read plain data as a record, without the fields that this version does not know.
+
+    `ValueError` where something is missing or of another type: where, what it is and what it must be.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(_told(str(error), plain, where)) from None
+
+
+_WORDS_FOR = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def _told(message: str, plain: Any, where: str) -> str:
+    """Say what msgspec found, with what stands there as far as the place says which."""
+    said, _, place = message.partition(" - at `$")
+    place = place.removesuffix("`")
+    if missing := re.match("Object missing required field `(.*)`", said):
+        return f"{where}{place}: field {missing[1]!r} is missing"
+    expected = re.match("Expected `(.*?)`", said)
+    if expected is None or "[...]" in place:
+        return f"{where}{place}: {said[:1].lower()}{said[1:]}"
+    for name, number in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+        plain = plain[name or int(number)]
+    kinds = " or ".join(_WORDS_FOR.get(kind, kind) for kind in expected[1].split(" | "))
+    return f"{where}{place} is {cut(repr(plain))}; it must be {kinds}"
+
+
+def run_schema() -> dict[str, Any]:
+    """Describe one line of a run, header or record, as a JSON schema (draft 2020-12)."""
+    import msgspec
+
+    kinds = (RunHeader, *RECORDS.values())
+    lines, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    begins = [{"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}]
+    begins += [{"record": {"const": word}} for word in RECORDS]
+    for kind, begin in zip(kinds, begins, strict=True):
+        part = parts[kind.__name__]
+        part["properties"] = {**begin, **part["properties"]}
+        part["required"] = [*begin, *part["required"]]
+    for part in parts.values():
+        part["additionalProperties"] = False
+        for described in part["properties"].values():
+            described.pop("default", None)  # what has it is left out
+    header, document = parts["RunHeader"]["properties"], parts["Document"]["properties"]
+    header["kind"] = {"type": "string", "pattern": f"^{KIND.pattern}$"}
+    header["time"] = {"type": "string", "pattern": f"^{TIME.pattern}$"}
+    parts["Figure"]["properties"]["better"] = {"enum": [*BETTER, None]}
+    document["document"] = {
+        "type": "object",
+        "properties": {"schema": {"type": "string"}, "version": {"type": "integer"}},
+        "required": ["schema", "version"],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "a line of a run",
+        "oneOf": list(lines),
+        "$defs": parts,
+    }

@@ -10,27 +10,14 @@ from pymllm.report.records import Figure, Histogram
 if TYPE_CHECKING:
     from pymllm.instrument.timing import Timing
 
-__all__ = ["timing_records"]
-
 _QUANTILES = (0.50, 0.99)
 
 
 def timing_records(timing: Timing, of: str, code: str | None = None) -> Iterator[Histogram | Figure]:
-    """Return what a timer has counted.
+    """Yield what a timer, which may go on counting, has counted of something.
 
-    Parameters
-    ----------
-    timing : Timing
-        It may go on counting.
-    of : str
-        What was timed, for the names.
-    code : str, optional
-        Hash of the code that drove it, as of `pymllm.report.machine.hash_of_code`.
-
-    Yields
-    ------
-    Histogram or Figure
-        For each operation, refusals apart: the histogram in microseconds, and its p50 and p99 to follow.
+    For each operation, refusals apart: the histogram in microseconds, and its p50 and p99 to follow. ``code``
+    is the hash of what drove it, as of `pymllm.report.machine.hash_of_code`.
     """
     for (operation, is_done), histogram in sorted(timing.histograms.items()):
         name = f"{of}: {operation}" + ("" if is_done else " (refused)")

@@ -1,24 +1,30 @@
-"""Figures over time: what is on one line, and what is only shown beside it."""
+"""Figures over time: what is on one line, what is only shown beside it, and the lines as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
 
+from pymllm.conformance.documents import (
+    FaultsDocument,
+    ReplayDocument,
+    ReplayRun,
+    SoakDocument,
+    VerifyDocument,
+)
+from pymllm.errors import UsageError
 from pymllm.instrument.peer_comparison import PeerComparison
-from pymllm.report.documents import AnyDocument
-from pymllm.report.loading import Run
-from pymllm.report.measured_documents import EngineRun, GpuBenchmarksDocument, ReplayDocument
-from pymllm.report.quantities import show_count
+from pymllm.report.documents import AnyDocument, GpuBenchmarksDocument
+from pymllm.report.loading import Run, grouped
+from pymllm.report.quantities import machine_name, show, show_count, show_time
 from pymllm.report.records import Figure, Machine
-from pymllm.report.search_documents import FaultsDocument, SoakDocument, VerifyDocument
-
-__all__ = ["Point", "Trend", "figures_of", "find_trends", "replay_name"]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A figure of one run."""
+    """A figure of one run, which has a value."""
 
     run: Run
     figure: Figure
@@ -32,35 +38,19 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One line: a figure of one name and unit, on one machine, measured by one code.
-
-    Parameters
-    ----------
-    name, unit, better, plot
-        As of `pymllm.report.records.Figure`.
-    machine : Machine or None
-        ``None`` where it was not recorded; then there is one point.
-    code : str or None
-        Hash of what measured.
-    points : tuple of Point
-        In order of time.
-    """
+    """One line, in order of time: a figure of one name and unit, on one machine, measured by one code."""
 
     name: str
     unit: str
     better: str | None
-    plot: str
-    machine: Machine | None
+    machine: Machine | None  # None where it was not recorded; then there is one point
     code: str | None
     points: tuple[Point, ...]
 
     @property
     def change(self) -> float | None:
         """The newest value over the one before, less 1; ``None`` where there is none, or it was zero."""
-        if len(self.points) < 2 or self.points[-2].value == 0:
-            return None
-        before = self.points[-2].value
-        return (self.points[-1].value - before) / abs(before)
+        return change(*self.points[-2:]) if len(self.points) > 1 else None
 
     @property
     def is_better(self) -> bool | None:
@@ -70,44 +60,30 @@ class Trend:
         return (self.change < 0) == (self.better == "smaller")
 
 
+def change(before: Point, after: Point) -> float | None:
+    """Return a value over the one before, less 1; ``None`` where that was zero."""
+    return (after.value - before.value) / abs(before.value) if before.value else None
+
+
 def find_trends(runs: Sequence[Run]) -> list[Trend]:
-    """Put the figures of all runs on lines.
+    """Put the figures of all runs, which are in order of time, on lines.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        In order of time.
-
-    Returns
-    -------
-    list of Trend
-        By name; those of one name beside each other. A run without a machine makes a line of its own for each
-        figure.
+    They come by name, those of one name beside each other. A run without a machine makes a line of its own
+    for each figure: it is compared with nothing, not even with another that has none.
     """
-    found: dict[tuple[str, ...], Trend] = {}
-    for run in runs:
-        for figure in _all_figures(run):
-            if figure.value is None:
-                continue
-            # What has no machine is compared with nothing, not even with another that has none.
-            where = run.machine.fingerprint if run.machine else f"? {run.identity}"
-            key = figure.name, figure.unit, where, figure.code or ""
-            known = found.get(key)
-            point = Point(run, figure)
-            found[key] = (
-                Trend(
-                    figure.name,
-                    figure.unit,
-                    figure.better,
-                    figure.plot or figure.name,
-                    run.machine,
-                    figure.code,
-                    (point,),
-                )
-                if known is None
-                else replace(known, points=(*known.points, point))
-            )
-    return sorted(found.values(), key=lambda trend: (trend.name, trend.unit))
+    points = (Point(run, figure) for run in runs for figure in _all_figures(run) if figure.value is not None)
+    return sorted(map(_trend, grouped(points, _key).values()), key=lambda trend: (trend.name, trend.unit))
+
+
+def _key(point: Point) -> tuple[str, ...]:
+    figure, run = point.figure, point.run
+    where = run.machine.fingerprint if run.machine else f"? {run.identity}"
+    return figure.name, figure.unit, where, figure.code or ""
+
+
+def _trend(points: Sequence[Point]) -> Trend:
+    first, run = points[0].figure, points[0].run
+    return Trend(first.name, first.unit, first.better, run.machine, first.code, tuple(points))
 
 
 def _all_figures(run: Run) -> Iterator[Figure]:
@@ -116,100 +92,115 @@ def _all_figures(run: Run) -> Iterator[Figure]:
         yield from figures_of(document)
 
 
+# -- figures of documents ------------------------------------------------------------------------------------
+
+
 def figures_of(document: AnyDocument) -> Iterator[Figure]:
     """Return the numbers of a document that are worth following over time."""
-    if isinstance(document, VerifyDocument):
-        # Short searches are slower by the step: the first programs pay for what the others share.
-        amount = f"profile {document.profile}"
-        if document.examples is not None:
-            amount = f"{document.examples:,} examples"
-        # Nor are a step's seconds alike where processes share a machine's caches, or its processors.
-        if document.jobs is not None:
-            amount += ", 1 process" if document.jobs == 1 else f", {document.jobs} processes"
-        for adapter in document.adapters:
-            for machine in adapter.machines:
-                name = f"verify {adapter.name}, {machine.name}, {amount}: steps judged"
-                yield Figure(name, machine.steps_per_second, "steps/s", "bigger", plot="verify: steps judged")
-    elif isinstance(document, FaultsDocument):
-        count = document.caught + document.missed
-        yield Figure(f"faults: caught of {count:,}", document.caught / max(count, 1), "share", "bigger")
-    elif isinstance(document, SoakDocument):
-        for soaked in document.adapters:
-            if not soaked.operations:
-                continue  # A campaign that ended before its turn measured nothing, not a speed of zero.
-            name = f"soak {soaked.name}: operations judged per CPU second"
-            yield Figure(
-                name,
-                soaked.operations_per_cpu_second,
-                "operations/s",
-                "bigger",
-                plot="soak: operations judged",
-            )
-    elif isinstance(document, ReplayDocument):
-        for run in document.runs:
-            yield from _replay_figures(replay_name(document, run), run)
-    elif isinstance(document, GpuBenchmarksDocument):
-        yield from _gpu_figures(document)
-    elif isinstance(document, PeerComparison):
-        yield from _peer_figures(document)
+    match document:
+        case VerifyDocument():
+            yield from _verify_figures(document)
+        case FaultsDocument():
+            count = document.caught + document.missed
+            yield Figure(f"faults: caught of {count:,}", document.caught / max(count, 1), "share", "bigger")
+        case SoakDocument():
+            for it in document.adapters:
+                if it.operations:  # A campaign that ended before its turn measured nothing, not zero.
+                    name, speed = (
+                        f"soak {it.name}: operations judged per CPU second",
+                        it.operations_per_cpu_second,
+                    )
+                    yield Figure(name, speed, "operations/s", "bigger", plot="soak: operations judged")
+        case ReplayDocument():
+            for replayed in document.runs:
+                yield from _replay_figures(document, replayed)
+        case GpuBenchmarksDocument():
+            yield from _gpu_figures(document)
+        case PeerComparison():
+            yield from _peer_figures(document)
 
 
-def replay_name(document: ReplayDocument, run: EngineRun) -> str:
-    """Say what was replayed through what, the same for each run of the same."""
+def _verify_figures(document: VerifyDocument) -> Iterator[Figure]:
+    # Short searches are slower by the step: the first programs pay for what the others share.
+    amount = f"profile {document.profile}"
+    if document.examples is not None:
+        amount = f"{document.examples:,} examples"
+    # Nor are a step's seconds alike where processes share a machine's caches, or its processors.
+    if document.jobs is not None:
+        amount += ", 1 process" if document.jobs == 1 else f", {document.jobs} processes"
+    for adapter in document.adapters:
+        for machine in adapter.machines:
+            name = f"verify {adapter.name}, {machine.name}, {amount}: steps judged"
+            yield Figure(name, machine.steps_per_second, "steps/s", "bigger", plot="verify: steps judged")
+
+
+def _replay_figures(document: ReplayDocument, run: ReplayRun) -> Iterator[Figure]:
     config, workload = run.config, document.workload
-    window = (
-        "" if config.sliding_window_size is None else f", window {show_count(config.sliding_window_size)}"
-    )
     drawn = f" seed {workload.seed}" if workload.kind == "named" else ""
-    return (
+    window = config.sliding_window_size
+    of_window = "" if window is None else f", window {show_count(window)}"
+    name = (
         f"replay {workload.name}{drawn}, {workload.requests:,} requests, {document.mode}: {config.cache}, "
-        f"page {config.page_size}, {config.capacity:,} slots{window}"
+        f"page {config.page_size}, {config.capacity:,} slots{of_window}"
     )
-
-
-def _replay_figures(name: str, run: EngineRun) -> Iterator[Figure]:
     yield Figure(f"{name}: hit rate", run.token_hit_rate, "share", "bigger", plot=name)
-    for operation, time in _times_of(run):
-        yield Figure(f"{name}: {operation}, median of a request", time, "us", "smaller", plot=name)
+    times = {"match": run.match, "insert": run.insert, "evict": run.evict, "lock": run.lock}
+    for operation, time in times.items():
+        yield Figure(f"{name}: {operation}, median of a request", time.median_us, "us", "smaller", plot=name)
     if run.peak_rss_bytes is not None:
         yield Figure(f"{name}: most resident memory", run.peak_rss_bytes, "bytes", "smaller", plot=name)
-
-
-def _times_of(run: EngineRun) -> Iterable[tuple[str, float]]:
-    return ((name, getattr(run, name).median_us) for name in ("match", "insert", "evict", "lock"))
 
 
 def _gpu_figures(document: GpuBenchmarksDocument) -> Iterator[Figure]:
     for it in document.results:
         case = ", ".join(f"{key} {value}" for key, value in it.case.items())
-        name = f"gpu {it.name} ({case}), {it.mode}"
+        plot, code = f"gpu {it.name} ({case}), {it.mode}", document.benchmarks
         for who, time in it.times.items():
-            yield Figure(
-                f"{name}: {who}, median",
-                time.median_us,
-                "us",
-                "smaller",
-                low=time.low_us,
-                high=time.high_us,
-                code=document.benchmarks,
-                plot=name,
-            )
+            name, low, high = f"{plot}: {who}, median", time.low_us, time.high_us
+            yield Figure(name, time.median_us, "us", "smaller", low, high, code=code, plot=plot)
 
 
 def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
     for row in document.scenarios:
-        ours = f"peers {row.id} {row.title}"
-        for standing in row.standings:
-            name = f"{ours}: {standing.contender}, {row.statistic}"
-            yield Figure(name, standing.value, row.unit, "smaller", code=row.code, plot=ours)
+        plot = f"peers {row.id} {row.title}"
+        for it in row.standings:
+            name = f"{plot}: {it.contender}, {row.statistic}"
+            yield Figure(name, it.value, row.unit, "smaller", code=row.code, plot=plot)
         if row.ratio is not None:
-            yield Figure(
-                f"{ours}: ratio to the best peer",
-                row.ratio.value,
-                "",
-                "smaller",
-                low=row.ratio.low,
-                high=row.ratio.high,
-                code=row.code,
-                plot=ours,
-            )
+            name, ratio = f"{plot}: ratio to the best peer", row.ratio
+            yield Figure(name, ratio.value, "", "smaller", ratio.low, ratio.high, code=row.code, plot=plot)
+
+
+# -- as text -------------------------------------------------------------------------------------------------
+
+
+def make_text(runs: Sequence[Run], name: str) -> str:
+    """Lay out the figures that have a name, or part of one in upper or lower case, a paragraph for each line.
+
+    `UsageError` where no figure has it; it names the nearest ones.
+    """
+    trends = find_trends(runs)
+    chosen = [trend for trend in trends if name.lower() in trend.name.lower()]
+    if not chosen:
+        names = sorted({trend.name for trend in trends})
+        nearest = get_close_matches(name, names, n=3, cutoff=0.3) or names[:3]
+        there = "these runs have no figures at all"
+        if nearest:
+            there = f"there are {', '.join(map(repr, nearest))}"
+        raise UsageError(f"no figure has {name!r} in its name; {there}")
+    return "\n\n".join("\n".join(_lines(trend)) for trend in chosen)
+
+
+def _lines(trend: Trend) -> Iterator[str]:
+    code = "" if trend.code is None else f", code {trend.code}"
+    better = "" if trend.better is None else f" ({trend.better} is better)"
+    yield f"{trend.name}{better}"
+    yield f"  {machine_name(trend.machine)}{code}"
+    changes = [None, *(change(*pair) for pair in pairwise(trend.points))]
+    for point, by in zip(trend.points, changes, strict=True):
+        changed = "" if by is None else f"{by * 100:+.1f} %"
+        commit = (point.run.commit or "")[:12]
+        line = (
+            f"  {show_time(point.run.time)}  {commit:12}  {show(point.value, trend.unit):>14}  {changed:>9}"
+        )
+        yield line.rstrip()

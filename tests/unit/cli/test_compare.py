@@ -1,4 +1,4 @@
-"""``pymllm compare``: names in, a matrix of laws out."""
+"""``pymllm compare``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
-from pymllm.cli.compare_matrix import compare_schema
+from pymllm.cli.compare import make_text
+from pymllm.cli.schema import make_schema
+from pymllm.conformance.results import SavedFiles, VerifyReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
 
@@ -37,7 +39,7 @@ def test_the_document_keeps_to_its_schema(tiny: str, tmp_path: Path) -> None:
     """The same for a program to read: a cell for each that the law is about."""
     result = compare(tmp_path, f"{tiny}:TinyRows", "hashes", "--json")
     document = json.loads(result.stdout)
-    Draft202012Validator(compare_schema()).validate(document)
+    Draft202012Validator(make_schema("compare")).validate(document)
     cells = {row["id"]: [cell["adapter"] for cell in row["cells"]] for row in document["matrix"]}
     assert cells["P2"] == [f"{tiny}:TinyRows"]
     assert cells["K1"] == ["hashes"]
@@ -73,3 +75,53 @@ def test_bad_names_are_refused_in_one_line(names: list[str], message: str, tmp_p
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+FILES = SavedFiles(
+    {("my.rows:Rows", "P2"): "runs/P2.jsonl"},
+    {("my.rows:Rows", 0): "runs/crash.jsonl"},
+    {("gone:Cache", 0): "runs/said.txt"},
+)
+
+
+def test_a_cell_says_what_is_known_of_one_law_and_one_adapter(report: VerifyReport) -> None:
+    """Tests where it holds, words elsewhere, nothing where the law is not in an adapter's table."""
+    lines = make_text(report.comparison(FILES)).splitlines()
+    assert "  1  my.rows:Rows (rows)" in lines
+    assert "  3  gone:Cache (could not be loaded)" in lines
+    rows = {line.split()[0]: line for line in lines if line[:2] in ("X1", "P1", "P2", "P3", "E5")}
+    assert "holds 1,200" in rows["P1"]
+    assert "holds 34" in rows["P1"]
+    assert "VIOLATED" in rows["P2"]
+    assert "UNKNOWN" in rows["E5"]
+    assert rows["X1"].split()[1:3] == ["not", "claimed"]
+
+
+def test_what_is_violated_and_what_came_to_grief_is_explained(report: VerifyReport) -> None:
+    """Files, commands, and one line at the end."""
+    text = make_text(report.comparison(FILES))
+    assert "P2  VIOLATED by my.rows:Rows: a freed row is zero" in text
+    assert "    file       runs/P2.jsonl\n" in text
+    assert "    file       could not be written\n" in text
+    assert "my.rows:Rows  could not be examined to the end\n" in text
+    assert "    program    runs/crash.jsonl\n" in text
+    assert "    verdict    hung\n    because    cannot import gone\n    last said  runs/said.txt\n" in text
+    assert text.isascii()
+    assert text.splitlines()[-1].startswith(
+        "cells: 1 unknown, 2 violated, 3 holds, 1 not claimed; 40 programs"
+    )
+
+
+def test_the_document_is_that_of_verify_with_the_matrix(report: VerifyReport) -> None:
+    """Each cell with its counts."""
+    document = json.loads(json.dumps(report.comparison(FILES).plain()))
+    Draft202012Validator(make_schema("compare")).validate(document)
+    assert (document["schema"], document["version"]) == ("pymllm.compare", 1)
+    (row,) = [row for row in document["matrix"] if row["id"] == "P1"]
+    assert row["cells"] == [
+        {"adapter": "my.rows:Rows", "verdict": "holds", "tests": 1200, "walks": 30},
+        {"adapter": "rows", "verdict": "holds", "tests": 34, "walks": 12},
+    ]
+    document["matrix"][0]["cells"][0]["verdict"] = "perhaps"
+    with pytest.raises(ValidationError):
+        Draft202012Validator(make_schema("compare")).validate(document)

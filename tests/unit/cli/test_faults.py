@@ -1,17 +1,27 @@
-"""``pymllm faults`` from the outside: faults in, a table and a status out."""
+"""``pymllm faults``."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
+from msgspec import structs
 
-from pymllm.adapters.cabinet.table import own_cabinet
+from pymllm.adapters.cabinet.bugs import BUGS, UNPLANTED
+from pymllm.adapters.cabinet.fault import Fault
+from pymllm.adapters.cabinet.table import find_faults, own_cabinet
 from pymllm.cli import main
+from pymllm.cli.faults import make_text
+from pymllm.cli.faults_page import make_page, print_anew, rows_of
 from pymllm.cli.schema import make_schema
+from pymllm.conformance.detection import FaultResult, HuntPlan
+from pymllm.conformance.documents import Detection
+from pymllm.conformance.faults_run import FaultsReport
 
 
 def faults(*arguments: str) -> Result:
@@ -132,3 +142,152 @@ def test_a_page_is_not_written_over_what_is_kept(tmp_path: Path) -> None:
         make()
         result = faults("B116", "--keep", str(tmp_path / "a"), "--page", str(tmp_path / "a"))
         assert (result.exit_code, "which is read; name another one" in result.stderr) == (2, True)
+
+
+# -- table and document ------------------------------------------------------------------------------------
+
+NOTED = Fault("B1", "is wrong", ("R1",), ("radix",), note="in another way")
+OTHER = Fault("mine", "is wrong, too", ("R2",), ("radix",))
+
+
+def detection(seed: int, law: str) -> Detection:
+    return Detection(seed, law, "page 3", "machine", "radix", {}, 1200 + seed, 0.5, 4 + seed)
+
+
+def told(*results: FaultResult) -> list[str]:
+    return make_text(FaultsReport(HuntPlan((0, 1)), 2, {}, results, 12.34).document()).splitlines()
+
+
+CAUGHT = FaultResult(NOTED, (detection(0, "R1"), detection(1, "R1")), (), 1.0)
+UNLISTED = FaultResult(OTHER, (detection(0, "R1"),), (), 1.0)
+MISSED = FaultResult(OTHER, (), ("seed 0: not caught",), 1.0)
+
+
+def test_what_needs_a_look_comes_first() -> None:
+    """Not caught, or by a law that nobody wrote down."""
+    lines = told(CAUGHT, MISSED)
+    assert [line.split()[0] for line in lines[1:3]] == ["mine", "B1"]
+    assert " NO" in lines[1]
+    assert "1,200" in lines[2]
+    assert lines[4:6] == ["mine is wrong, too", "  seed 0: not caught"]
+    lines = told(UNLISTED)
+    assert "BY ANOTHER LAW" in lines[1]
+    assert lines[4] == "  seed 0: R1 by the machine on radix: page 3; its laws are R2"
+
+
+def test_programs_have_a_column_where_they_were_made_small() -> None:
+    """The smallest of all seeds."""
+    as_found = replace(
+        CAUGHT, detections=tuple(structs.replace(it, program=None) for it in CAUGHT.detections)
+    )
+    assert "program" not in told(as_found)[0]
+    lines = told(CAUGHT)
+    assert lines[0].split()[-1] == "program"
+    assert lines[1].split()[-1] == "4"
+
+
+def test_the_last_line_says_who_caught_how_many() -> None:
+    """Also where nobody caught anything."""
+    last = "1 of 2 faults caught by a law of their list (1 by the machine); 12.3 s"
+    assert told(CAUGHT, MISSED)[-1] == last
+    assert told(MISSED)[-1] == "0 of 1 faults caught by a law of their list; 12.3 s"
+
+
+def test_a_document_says_everything_and_is_valid() -> None:
+    """One caught, one not: no number is made up for it. A searcher that is none of six is no searcher."""
+    found = structs.replace(detection(0, "R1"), seconds=0.1234, program=None)
+    results = replace(CAUGHT, detections=(found,)), MISSED
+    report = FaultsReport(HuntPlan(), 2, {"pymllm": "0"}, results, 3.0)
+    document = json.loads(json.dumps(report.document().plain()))
+    validator = Draft202012Validator(make_schema("faults"))
+    validator.validate(document)
+    assert (document["caught"], document["missed"], document["exit_status"]) == (1, 1, 1)
+    caught, missed = document["faults"]
+    assert caught["detections"][0]["seconds"] == 0.123
+    assert (caught["operations"], caught["program"]) == (1200.0, None)
+    assert (missed["operations"], missed["seconds"], missed["problems"]) == (
+        None,
+        None,
+        ["seed 0: not caught"],
+    )
+    caught["detections"][0]["searcher"] = "nobody"
+    with pytest.raises(ValidationError):
+        validator.validate(document)
+
+
+# -- page --------------------------------------------------------------------------------------------------
+
+DAY = date(2026, 11, 21)
+B01, B79 = find_faults(["B01", "B79-requests"], own_cabinet())
+
+
+def caught(fault: Fault, law: str = "R2", program: int | None = 4) -> FaultResult:
+    detection = Detection(0, law, "page 3", "machine", "radix", {}, 1200, 0.5, program)
+    return FaultResult(fault, (detection,), (), 1.0)
+
+
+def page(*results: FaultResult, day: date = DAY, earlier: str = "") -> str:
+    report = FaultsReport(HuntPlan((0, 1)), 2, {"pymllm": "1.0"}, results, 12.34)
+    return make_page(report.document(), day, earlier)
+
+
+def test_the_page_has_what_was_measured_and_of_which_run() -> None:
+    """Caught, caught by another law, not caught; a stranger's fault has no section to lead to."""
+    missed = FaultResult(B79, (), ("seed 0: not caught",), 1.0)
+    text = page(caught(B01), missed, caught(OTHER, "R1", None))
+    assert "- run 1: 2026-11-21, pymllm 1.0, 3 faults from 2 seeds with 2 processes, 12 s\n" in text
+    assert f"| [B01](#b01) | {B01.title} | R2 | machine | 1,200 | 0.50 | 4 | 1 |\n" in text
+    assert f"| [B79-requests](#b79-requests) | {B79.title} | **no** |  |  |  |  | 1 |\n" in text
+    assert "| mine | is wrong, too | R1 **by another law** | machine | 1,200 | 0.50 |  | 1 |\n" in text
+    assert "1 of 3 faults caught by a law of their list (1 by the machine).\n" in text
+    assert "0 of 1 faults caught by a law of their list.\n" in page(missed)
+
+
+def test_rows_of_an_earlier_run_stay_where_a_fault_was_not_looked_for() -> None:
+    """A run that nobody refers to any more goes."""
+    first = page(caught(B01), caught(B79))
+    second = page(caught(B79, program=3), day=date(2026, 11, 22), earlier=first)
+    assert rows_of(second) == {
+        "B01": ("R2", "machine", "1,200", "0.50", "4", "1"),
+        "B79-requests": ("R2 **by another law**", "machine", "1,200", "0.50", "3", "2"),
+    }
+    assert "- run 1: 2026-11-21" in second
+    assert "- run 2: 2026-11-22" in second
+    third = page(caught(B01), caught(B79), earlier=second)
+    assert "- run 1" not in third
+    assert "- run 2" not in third
+    assert "- run 3" in third
+
+
+def test_a_run_says_what_it_did_not_look_for_again() -> None:
+    """Its seconds are without that."""
+    report = FaultsReport(HuntPlan((0,)), 1, {"pymllm": "1.0"}, (caught(B01),), 12.34, kept=1)
+    text = make_page(report.document(), DAY)
+    assert "1 faults from 1 seeds with 1 processes, 12 s without 1 that were known\n" in text
+
+
+def test_texts_are_printed_anew_without_a_run() -> None:
+    """The figures stay, whatever a title was."""
+    text = page(caught(B01))
+    assert print_anew(text.replace(B01.title, "Something else")) == text
+
+
+def test_every_bug_has_its_section() -> None:
+    """With engine, version, links, evidence, how it came about, what was seen, and where it is planted."""
+    text = page(caught(B01))
+    for bug in BUGS.values():
+        section = text.partition(f"\n### {bug.id}\n\n")[2].partition("\n### ")[0]
+        assert section.startswith(f"**{bug.title}.** {bug.engine}")
+        assert all(f"]({link})" in section for link in bug.links)
+        assert f"; {bug.evidence}.\n" in section
+        assert f"- *How*: {bug.mechanism}\n- *Seen*: {bug.seen}\n" in section
+        assert ("- *Planted*: " in section) != (bug.id in UNPLANTED)
+        assert section.count(UNPLANTED.get(bug.id, "no reason")) == (bug.id in UNPLANTED)
+    assert "**Upstream pymllm revives" in text
+    assert "mllm (commit b9c30702): [radix_cache.py](https" in text
+    assert "- *Planted*: on `radix`; laws R2, R6.\n" in text
+    assert '- *Planted*: <a id="b79-requests"></a>B79-requests, on `requests`; laws C1, C6, E4.\n' in text
+    assert "[issue 35270](https" in text
+    assert "[pull request 46](https" in text
+    assert "[commit 61acfdcb](https" in text
+    assert f"| [B83](#b83) | {BUGS['B83'].title} | {UNPLANTED['B83']} |\n" in text

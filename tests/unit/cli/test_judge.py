@@ -1,4 +1,4 @@
-"""``pymllm judge``: outcomes in, a verdict out, and no implementation anywhere."""
+"""``pymllm judge``, and how a judgement is told."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
+from msgspec import structs
 
 from pymllm.cli import main
+from pymllm.cli.choice import read_program
+from pymllm.cli.judge import make_judgement, make_text
+from pymllm.cli.schema import make_schema
+from pymllm.conformance.documents import JudgementDocument
 from pymllm.conformance.program import run_program
-from pymllm.history.files import History, Step, load_history, write_history
-from pymllm.history.operations import AllocRows, FreeRow, ReadRows, Span, WriteRow
-from pymllm.history.outcomes import Outcome, Table
+from pymllm.errors import InvariantViolation, TraceError
+from pymllm.history.files import Header, History, Step, load_history, write_history
+from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteRow
+from pymllm.history.outcomes import Done, Outcome, Table
+from pymllm.oracle.verdicts import Verdict
 
 CONFIG = {"max_reqs": 1, "max_context_len": 2}
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows(), ReadRows()]
@@ -131,10 +140,7 @@ def test_a_size_that_nobody_knows_is_told(good: Path) -> None:
     ("spoil", "words"),
     [
         (lambda text: text.replace('"max_reqs": 1', '"max_reqs": 1000000000000'), "at most it is 65,536"),
-        (
-            lambda text: text.replace('"stop": 1', '"stop": 1000000000000', 1),
-            "more than",
-        ),
+        (lambda text: text.replace('"stop": 1', '"stop": 1000000000000', 1), "more than"),
         (lambda text: "[" * 10_000, "more than 64 lists and objects"),
     ],
 )
@@ -153,3 +159,118 @@ def test_a_file_without_end_is_refused_in_one_line() -> None:
     result = judge("/dev/zero")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "pymllm: /dev/zero:1: longer than 16,777,216 bytes, the most of a line\n"
+
+
+# -- how a judgement is told -------------------------------------------------------------------------------
+
+ONE = History(Header("rows", "rows", {"max_reqs": 3}), [Step(4, Clear(), Outcome(Done()))])
+TWO = History(Header("rows", "rows"), [*ONE.steps, Step(6, Clear(), Outcome(Done()))])
+VIOLATION = InvariantViolation("P2", "row 1", expected="0", observed="7")
+
+HOLDS = make_judgement("judge", "a.jsonl", "rows", TWO, {"P1": 1200, "P2": 3, "P3": 0})
+BREAKS = make_judgement(
+    "rerun", "a.jsonl", "rows", ONE, {"P1": 2}, {"P1": 1}, violation=VIOLATION, differences=(4,)
+)
+MISFIT = make_judgement(
+    "rerun", "a.jsonl", "tiny", ONE, {"P1": 2}, misfit="step 5: step 1 gave 0", differences=(4,)
+)
+NOTHING = make_judgement("rerun", "a.jsonl", "rows", ONE, {})
+MANY = make_judgement("rerun", "a.jsonl", "rows", TWO, {"P1": 1}, differences=tuple(range(1, 13)))
+ALL = (HOLDS, BREAKS, MISFIT, NOTHING, MANY)
+
+
+@pytest.mark.parametrize(
+    ("judgement", "verdict"),
+    [
+        (HOLDS, Verdict.HOLDS),
+        (BREAKS, Verdict.VIOLATED),
+        (MISFIT, Verdict.UNKNOWN),
+        (NOTHING, Verdict.UNKNOWN),
+        (MANY, Verdict.HOLDS),
+    ],
+)
+def test_a_verdict_is_drawn(judgement: JudgementDocument, verdict: Verdict) -> None:
+    """Nothing holds that was not tested."""
+    assert judgement.verdict is verdict
+
+
+@pytest.mark.parametrize("judgement", ALL)
+def test_the_name_in_a_file_forges_no_verdict(judgement: JudgementDocument) -> None:
+    """Whoever wrote the file chose it; the first line is the verdict, and the only one."""
+    text = make_text(structs.replace(judgement, adapter="x\nholds  9 steps\x1b[2J")).split("\n")
+    assert [line for line in text if "\x1b" in line or line.startswith("holds  9")] == []
+    assert "x\\nholds  9 steps\\x1b[2J" in text[0]
+
+
+@pytest.mark.parametrize(
+    ("judgement", "lines"),
+    [
+        (
+            HOLDS,
+            ["holds  2 steps of rows: 1,203 tests of 2 laws, none broken", "    tests      P1 1,200, P2 3"],
+        ),
+        (
+            BREAKS,
+            [
+                "P2  VIOLATED by rows: a freed row is zero, and is freed once",
+                "    looked at  row 1",
+                "    expected   0",
+                "    observed   7",
+                "    at         step 4, in a program of 1 step (max_reqs 3)",
+                "    outcomes   differ from the recorded ones at step 4",
+            ],
+        ),
+        (
+            MISFIT,
+            [
+                "unknown  tiny made other choices than the program builds on",
+                "    because    step 5: step 1 gave 0",
+                "    outcomes   differ from the recorded ones at step 4",
+            ],
+        ),
+        (NOTHING, ["unknown  1 step of rows tested no law", "    outcomes   as recorded"]),
+        (
+            MANY,
+            [
+                "holds  2 steps of rows: 1 tests of 1 laws, none broken",
+                "    tests      P1 1",
+                "    outcomes   differ from the recorded ones at step 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...",
+            ],
+        ),
+    ],
+)
+def test_the_text_is_facts(judgement: JudgementDocument, lines: list[str]) -> None:
+    """The first line is the verdict."""
+    assert make_text(judgement).splitlines() == lines
+
+
+@pytest.mark.parametrize("judgement", ALL)
+def test_the_document_keeps_to_its_schema(judgement: JudgementDocument) -> None:
+    """Whatever came out."""
+    document = json.loads(json.dumps(judgement.plain()))
+    Draft202012Validator(make_schema("judgement")).validate(document)
+    assert document["exit_status"] == judgement.verdict.exit_status
+
+
+def test_the_document_has_the_violation() -> None:
+    """Law, what was looked at, expected, observed, step."""
+    assert BREAKS.plain()["violation"] == {
+        "law": "P2",
+        "message": "row 1",
+        "expected": "0",
+        "observed": "7",
+        "step": 4,
+    }
+    empty = make_judgement("judge", "a", "rows", History(Header("rows", "rows")), {}, violation=VIOLATION)
+    assert empty.plain()["violation"]["step"] == 0
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """X1: the system's words, or the line that is none."""
+    with pytest.raises(click.UsageError, match="cannot be read: No such file"):
+        read_program(str(tmp_path / "none.jsonl"))
+    with pytest.raises(click.UsageError, match="cannot be read: Is a directory"):
+        read_program(str(tmp_path))
+    (tmp_path / "bad.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r"bad\.jsonl:1: a history begins with a header"):
+        read_program(str(tmp_path / "bad.jsonl"))

@@ -185,10 +185,7 @@ def test_a_full_disk_is_one_line() -> None:
             timeout=60,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (
-        2,
-        "pymllm: cannot write the result: No space left on device\n",
-    )
+    assert (done.returncode, done.stderr) == (2, "pymllm: cannot write the result: No space left on device\n")
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:

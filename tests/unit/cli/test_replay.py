@@ -1,4 +1,4 @@
-"""``pymllm replay`` from the outside: arguments in, lines and a status out."""
+"""``pymllm replay``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
+from msgspec import structs
 
 from pymllm.cli import main
-from pymllm.errors import InvariantViolation
-from pymllm.workloads.synthetic import make_requests
+from pymllm.cli.replay import make_curves, make_text
+from pymllm.cli.schema import make_schema
+from pymllm.conformance import replays
+from pymllm.conformance.documents import CacheTime, ReplayViolation
+from pymllm.conformance.replay_plan import NAMED_WORKLOADS, ReplayPlan, pick_name
+from pymllm.conformance.replays import Replayed, ReplayGrid, find_ceiling, run_grid, run_plan, settle
+from pymllm.conformance.worker_process import Lost
+from pymllm.conformance.workers import Workers
+from pymllm.errors import InvariantViolation, TraceError, UsageError
+from pymllm.workloads.request import Request
+from pymllm.workloads.serial import SerialReport
+from pymllm.workloads.synthetic import WORKLOADS, make_requests
 from pymllm.workloads.trace_file import write_trace
 from tests.child_processes import interrupt, left_of
 
@@ -239,7 +252,7 @@ def test_standard_input_without_a_request_is_named() -> None:
 
 def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bold headings, and as wide as the terminal."""
-    monkeypatch.setattr("pymllm.cli.replay._stdout_is_terminal", lambda: True)
+    monkeypatch.setattr("pymllm.cli.replay.terminal_width", lambda: 80)
     result = CliRunner().invoke(main, ["replay", "chat", "--requests", "2"], color=True)
     assert "\x1b[1m" in result.stdout
 
@@ -305,7 +318,7 @@ def test_an_interrupt_tells_what_was_played(
     mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As text and as a document; half a trace is no figure for a store."""
-    monkeypatch.setattr("pymllm.cli.replay_run.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
     options = ["chat", "--mode", mode, "--requests", "40", "--cache", "radix", "--cache", "chunk"]
     result = replay(*options)
     assert (result.exit_code, result.stderr) == (130, "pymllm: interrupted\n")
@@ -325,7 +338,7 @@ def test_an_interrupt_of_a_curve_tells_which_points_are_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Dashes stand for what was not done."""
-    monkeypatch.setattr("pymllm.cli.replay_grid.progress_bar", ctrl_c)
+    monkeypatch.setattr("pymllm.cli.replay.progress_bar", ctrl_c)
     sizes = [word for size in ("2k", "3k", "4k", "5k", "6k") for word in ("--capacity", size)]
     options = ["chat", "--mode", "serial", "--requests", "10", *sizes, "--jobs", "1"]
     result = replay(*options)
@@ -372,9 +385,675 @@ def test_a_broken_law_in_a_curve_ends_with_1(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*arguments: object, **keywords: object) -> None:
         raise InvariantViolation("E3", "1 slot is lost")
 
-    monkeypatch.setattr("pymllm.cli.replay_run.replay_serially", broken)
+    monkeypatch.setattr("pymllm.conformance.replays.replay_serially", broken)
     options = ["chat", "--mode", "serial", "--requests", "5", "--capacity", "2k", "--capacity", "8k"]
     result = replay(*options, "--jobs", "1", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["violation"]["law"] == "E3"
     assert "E3 is violated by radix: 1 slot is lost" in " ".join(result.stderr.split())
+
+
+# -- plans -------------------------------------------------------------------------------------------------
+
+
+BASE = ReplayPlan(
+    workload="chat",
+    mode="engine",
+    caches=("radix",),
+    requests=None,
+    seed=0,
+    block_tokens=512,
+    page_size=16,
+    window=None,
+    capacity=None,
+    swa_capacity=None,
+    track_slots=None,
+    max_running=4,
+    chunk=512,
+    iteration_ms=50.0,
+    content_check=None,
+    check_every=0,
+)
+OPEN = replace(BASE, chunk=64)
+
+
+def test_the_named_workloads_are_those_that_exist() -> None:
+    """The list is written twice, because the other one loads NumPy."""
+    assert tuple(WORKLOADS) == NAMED_WORKLOADS
+
+
+def test_a_file_called_like_a_workload_needs_its_path(tmp_path: Path) -> None:
+    """Names win; a path with a separator is always a file."""
+    (tmp_path / "chat").touch()
+    assert OPEN.is_named
+    other = replace(OPEN, workload=str(tmp_path / "chat"))
+    assert not other.is_named
+    other.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"workload": "chatt"}, r"'chatt' is no file and no workload \(did you mean chat\?\); give a trace"),
+        ({"workload": "zzz"}, "'zzz' is no file and no workload; give a trace file or one of chat, agent"),
+        ({"swa_capacity": 64}, "--swa-capacity is the window half's; give --window too"),
+        ({"track_slots": 8}, "--track-slots is for states; give --cache mamba or blocks too"),
+        ({"caches": ("chunk", "mamba"), "mode": "serial"}, "--cache mamba caches the states of an engine"),
+        ({"caches": ("mamba",), "window": 64}, "--cache mamba has no window"),
+        ({"caches": ("radix", "blocks"), "mode": "serial"}, "--cache blocks caches the states of an engine"),
+        ({"caches": ("blocks",), "window": 64}, "--cache blocks has no window"),
+        ({"mamba_chunk_size": 64}, "--mamba-chunk-size is for blocks; give --cache blocks too"),
+        (
+            {"caches": ("mamba",), "eviction_policy": "lru"},
+            "--eviction-policy is for blocks; give --cache blocks too",
+        ),
+        ({"capacity": 15}, "--capacity 15 holds no page of 16 tokens; give at least 16"),
+        ({"capacity": 64, "swa_capacity": 15, "window": 4}, "--swa-capacity 15 holds no page"),
+        (
+            {"workload": "adversarial", "capacity": 10_000_001},
+            "--capacity 10000001 is too much for adversarial",
+        ),
+        ({"capacity": 2**31 - 16}, "--capacity 2147483632 and one page of 16 are more than 2147483647 slots"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(change: dict[str, int | str], words: str) -> None:
+    """X1: the message names the options, the values and what would do."""
+    with pytest.raises(UsageError, match=words):
+        replace(OPEN, **change).check()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"capacity": 16},
+        {"swa_capacity": 16, "window": 1, "capacity": 16},
+        {"workload": "adversarial", "capacity": 10_000_000},
+        {"workload": "-", "capacity": 2**31 - 17},
+    ],
+)
+def test_what_fits_passes(change: dict[str, Any]) -> None:
+    """One page is enough; standard input is no file that could be missing."""
+    replace(OPEN, **change).check()
+
+
+def test_a_known_name_is_picked_and_another_refused() -> None:
+    """X1: the nearest name is offered where one is near."""
+    assert pick_name("radix", {"radix": 1, "chunk": 2}, "cache") == "radix"
+    with pytest.raises(
+        UsageError, match=r"no cache 'radx' \(did you mean radix\?\); give one of chunk, radix"
+    ):
+        pick_name("radx", ("radix", "chunk"), "cache")
+    with pytest.raises(UsageError, match="no cache 'q'; give one of"):
+        pick_name("q", ("radix", "chunk"), "cache")
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+PLAYED = replace(
+    BASE, requests=6, seed=3, block_tokens=16, capacity=5000, chunk=64, iteration_ms=20.0, content_check=False
+)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    write_trace(tmp_path / "recorded.jsonl", make_requests("chat", 8))
+    return str(tmp_path / "recorded.jsonl")
+
+
+def test_open_defaults_depend_on_the_workload(recorded: str) -> None:
+    """A named workload is checked and has a pool of its own; a recorded is measured at a million slots."""
+    open_plan = replace(PLAYED, requests=None, capacity=None, content_check=None)
+    named = settle(open_plan)
+    assert (named.capacity, named.requests, named.content_check) == (8192, 200, True)
+    recorded = settle(replace(open_plan, workload=recorded))
+    assert (recorded.capacity, recorded.requests, recorded.content_check) == (1_000_000, None, False)
+
+
+def test_what_was_given_stays(recorded: str) -> None:
+    """Defaults replace nothing that was asked for."""
+    assert settle(PLAYED) == PLAYED
+    assert settle(replace(PLAYED, workload=recorded)).requests == 6
+
+
+def test_a_default_capacity_must_hold_a_page_too() -> None:
+    """X1: the check is made again once the capacity is known."""
+    with pytest.raises(UsageError, match="--capacity 8192 holds no page of 10000"):
+        settle(replace(PLAYED, capacity=None, page_size=10_000))
+
+
+def test_an_unknown_cache_is_refused() -> None:
+    """X1: before any request is made."""
+    with pytest.raises(UsageError, match="there is no cache 'radox'"):
+        run_plan(replace(PLAYED, caches=("radix", "radox")))
+
+
+def test_engine_and_serial_get_the_options() -> None:
+    """What the user typed is what the report says was used."""
+    plan = replace(PLAYED, window=32, swa_capacity=3000, content_check=True, check_every=3)
+    [run] = run_plan(plan).document.runs
+    config = run.config
+    assert (config.page_size, config.sliding_window_size) == (16, 32)
+    assert (config.capacity, config.swa_capacity) == (4992, 2992)
+    assert (config.max_running, config.chunk_tokens, config.iteration_ms) == (4, 64, 20.0)
+    assert (config.content_check, config.check_every, config.seed) == (True, 3, 3)
+    assert run.finished == 6
+    assert run.invariant_checks > 0
+    assert run.content_tokens > 0
+    [run] = run_plan(replace(PLAYED, mode="serial")).document.runs
+    assert (run.config.capacity, run.config.check_ownership, run.invariant_checks) == (4992, False, 0)
+    [run] = run_plan(replace(PLAYED, mode="serial", check_every=2)).document.runs
+    assert run.config.check_ownership
+    assert run.invariant_checks > 0
+
+
+def test_a_context_gets_its_options() -> None:
+    """What the user typed for blocks is what their engine used, and no other cache is told of it."""
+    plan = replace(
+        PLAYED,
+        caches=("blocks", "radix"),
+        mamba_chunk_size=16,
+        eviction_policy="ref-zero",
+        track_slots=3,
+        content_check=True,
+        check_every=50,
+    )
+    blocks, radix = run_plan(plan).document.runs
+    config = blocks.config
+    assert (config.cache, config.page_size, config.capacity, config.track_slots) == ("blocks", 16, 4992, 3)
+    assert (config.mamba_chunk_size, config.eviction_policy) == (16, "ref_zero")
+    assert (blocks.finished, blocks.evict_calls) == (6, 0)
+    assert blocks.content_tokens > blocks.prompt_tokens
+    assert blocks.invariant_checks == blocks.cache_operations // 50 > 0
+    assert radix.config.mamba_chunk_size is radix.config.eviction_policy is None
+    plan = replace(plan, caches=("blocks",), eviction_policy=None, check_every=0)
+    [plain] = run_plan(plan).document.runs
+    assert plain.config.eviction_policy == "lru"
+
+
+def test_a_rejected_request_makes_no_row_longer(tmp_path: Path) -> None:
+    """Section 2: the row table is as wide as the longest request that can ever have a row."""
+    requests = [
+        Request(0, 0.0, 40, 8, (0, 1, 2), 16),
+        Request(1, 0.0, 4992 + 1, 4, tuple(range(313)), 16),
+        Request(2, 0.0, 8, 2**31 - 1, (0,), 16),
+    ]
+    write_trace(tmp_path / "recorded.jsonl", requests)
+    plan = replace(PLAYED, workload=str(tmp_path / "recorded.jsonl"), requests=None)
+    for capacity, columns, rejected in ((5000, 48, 2), (16, 1, 3), (1_000_000, 4997, 1)):
+        [run] = run_plan(replace(plan, capacity=capacity)).document.runs
+        assert (run.config.max_context, run.rejected) == (columns, rejected)
+
+
+def test_several_caches_run_over_the_same_requests(recorded: str) -> None:
+    """Columns of one table are comparable."""
+    result = run_plan(replace(PLAYED, workload=recorded, caches=("radix", "chunk")))
+    radix, chunk = result.document.runs
+    assert result.document.workload.requests == radix.requests == chunk.requests == 6
+    assert radix.prompt_tokens == chunk.prompt_tokens
+    assert radix.hit_tokens > chunk.hit_tokens == 0
+
+
+def test_a_broken_law_ends_the_replay_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ran before is still reported."""
+
+    def break_law(self: object) -> None:
+        raise InvariantViolation("E3", "one slot is gone")
+
+    monkeypatch.setattr("pymllm.workloads.serial._SerialReplay.check_nothing_lost", break_law)
+    result = run_plan(replace(PLAYED, mode="serial", caches=("chunk", "radix")))
+    assert result.document.violation is not None
+    assert (result.document.violation.cache, result.document.violation.law) == ("chunk", "E3")
+    assert result.document.violation.message == "one slot is gone"
+    assert result.document.runs == ()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_too_little_memory_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """X1: the message names the two sizes that decide."""
+    monkeypatch.setattr(replays, "replay_serially", _raiser(error))
+    with pytest.raises(UsageError, match="--capacity 5000 and --max-running 4; give less"):
+        run_plan(replace(PLAYED, mode="serial"))
+
+
+def test_other_errors_of_a_run_are_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug keeps its own error."""
+    monkeypatch.setattr(replays, "replay_serially", _raiser(RuntimeError("ours")))
+    with pytest.raises(RuntimeError, match="ours"):
+        run_plan(replace(PLAYED, mode="serial"))
+
+
+def _raiser(error: Exception) -> Callable[..., SerialReport]:
+    def run(*arguments: object, **options: object) -> SerialReport:
+        raise error
+
+    return run
+
+
+def test_a_bad_trace_is_named(tmp_path: Path) -> None:
+    """X1: the reader's own error comes through."""
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    with pytest.raises(TraceError, match=r"bad\.jsonl:1: not a request"):
+        run_plan(replace(PLAYED, workload=str(tmp_path / "bad.jsonl")))
+
+
+def test_versions_are_those_of_what_ran() -> None:
+    """A number without its versions cannot be compared."""
+    document = run_plan(replace(PLAYED, requests=1)).document
+    assert list(document.versions) == ["pymllm", "python", "torch", "numpy"]
+
+
+# -- the document ------------------------------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "replay.md"
+RECORDED = replace(BASE, requests=5, window=64, capacity=5000, content_check=True)
+
+
+def document_of(plan: ReplayPlan) -> Any:
+    document = json.loads(json.dumps(run_plan(plan).document.plain(), allow_nan=False))
+    Draft202012Validator(make_schema("replay")).validate(document)
+    return document
+
+
+def field_names(value: Any, prefix: str = "") -> list[str]:
+    """Dotted names of everything in a document that is no object itself."""
+    if not isinstance(value, dict):
+        return [prefix]
+    return [name for key, part in value.items() for name in field_names(part, f"{prefix}.{key}".lstrip("."))]
+
+
+def documented_fields(heading: str) -> list[str]:
+    """First column of the table below a heading of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = re.split(r"^#+ ", text.split(f" {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"^\| `([\w.]+)` \|", section, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("mode", "heading"), [("engine", "An engine run"), ("serial", "A serial run")])
+def test_the_page_lists_the_fields_of_a_run_in_order(mode: str, heading: str) -> None:
+    """Whoever reads the page knows the document, and the other way round."""
+    document = document_of(replace(RECORDED, mode=mode))
+    assert field_names(document["runs"][0]) == documented_fields(heading)
+    assert document["mode"] == mode
+
+
+def test_the_page_lists_the_fields_around_the_runs() -> None:
+    """The same for what does not depend on the mode."""
+    document = run_plan(RECORDED).document
+    document = structs.replace(document, violation=ReplayViolation("radix", "E1", "wrong"))
+    assert field_names(document.plain()) == documented_fields("The JSON document")
+
+
+def test_the_document_says_what_it_is() -> None:
+    """A dashboard can tell one version from another."""
+    document = document_of(RECORDED)
+    assert (document["schema"], document["version"]) == ("pymllm.replay", 1)
+    assert document["violation"] is None
+    assert document["workload"] == {
+        "name": "chat",
+        "kind": "named",
+        "requests": 5,
+        "seed": 0,
+        "block_tokens": None,
+    }
+    assert document["asked"] == {"capacity": 5000, "swa_capacity": None}
+    assert document["runs"][0]["config"]["capacity"] == 4992
+
+
+# -- several sizes -----------------------------------------------------------------------------------------
+
+
+SERIAL = replace(
+    BASE, mode="serial", caches=("radix", "chunk"), requests=30, page_size=1, max_running=8, chunk=64
+)
+
+
+def points(*sizes: tuple[int, int]) -> list[ReplayPlan]:
+    return [replace(SERIAL, page_size=page_size, capacity=capacity) for page_size, capacity in sizes]
+
+
+def hits(grid: ReplayGrid) -> list[tuple[str, int, int, int]]:
+    """What came of each run, without the times."""
+    found = []
+    for result in grid.results:
+        [run] = result.document.runs
+        found.append((run.config.cache, run.config.page_size, run.config.capacity, run.hit_tokens))
+    return found
+
+
+def test_processes_change_no_count() -> None:
+    """X3: in the order of the plans, and of the caches of each."""
+    plans = points((1, 3000), (16, 8000))
+    here, there = run_grid(plans, 1), run_grid(plans, 2)
+    assert hits(here) == hits(there)
+    assert [one[:3] for one in hits(here)] == [
+        ("radix", 1, 3000), ("chunk", 1, 3000), ("radix", 16, 8000), ("chunk", 16, 8000)
+    ]  # fmt: skip
+    assert here.ceilings == there.ceilings
+    assert here.document.violation is None
+
+
+def test_no_cache_hits_more_than_the_ceilings() -> None:
+    """R2: over the same requests, those that are not longer than half the capacity."""
+    grid = run_grid(points((4, 2000), (4, 6000), (4, 50_000)), 1)
+    for ceiling, result in zip(grid.ceilings, grid.results[::2], strict=True):
+        [run] = result.document.runs
+        assert run.prompt_tokens == ceiling.prompt_tokens
+        assert ceiling.belady_hit_rate is not None
+        assert run.token_hit_rate <= ceiling.belady_hit_rate <= ceiling.unlimited_hit_rate
+    assert grid.ceilings[-1].belady_hit_rate == grid.ceilings[-1].unlimited_hit_rate > 0
+
+
+def test_an_engine_has_no_bound_by_order() -> None:
+    """It admits, retracts and finishes as memory allows."""
+    (plan,) = points((1, 5000))
+    ceiling = find_ceiling(replace(plan, mode="engine"), None)
+    assert (ceiling.page_size, ceiling.capacity, ceiling.belady_hit_rate) == (1, 5000, None)
+    assert ceiling.unlimited_hit_rate > 0
+
+
+def test_an_engine_s_ceiling_leaves_out_what_it_rejects() -> None:
+    """R2: or a cache hits more than one that never forgets."""
+    plans = [replace(one, mode="engine") for one in points((1, 600), (1, 5000))]
+    grid = run_grid(plans, 1)
+    for number, result in enumerate(grid.results):
+        [run] = result.document.runs
+        ceiling = grid.ceilings[number // len(SERIAL.caches)]
+        assert (ceiling.prompt_tokens, ceiling.unlimited_hit_rate) == (
+            run.prompt_tokens,
+            run.ceiling_hit_rate,
+        )
+        assert bool(run.rejected) is (ceiling.capacity == 600)
+        assert run.finished
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_of_one_run_ends_all(jobs: int) -> None:
+    """Nothing half is printed."""
+    (plan,) = points((1, 3000))
+    with pytest.raises(ValueError, match="max_running"):
+        run_grid([replace(plan, mode="engine", max_running=0)], jobs)
+
+
+def test_an_interrupt_waits_for_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: the run that goes on would take minutes."""
+
+    def interrupt(done: int) -> None:
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def bar(*arguments: object) -> Iterator[Callable[[int], None]]:
+        yield interrupt
+
+    short = replace(SERIAL, caches=("radix",), capacity=3000)
+    grid = run_grid([short, replace(short, requests=300_000)], 2, bar)
+    assert isinstance(grid.interruption, KeyboardInterrupt)
+    assert [result.document.workload.requests for result in grid.results] == [30]
+    long = replace(short, mode="serial", requests=300_000)
+    monkeypatch.setattr(
+        Workers, "map", lambda self, *rest: setattr(self, "interruption", KeyboardInterrupt()) or []
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_grid([long], 1)
+
+
+def test_a_process_that_is_lost_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system ends a process that takes too much memory; nobody's bug, and no result."""
+    monkeypatch.setattr(Workers, "map", lambda self, function, items, done: [Lost("killed by SIGKILL")])
+    with pytest.raises(UsageError, match=r"a run has no result: killed by SIGKILL"):
+        run_grid(points((1, 3000)), 2)
+
+
+def test_a_line_has_each_cache_and_both_ceilings() -> None:
+    """A table for each page size, the capacity rounded to whole pages."""
+    grid = run_grid(points((1, 3000), (1, 9000), (64, 9000)), 1)
+    lines = make_curves(grid).splitlines()
+    assert lines[1] == "serial replay of chat: 30 requests, seed 0"
+    heads = [number for number, line in enumerate(lines) if line.startswith("token hit rate")]
+    assert [lines[number] for number in heads] == [
+        "token hit rate, pages of 1",
+        "token hit rate, pages of 64",
+    ]
+    assert lines[heads[0] + 2].split()[:6] == ["capacity", "radix", "chunk", "Belady", "unlimited", "evicted"]
+    cells = [lines[heads[0] + 3].split(), lines[heads[0] + 4].split(), lines[heads[1] + 3].split()]
+    assert [row[0] for row in cells] == ["3,000", "9,000", "8,960"]
+    ran = [f"{100 * result.document.runs[0].token_hit_rate:.1f}" for result in grid.results[::2]]
+    assert [row[1] for row in cells] == ran
+    assert {row[3] for row in cells} == {"0.0"}
+
+
+def test_a_violation_stands_in_its_cell_and_below() -> None:
+    """E3: with the point at which it happened."""
+    grid = run_grid(points((1, 3000), (1, 9000)), 1)
+    first = grid.results[0]
+    found = ReplayViolation("radix", "E3", "1 slot is lost")
+    broken = replace(first, document=structs.replace(first.document, runs=(), violation=found))
+    grid = replace(grid, results=(broken, *grid.results[1:]))
+    text = make_curves(grid)
+    assert grid.document.violation == found
+    assert "violated" in text.splitlines()[6]
+    assert text.endswith("E3  VIOLATED by radix (page size 1, capacity 3000)\n    1 slot is lost\n")
+
+
+@pytest.mark.parametrize("mode", ["serial", "engine"])
+def test_what_is_left_out_stands_beside_the_rates(mode: str) -> None:
+    """E4: rates over fewer requests, without the long ones, are no part of one curve."""
+    plans = [replace(one, mode=mode, caches=("radix",)) for one in points((1, 600), (1, 9000))]
+    grid = run_grid(plans, 1)
+    [run] = grid.results[0].document.runs
+    left_out = run.skipped or run.rejected
+    lines = make_curves(grid).splitlines()
+    assert lines[5].endswith("evicted  left out")
+    assert not make_curves(run_grid(plans[1:], 1)).splitlines()[5].endswith("left out")
+    assert [line.split()[-1] for line in lines[6:8]] == [str(left_out), "0"]
+    assert left_out
+
+
+def test_an_engine_has_no_rate_by_belady() -> None:
+    """A dash says that nothing was counted."""
+    plans = [replace(one, mode="engine", caches=("radix",)) for one in points((1, 3000), (1, 9000))]
+    row = make_curves(run_grid(plans, 1)).splitlines()[6].split()
+    assert row[0] == "3,000"
+    assert row[3] == "-"
+
+
+def test_a_document_of_a_curve_has_all_runs_and_ceilings() -> None:
+    """The rest is as of a single replay."""
+    document = json.loads(json.dumps(run_grid(points((1, 3000), (16, 9000)), 1).document.plain()))
+    Draft202012Validator(make_schema("replay")).validate(document)
+    assert document["asked"] == {
+        "capacity": 3000, "swa_capacity": None, "capacities": [3000, 9000], "page_sizes": [1, 16]
+    }  # fmt: skip
+    assert [(run["config"]["cache"], run["config"]["capacity"]) for run in document["runs"]] == [
+        ("radix", 3000), ("chunk", 3000), ("radix", 8992), ("chunk", 8992)
+    ]  # fmt: skip
+    assert [one["capacity"] for one in document["ceilings"]] == [3000, 8992]
+    assert document["violation"] is None
+
+
+# -- the table ---------------------------------------------------------------------------------------------
+
+
+SHOWN = replace(BASE, requests=12, seed=9, window=64, capacity=5000, content_check=True, check_every=5)
+
+
+@pytest.fixture(scope="module")
+def windowed() -> Replayed:
+    return run_plan(SHOWN)
+
+
+def with_(result: Replayed, **other: Any) -> Replayed:
+    """The same with another document."""
+    return replace(result, document=structs.replace(result.document, **other))
+
+
+def value_of(text: str, label: str) -> str:
+    """What stands behind a label."""
+    [line] = [line for line in text.splitlines() if line.startswith(f"  {label}  ")]
+    return line[len(label) + 2 :].strip()
+
+
+def test_every_promised_figure_has_its_row_and_unit(windowed: Replayed) -> None:
+    """Hits, evictions, retractions, times, peaks and the configuration, as the run reported them."""
+    [report] = windowed.document.runs
+    report = structs.replace(
+        report,
+        token_hit_rate=0.512,
+        ceiling_hit_rate=0.75,
+        dead_window_tokens=1234,
+        retractions=7,
+        match=CacheTime(1.25, 1000.0),
+        peak_rss_bytes=300 << 20,
+    )
+    text = make_text(with_(windowed, runs=(report,)))
+    assert "engine replay of chat: 12 requests, seed 9" in text
+    expected = {
+        "requests": "12",
+        "finished": "12",
+        "retractions": "7",
+        "prompt tokens": f"{report.prompt_tokens:,} tokens",
+        "token hit rate": "51.2 %",
+        "ceiling of an unlimited cache": "75.0 %",
+        "hits lost to dead windows": "1,234 tokens",
+        "evictions": f"{report.evict_calls:,} calls",
+        "evicted": f"{report.evicted_tokens:,} tokens",
+        "evicted window halves": f"{report.evicted_swa_tokens:,} tokens",
+        "peak tokens held": f"{report.peak_tokens_held:,} tokens",
+        "peak memory of the process": "300 MiB",
+        "match": "1.2 / 1,000.0 us",
+        "contents compared": f"{report.content_tokens:,} tokens",
+        "invariants walked": f"{report.invariant_checks:,} times",
+        "window": "64 tokens",
+        "capacity": "4,992 tokens (5,000 asked)",
+        "capacity of the window half": "4,992 tokens (5,000 asked)",
+        "virtual time of an iteration": "50 ms",
+    }
+    assert {label: value_of(text, label) for label in expected} == expected
+
+
+def test_versions_head_the_table(windowed: Replayed) -> None:
+    """A figure without its versions cannot be compared."""
+    first = make_text(windowed).splitlines()[0]
+    assert first.startswith("pymllm ")
+    assert "torch" in first
+
+
+def test_what_does_not_apply_says_so() -> None:
+    """Without a window and without checks no row pretends to a number."""
+    plan = replace(SHOWN, window=None, content_check=False, check_every=0, capacity=4992)
+    text = make_text(run_plan(plan))
+    assert value_of(text, "hits lost to dead windows") == "no window"
+    assert value_of(text, "window") == "none"
+    assert value_of(text, "contents compared") == "off"
+    assert value_of(text, "invariants walked") == "off"
+    assert value_of(text, "capacity") == "4,992 tokens"
+    assert "window half" not in text
+    assert value_of(make_text(run_plan(replace(plan, page_size=1))), "page size") == "1 token"
+
+
+def test_a_window_halfs_own_capacity_is_shown() -> None:
+    """What was asked for it stands beside what it got."""
+    text = make_text(run_plan(replace(SHOWN, swa_capacity=3000)))
+    assert value_of(text, "capacity of the window half") == "2,992 tokens (3,000 asked)"
+
+
+def test_states_have_their_rows_and_other_caches_none() -> None:
+    """Hits lost, states held, evicted and left out stand beside a cache that has no states."""
+    plan = replace(SHOWN, window=None, caches=("radix", "mamba"), track_slots=2)
+    result = run_plan(plan)
+    text = make_text(result)
+    report = result.document.runs[1]
+    expected = {
+        "hits lost for want of a state": f"{report.stateless_tokens:,} tokens",
+        "peak states held": "2 states",
+        "evicted states": f"{report.evicted_states} states",
+        "states left out, as no slot was free": f"{report.skipped_snapshots} states",
+        "capacity for states": "2 states",
+    }
+    for label, value in expected.items():
+        assert value_of(text, label).split() == ["no", "states", *value.split()]
+    assert report.hit_tokens > 0
+    assert "state" not in make_text(replace(with_(result, runs=result.document.runs[:1]), plan=SHOWN))
+
+
+def test_blocks_have_their_rows_and_other_caches_none() -> None:
+    """Pauses, the policy and what may be paused stand beside a cache that has no blocks."""
+    plan = replace(
+        SHOWN,
+        window=None,
+        caches=("blocks", "radix"),
+        track_slots=2,
+        mamba_chunk_size=16,
+        eviction_policy="ref-zero",
+    )
+    result = run_plan(plan)
+    text = make_text(result)
+    blocks, radix = result.document.runs
+    assert (blocks.pauses, radix.pauses) == (0, None)
+    expected = {
+        "pauses": ["0", "no", "pauses"],
+        "capacity for states": ["2", "states", "no", "states"],
+        "a state after every": ["16", "tokens", "no", "blocks"],
+        "eviction policy": ["ref-zero", "no", "blocks"],
+        "capacity for paused requests": ["1,248", "tokens", "no", "blocks"],
+    }
+    assert {label: value_of(text, label).split() for label in expected} == expected
+    assert "pauses" not in make_text(run_plan(replace(SHOWN, window=None, requests=1)))
+
+
+def test_memory_that_cannot_be_read_is_unknown(windowed: Replayed) -> None:
+    """A missing measurement is never zero."""
+    [report] = windowed.document.runs
+    text = make_text(with_(windowed, runs=(structs.replace(report, peak_rss_bytes=None),)))
+    assert value_of(text, "peak memory of the process") == "unknown on this platform"
+
+
+def test_serial_replays_have_their_own_rows() -> None:
+    """The allocator's time counts there, and the mean that others report."""
+    plan = replace(SHOWN, mode="serial", window=None, caches=("radix", "chunk"))
+    result = run_plan(plan)
+    text = make_text(result)
+    radix, chunk = result.document.runs
+    assert text.splitlines()[3].split() == ["radix", "chunk"]
+    assert value_of(text, "ownership checks").split() == ["on", "on"]
+    assert value_of(text, "token hit rate").split()[-2:] == ["0.0", "%"]
+    assert value_of(text, "prompt tokens").split() == [f"{radix.prompt_tokens:,}", "tokens"] * 2
+    assert len(value_of(text, "all of them, mean").split()) == 4
+    assert chunk.hit_tokens == 0
+
+
+def test_a_pipe_gets_plain_lines_of_at_most_80_columns(windowed: Replayed) -> None:
+    """No escapes, nothing cut, nothing wrapped, no blanks at the end, no character beyond ASCII."""
+    text = make_text(windowed)
+    lines = text.splitlines()
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert max(map(len, lines)) <= 80
+    assert all(line == line.rstrip() for line in lines)
+    assert text.endswith("\n")
+
+
+def test_a_narrow_terminal_cuts_no_number(windowed: Replayed) -> None:
+    """Long cells go on in the next line."""
+    text = make_text(windowed, width=40)
+    [report] = windowed.document.runs
+    assert "..." not in text
+    assert f"{report.prompt_tokens:,}" in text
+
+
+def test_a_terminal_gets_bold_headings(windowed: Replayed) -> None:
+    """Styles are for terminals only."""
+    assert "\x1b[1m" in make_text(windowed, width=100, styled=True)
+
+
+def test_a_broken_law_stands_below_what_ran(windowed: Replayed) -> None:
+    """The law, the cache, and what was expected and found, unwrapped."""
+    found = ReplayViolation("chunk", "E1", "expected [1], found " + "2" * 100)
+    text = make_text(with_(windowed, violation=found))
+    assert text.endswith(f"E1  VIOLATED by chunk\n    {found.message}\n")
+    assert "radix" in text
+    alone = make_text(with_(windowed, runs=(), violation=found))
+    assert "configuration" not in alone
+    assert alone.splitlines()[-2:] == ["E1  VIOLATED by chunk", f"    {found.message}"]

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
 from pymllm.cli import main
-from pymllm.cli.judgement import judgement_schema
+from pymllm.cli.schema import make_schema
 from pymllm.conformance.program import run_program
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
@@ -68,7 +68,7 @@ def test_what_happens_is_recorded_and_timed(file: str, tmp_path: Path) -> None:
     names = [(row["operation"], row["is_refused"], row["count"]) for row in document["times"]]
     assert names == [(name, False, 1) for name in ("alloc_rows", "free_row", "read_rows", "write_row")]
     assert all(0 < row["p50_us"] <= row["max_us"] * 1.01 for row in document["times"])
-    Draft202012Validator(judgement_schema()).validate(document)
+    Draft202012Validator(make_schema("judgement")).validate(document)
     assert "times" not in json.loads(rerun(file, "--json").stdout)
 
 
@@ -117,7 +117,7 @@ def test_an_adapter_that_gives_up_ends_with_3(file: str, tiny: str) -> None:
         (["--adapter", "no_such_module_here:Cache"], 2, "cannot import no_such_module_here"),
         (["--config", "{"], 2, "'{': not JSON"),
         (["--config", "[]"], 2, "it must be an object"),
-        (["--config", '{"max_reqs": 1.5}'], 2, "it.max_reqs is 1.5; it must be an integer or a string"),
+        (["--config", '{"max_reqs": 1.5}'], 2, "max_reqs is 1.5; it must be an integer, a string"),
         (["--config", "{}"], 3, "cannot be built with {}"),
     ],
 )

@@ -1,7 +1,8 @@
-"""``pymllm shrink``: a long program in, a short one out."""
+"""``pymllm shrink``."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,15 +11,21 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator
 
 from pymllm.adapters.cabinet.planting import planted
 from pymllm.adapters.cabinet.table import own_cabinet
+from pymllm.adapters.registry import make_adapter
 from pymllm.cli import main
-from pymllm.conformance import workers
-from pymllm.conformance.acting import drive, make_machine, with_scenario
+from pymllm.cli.schema import make_schema
+from pymllm.cli.shrink import make_document, make_text
+from pymllm.conformance import shrinker, workers
+from pymllm.conformance.acting import FoundViolation, drive, make_machine, with_scenario
+from pymllm.conformance.documents import ShrinkDocument
+from pymllm.conformance.examiner import Examiner
 from pymllm.conformance.lifecycle_machine import LifecycleMachine
-from pymllm.conformance.program import run_program
-from pymllm.conformance.shrink_run import shows_again
+from pymllm.conformance.program import play_steps, run_program
+from pymllm.conformance.shrink_run import ShrinkRun, shows_again
 from pymllm.errors import InvariantViolation
 from pymllm.history.files import Header, History, PlayedActs, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
@@ -117,7 +124,7 @@ def test_an_interrupt_gives_what_there_is(
     def ask_again(*arguments: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pymllm.cli.progress.progress_bar", interrupted)
+    monkeypatch.setattr("pymllm.cli.shrink.progress_bar", interrupted)
     if not again:
         ask = workers.ask
         monkeypatch.setattr(
@@ -294,3 +301,74 @@ def test_acts_of_a_machine_that_is_not_there_are_refused(engine_file: str, tmp_p
     result = shrink(str(path))
     assert result.exit_code == 2
     assert "other.jsonl: its acts are of OtherMachine; the machines of prefix are" in result.stderr
+
+
+# -- how it is told ----------------------------------------------------------------------------------------
+
+STEPS = [AllocRows(2), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
+
+
+@pytest.fixture
+def run(tiny: str) -> ShrinkRun:
+    examiner = Examiner(make_adapter(f"{tiny}:KeepsEntries", {"max_reqs": 2, "max_context_len": 2}))
+    with pytest.raises(InvariantViolation) as caught:
+        play_steps(examiner, enumerate(STEPS, 1))
+    before = FoundViolation(examiner.history, caught.value)
+    return ShrinkRun(None, before, shrinker.shrink(before, plays=500), 1_234, 5.67, {}, True)
+
+
+def told(run: ShrinkRun, **other: object) -> tuple[ShrinkDocument, list[str]]:
+    """The document and the lines of a run whose smallest program is changed."""
+    assert run.best is not None
+    best = dataclasses.replace(run.best, **other)  # type: ignore[arg-type]
+    document = make_document("a b.jsonl", "a b.short.jsonl", dataclasses.replace(run, best=best))
+    return document, make_text(document, best.history).splitlines()
+
+
+def test_the_text_sets_what_is_beside_what_was(run: ShrinkRun) -> None:
+    """And only what is smaller; numbers with commas, names of files quoted."""
+    _, lines = told(run)
+    assert "    operations 4 -> 4" in lines
+    assert "    max_reqs   2 -> 1" in lines
+    assert "    programs   1,234 were run in 5.7 s; no part of it can go" in lines
+    assert lines[-1].startswith("    again      pymllm rerun 'a b.short.jsonl' --adapter ")
+
+
+def test_what_could_not_be_run_is_counted(run: ShrinkRun) -> None:
+    """By error; what this package did wrong itself stands for itself."""
+    mistake = "2 candidates could not be run: KeyError: 3 (line 7 of judge.py)"
+    counted = dataclasses.replace(run, misfits={"AdapterError": 3, "UsageError": 1})
+    document, lines = told(counted, mistakes=(mistake,))
+    assert (
+        "    programs   1,234 were run in 5.7 s; 4 could not be run (AdapterError 3, UsageError 1); "
+        "no part of it can go"
+    ) in lines
+    assert f"    mistake    of pymllm: {mistake}" in lines
+    assert (document.misfits, document.mistakes) == ({"AdapterError": 3, "UsageError": 1}, (mistake,))
+
+
+def test_a_program_that_stayed_long_is_not_printed(run: ShrinkRun) -> None:
+    """The file has it."""
+    assert run.best is not None
+    steps = [Step(number, ReadRows()) for number in range(1, 102)]
+    _, lines = told(run, history=History(run.best.history.header, steps))
+    assert "    operations 4 -> 101" in lines
+    assert not any("run_program" in line for line in lines)
+
+
+def test_what_a_rerun_does_not_show_is_not_promised(run: ShrinkRun) -> None:
+    """X3: an engine's findings, for instance."""
+    document, lines = told(dataclasses.replace(run, is_rerun=False))
+    assert document.again is None
+    assert lines[-1] == "    written    a b.short.jsonl"
+
+
+def test_the_document_has_both_sizes(run: ShrinkRun) -> None:
+    """And keeps to its schema."""
+    document = json.loads(json.dumps(told(run)[0].plain()))
+    Draft202012Validator(make_schema("shrink")).validate(document)
+    config = {"max_reqs": 2, "max_context_len": 2}
+    assert document["before"] == {"operations": 4, "tokens": 0, "config": config}
+    assert document["after"]["config"] == {"max_reqs": 1, "max_context_len": 1}
+    assert (document["programs"], document["seconds"]) == (1_234, 5.67)
+    assert document["program"].startswith("from pymllm.conformance.program import run_program")

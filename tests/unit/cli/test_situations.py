@@ -1,13 +1,19 @@
-"""``pymllm situations``: a list, a document, a page."""
+"""``pymllm situations``."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.cli import main
+from pymllm.cli.schema import make_schema
+from pymllm.cli.situations import make_page
+from pymllm.history.operations import KINDS
+from pymllm.oracle.situation import Condition, make_situations
 from pymllm.oracle.situations import SITUATIONS, situations_of
 
 
@@ -49,3 +55,48 @@ def test_a_page_in_no_folder_is_refused(tmp_path: Path) -> None:
     result = run("--page", str(tmp_path / "none" / "page.md"))
     assert result.exit_code == 2
     assert "there is no folder" in result.output
+
+
+def test_the_document_says_what_a_situation_takes() -> None:
+    """Capabilities by name, settings in words; a kind that is none does not keep to the schema."""
+    validator = Draft202012Validator(make_schema("situations"))
+    document = json.loads(run("--json").output)
+    validator.validate(document)
+    (row,) = [row for row in document["situations"] if row["name"] == "an edge node is split"]
+    assert row == {
+        "name": "an edge node is split",
+        "kind": "prefix",
+        "of_engine": False,
+        "laws": ["S5", "R10"],
+        "bugs": ["B23", "B25"],
+        "capabilities": ["inspect"],
+        "configuration": [
+            "a cache that keeps something",
+            "a window of several pages",
+            "nodes of several pages",
+        ],
+    }
+    row["kind"] = "cells"
+    with pytest.raises(ValidationError):
+        validator.validate(document)
+
+
+PAGED = Condition("pages of several tokens", lambda config: config.get("page_size") != 1)
+
+
+def test_each_kind_has_a_table_and_an_engine_its_own() -> None:
+    """In the order of the registry."""
+    titles = [line for line in make_page(SITUATIONS).splitlines() if line.startswith("## ")]
+    assert len(titles) == len(KINDS) + 1
+    assert titles[0] == "## Slot allocators"
+    assert "## Prefix caches in an engine" in titles
+
+
+def test_a_row_has_laws_bugs_and_needs() -> None:
+    """What is missing leaves its cell empty."""
+    plain = make_situations("slots", ("pages wait", "A4"))
+    full = make_situations("slots", ("pages merge", "A4 X4", "B95 B97"), needs="merges groups", when=(PAGED,))
+    lines = make_page([*plain, *full]).splitlines()
+    assert "| pages wait | A4 |  |  |" in lines
+    assert "| pages merge | A4, X4 | B95, B97 | `groups`, `merges`, pages of several tokens |" in lines
+    assert "2 situations." in "\n".join(lines)

@@ -1,23 +1,52 @@
-"""``pymllm soak`` from the outside: a campaign in, a table, a ledger and a status out."""
+"""``pymllm soak``."""
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
+from msgspec import structs
+from rich.console import Console
 
+from pymllm.adapters.registry import OWN
 from pymllm.cli import main
 from pymllm.cli.schema import make_schema
+from pymllm.cli.soak import AUDIT, SoakOptions
+from pymllm.cli.soak_table import (
+    amount_of_bytes,
+    describe_drifts,
+    describe_progress,
+    make_text,
+    progress_table,
+    soak_display,
+    time_of,
+)
+from pymllm.conformance.finding import Finding
+from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak import campaign
-from pymllm.conformance.soak.ledger import FILE
+from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
+from pymllm.conformance.soak.drift import Drift, DriftVerdict
+from pymllm.conformance.soak.ledger import FILE, Conflict
+from pymllm.conformance.soak.records import Failure
+from pymllm.conformance.soak.schedule import seed_of
+from pymllm.conformance.soak.totals import Totals
+from pymllm.errors import InvariantViolation
+from pymllm.history.files import Header, History, Step
+from pymllm.history.operations import AllocRows
+from pymllm.history.outcomes import Outcome, Slots
 from pymllm.report.records import Curve, Document, Program
 from pymllm.report.store import read_run
+from tests.unit.conformance.soak.test_records import HEADER, RECORD
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
 
@@ -340,3 +369,376 @@ def test_planted_faults_are_looked_for_by_campaigns(tiny: str, tmp_path: Path) -
     result = soak("--cabinet", "tiny_cabinet:TABLE", "--output", tmp_path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--output: with --cabinet or --fault only faults are told of" in result.stderr
+
+
+@pytest.fixture
+def totals() -> Totals:
+    """One run, which failed."""
+    made = Totals([HEADER])
+    made.add(RECORD)
+    return made
+
+
+def test_a_line_has_everything(totals: Totals) -> None:
+    """Time, operations, rate, laws, situations, memory, failures."""
+    line = describe_progress(totals, 3725.0)
+    for part in ("1:02:05", "101 operations", "0/s", "1 laws", "situations 0 of ", "0.0 MiB", "1 failures"):
+        assert part in line
+    assert "  -  " in describe_progress(totals, 0.0)
+
+
+def drift(measure: str, verdict: DriftVerdict) -> Drift:
+    """Make a verdict."""
+    return Drift(measure, "bytes", None, None, None, 1.0, 9, 1, verdict)
+
+
+def test_a_line_says_how_memory_goes(totals: Totals) -> None:
+    """Measure by measure where they differ, and once where they do not."""
+    flat = [drift(name, DriftVerdict.FLAT) for name in ("blocks", "malloc")]
+    assert describe_drifts(flat) == "flat"
+    words = describe_drifts([*flat, drift("uss", DriftVerdict.GROWS)])
+    assert words == "blocks flat, malloc flat, uss grows"
+    assert f"memory 0.0 MiB ({words})  1 failures" in describe_progress(totals, 1.0, words)
+
+
+def test_the_table_has_a_row_for_each_adapter(totals: Totals) -> None:
+    """With laws and situations out of those that there are."""
+    console = Console(file=io.StringIO(), width=140)
+    with console.capture() as captured:
+        console.print(progress_table(totals, 1.0))
+    row = next(line for line in captured.get().splitlines() if line.startswith("rows"))
+    assert row.split()[:4] == ["rows", "1", "101", "81"]
+
+
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_table_now_and_then(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread draws, and not every run does."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with soak_display("auto") as show:
+        assert show is not None
+        show(totals)
+        assert "rows" not in terminal.getvalue()
+        now[0] = 1.0
+        show(totals)
+        assert "rows" in terminal.getvalue()
+
+
+def test_elsewhere_there_are_lines_for_whoever_asks(totals: Totals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One every ten seconds."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    with soak_display("on") as show:
+        assert show is not None
+        for at in (1.0, 11.0, 12.0, 22.0):
+            now[0] = at
+            show(totals)
+    assert [line.split()[0] for line in pipe.getvalue().splitlines()] == ["0:00:11", "0:00:22"]
+
+
+def test_nothing_is_shown_where_nothing_is_wanted_or_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed standard error stays closed."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    for mode in ("off", "auto"):
+        with soak_display(mode) as show:
+            assert show is None
+    monkeypatch.setattr(sys, "stderr", None)
+    with soak_display("on") as show:
+        assert show is None
+
+
+def test_everything_that_can_come_out_keeps_to_the_schema() -> None:
+    """And is there."""
+    totals = Totals([HEADER])
+    totals.add(RECORD)
+    drifts = (
+        Drift("uss", "bytes", 2.55, 1.0, 3.0, 9.0, 40, 1, DriftVerdict.FLAT),
+        Drift("blocks", "blocks", None, None, None, 9.0, 3, 1, DriftVerdict.TOO_SHORT),
+    )
+    conflicts = (Conflict(RECORD, structs.replace(RECORD, digest="other")),)
+    refused = (SmokeFailure("gone", None, "why"),)
+    report = SoakReport((HEADER,), totals, drifts, 1.23456, 2, Path("c"), {}, refused, conflicts)
+    document = json.loads(json.dumps(report.document(strict=True).plain()))
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["verdict"], document["exit_status"], document["strict"]) == ("violated", 1, True)
+    assert document["campaigns"][0]["source"] == "1+a"
+    assert document["adapters"][0]["failures"][0]["failure"]["step"] == 44
+    assert [it["verdict"] for it in document["drifts"]] == ["flat", "too short to tell"]
+    assert document["drifts"][0]["slope"] == 2.5
+    assert document["drifts"][1]["slope"] is None
+    assert (document["refused"], len(document["conflicts"])) == ({"gone": "why"}, 1)
+
+
+def test_an_empty_report_keeps_to_the_schema() -> None:
+    """Of a campaign that had no time."""
+    document = json.loads(json.dumps(SoakReport((HEADER,), Totals(), ()).document().plain()))
+    Draft202012Validator(make_schema("soak")).validate(document)
+    assert (document["folder"], document["verdict"]) == (None, "unknown")
+
+
+NONE = SoakOptions(
+    adapters=(),
+    configs=(),
+    machine=None,
+    seed=None,
+    run=None,
+    operations=None,
+    minutes=None,
+    longest=None,
+    audit=None,
+    jobs=None,
+    timeout=30.0,
+    stop_on_failure=False,
+    output=None,
+    resume=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "audit"), [("every", 1), ("off", 0), ("1/64", 64), ("1/1", 1), (" 1/1000 ", 1000)]
+)
+def test_a_rate_is_operations_between_two_walks(text: str, audit: int) -> None:
+    """0 is none."""
+    assert AUDIT.convert(text, None, None) == audit
+
+
+@pytest.mark.parametrize("text", ["", "64", "1/0", "2/64", "1/x", "always", "1/-4"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    """With what would do."""
+    with pytest.raises(click.BadParameter, match="write every, off, or 1/64"):
+        AUDIT.convert(text, None, None)
+
+
+def test_defaults_are_ten_minutes_over_everything_from_a_drawn_seed() -> None:
+    """A campaign of a number of operations has no clock, unless both are given."""
+    plan, folder = NONE.settle()
+    assert (plan.adapters, plan.seconds, plan.operations) == (OWN, 600.0, None)
+    assert (plan.longest, plan.audit) == (SoakPlan(OWN).longest, SoakPlan(OWN).audit)
+    assert plan.jobs >= 1
+    assert folder == Path("runs") / f"soak-{plan.seed}"
+    assert NONE.settle()[0].seed != plan.seed
+    assert replace(NONE, operations=5).settle()[0].seconds is None
+    both = replace(NONE, operations=5, minutes=0.5, audit=0).settle()[0]
+    assert (both.seconds, both.operations, both.audit) == (30.0, 5, 0)
+
+
+def test_one_run_has_no_clock_and_a_folder_of_its_own() -> None:
+    """It is named by its seed."""
+    plan, folder = replace(NONE, adapters=("rows", "rows"), configs=({},), run=77).settle()
+    assert (plan.run, plan.seconds, len(plan.adapters)) == (77, None, 1)
+    assert folder == Path("runs") / "soak-77"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"adapters": ("radixx",)}, "did you mean radix"),
+        ({"configs": ({},)}, "--config is a configuration of one adapter"),
+        ({"configs": ({},), "adapters": ("rows", "radix")}, "--config is a configuration of one adapter"),
+        ({"run": 3, "adapters": ("rows",)}, "give its --adapter and --config"),
+        ({"resume": Path("nowhere")}, "there is no ledger.jsonl"),
+        ({"resume": Path("nowhere"), "seed": 0}, "--seed: a campaign that goes on has its own"),
+        ({"resume": Path("nowhere"), "audit": 0}, "--audit: a campaign that goes on has its own"),
+        ({"resume": Path("nowhere"), "configs": ({},), "adapters": ("rows",)}, "--config: a campaign that"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(options: dict[str, object], why: str) -> None:
+    """Before anything is loaded."""
+    with pytest.raises(click.UsageError, match=why):
+        replace(NONE, **options).check()  # type: ignore[arg-type]  # fields by name
+
+
+def test_a_campaign_is_not_written_over(tmp_path: Path) -> None:
+    """It can go on, or another folder be chosen."""
+    (tmp_path / FILE).touch()
+    with pytest.raises(click.UsageError, match="--resume it"):
+        replace(NONE, output=tmp_path).settle()
+    resumed = replace(NONE, resume=tmp_path)
+    resumed.check()
+    assert resumed.settle()[1] == tmp_path
+    assert resumed.settle()[0].seconds == 600.0
+    assert resumed.settle(5_000)[0].seconds is None
+
+
+def test_a_ledger_alone_makes_no_code_run(tmp_path: Path) -> None:
+    """What comes with this package may go on; a module or command is named again."""
+    resumed = replace(NONE, resume=tmp_path)
+    resumed.check_resumed(["rows", "faulty-dirty-rows", "rows"])
+    replace(resumed, adapters=("rows",)).check_resumed(["rows", "radix"])
+    replace(resumed, adapters=("my:Rows",)).check_resumed(["rows", "my:Rows"])
+    for names, adapters, why in (
+        (["rows", "my:Rows"], (), "ledger.jsonl: names the adapter 'my:Rows'; .* add --adapter my:Rows."),
+        (["command:./x y"], ("rows",), "--adapter rows: the campaign in .* plays command:./x y, and goes on"),
+        (
+            ["command:./x y", "my:Rows"],
+            ("my:Rows",),
+            "names the adapter 'command:./x y'; .* --command './x y'",
+        ),
+        (["old-rows"], (), "no adapter 'old-rows'"),
+        ([], ("rows",), "plays no adapter"),
+    ):
+        with pytest.raises(click.UsageError, match=why):
+            replace(resumed, adapters=tuple(adapters)).check_resumed(names)
+
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def report() -> SoakReport:
+    """Everything that can come out of a campaign."""
+    totals = Totals([HEADER])
+    kept = structs.replace(RECORD, file="programs/x.jsonl", short="programs/x-short.jsonl")
+    totals.add(kept)
+    totals.add(structs.replace(RECORD, seed=10, failure=Failure(None, "it went\naway")))
+    history = History(Header("rows", "rows"), [Step(1, AllocRows(1), Outcome(Slots((1,))))])
+    finding = Finding(InvariantViolation("P2", "row 2", expected="0", observed="7"), history, True, True)
+    drifts = (
+        Drift("uss", "bytes", 2.5 * MIB, 2.0 * MIB, 3.0 * MIB, MIB, 40, 1, DriftVerdict.GROWS),
+        Drift("blocks", "blocks", None, None, None, 50_000.0, 3, 1, DriftVerdict.TOO_SHORT),
+    )
+    return SoakReport(
+        (HEADER,),
+        totals,
+        drifts,
+        61.0,
+        2,
+        Path("folder"),
+        {("rows", "P2"): finding},
+        (SmokeFailure("gone:Rows", None, "cannot import gone"),),
+        (Conflict(RECORD, structs.replace(RECORD, digest="other")),),
+    )
+
+
+def test_the_text_says_everything(report: SoakReport) -> None:
+    """What was played, how fast, what took the time, how memory went, what failed, how to see it again."""
+    text = make_text(report)
+    lines = text.splitlines()
+    assert lines[0] == "python 3"
+    assert lines[1] == "source 1+a, seed 7, 1,000 operations, audit 1/64"
+    assert lines[2] == "0:01:01 in 2 processes, ledger in folder"
+    row = next(line for line in lines if line.startswith("rows ")).split()
+    assert row[:9] == ["rows", "1/1", "2", "202", "81", "40%", "20%", "0%", "0%"]
+    uss = next(line for line in lines if line.startswith("uss")).split("  ")
+    assert [part.strip() for part in uss if part] == [
+        "uss",
+        "2.5 MiB",
+        "2.0 MiB",
+        "3.0 MiB",
+        "1.0 MiB",
+        "40",
+        "grows",
+    ]
+    assert "50,000 blocks" in text
+    assert "P2  VIOLATED by rows in 1 run: " in text
+    assert "observed   7" in text
+    assert "found      1+a, " in text
+    assert "seed 9, step 44" in text
+    assert "--run 9 --operations 100 --machine RowMachine --audit 1/64" in text
+    assert "again      pymllm rerun folder/programs/x-short.jsonl --adapter rows" in text
+    assert "as played  pymllm rerun folder/programs/x.jsonl --adapter rows" in text
+    assert "rows  could not be asked to the end, in 1 run" in text
+    assert "it went\\naway" in text
+    assert "gone:Rows  could not be examined" in text
+    assert "X3  VIOLATED: the same run did something else" in text
+    assert "situations not reached: " in text
+    assert "NEVER REACHED" in make_text(report, strict=True)
+
+
+def test_a_failure_of_another_session_has_its_message(report: SoakReport) -> None:
+    """A ledger has no finding; paths are as the ledger has them."""
+    text = make_text(replace(report, findings=None, folder=None, seconds=0.0))
+    assert "looked at  row 1" in text
+    assert "rerun programs/x.jsonl" in text
+    assert "processes" not in text
+
+
+def test_a_program_that_was_not_made_smaller_to_the_end_says_so(report: SoakReport) -> None:
+    """And one that is too long to be printed as a whole says how much of it is missing."""
+    assert "    program\n" in make_text(report)
+    (key,) = report.findings or {}
+    steps = [Step(number, AllocRows(1), Outcome(Slots((number,)))) for number in range(1, 101)]
+    finding = replace(
+        (report.findings or {})[key], history=History(Header("rows", "rows"), steps), is_unfinished=True
+    )
+    text = make_text(replace(report, findings={key: finding}))
+    assert "    program    a small one; time was up (pymllm shrink goes on from it)\n" in text
+    assert text.count(" AllocRows(1)") == 33
+    assert "        ... and 69 lines more\n" in text
+
+
+def test_programs_of_merged_campaigns_are_named_where_they_are(report: SoakReport, tmp_path: Path) -> None:
+    """In the folder of their campaign, wherever the ledgers were put together."""
+    (tmp_path / "two" / "programs").mkdir(parents=True)
+    (tmp_path / "two" / "programs" / "x.jsonl").write_text("", encoding="utf-8")
+    parts = (tmp_path / "one", tmp_path / "two")
+    for folder in (None, tmp_path / "all"):
+        text = make_text(replace(report, findings=None, folder=folder, parts=parts))
+        assert f"as played  pymllm rerun {tmp_path}/two/programs/x.jsonl --adapter rows" in text
+
+
+def test_a_run_of_merged_campaigns_is_walked_as_in_its_own(report: SoakReport) -> None:
+    """A fault that only walks show does not show where they come later, or not at all."""
+    other, own = structs.replace(HEADER, seed=8, audit=0), structs.replace(HEADER, seed=9, audit=1)
+    record = structs.replace(RECORD, seed=seed_of(own, RECORD.number))
+    totals = Totals([other, own])
+    totals.add(record)
+    text = make_text(replace(report, headers=(other, own), totals=totals, findings=None))
+    assert f"--run {record.seed} --operations 100 --machine RowMachine --audit every" in text
+
+
+def last_of(report: SoakReport, *, strict: bool = False) -> str:
+    return make_text(report, strict=strict).splitlines()[-1]
+
+
+def test_the_last_line_sums_up(report: SoakReport) -> None:
+    """The verdict first; a campaign that played nothing has one, too."""
+    assert last_of(report).startswith("violated: 202 operations in 2 runs; 0:00:02 of CPU time; ")
+    assert last_of(report).endswith("2 problems; 1 conflicts")
+    nothing = last_of(SoakReport((), Totals(), ()))
+    assert nothing.startswith("unknown: 0 operations in 0 runs; ")
+    assert nothing.endswith("0 of 0 situations reached")
+
+
+def test_the_last_line_says_what_only_a_strict_campaign_fails_for(report: SoakReport) -> None:
+    """Situations at zero, and the measures that grow; neither where nobody was strict."""
+    assert "--strict" not in last_of(report)
+    missing = len(report.missing["rows"])
+    assert last_of(report, strict=True).endswith(
+        f"; failed by --strict: {missing} situations left at zero; failed by --strict: memory grows (uss)"
+    )
+    assert "--strict" not in last_of(replace(report, totals=Totals(), drifts=()), strict=True)
+
+
+def test_numbers_have_units() -> None:
+    """Hours, and MiB."""
+    assert time_of(3725.9) == "1:02:05"
+    assert amount_of_bytes(1536 * MIB) == "1,536.0 MiB"
+
+
+def test_a_ledger_of_a_stranger_forges_no_line(report: SoakReport) -> None:
+    """Its words stand in one line each, and what may be typed is quoted."""
+    name = "evil\nholds: all is well\x1b[2J"
+    bad = structs.replace(
+        RECORD, adapter=name, machine="$(touch x)", version="1\n2", failure=Failure("ZZ99", "row")
+    )
+    totals = Totals([structs.replace(HEADER, version="9\n\x1b[31m", versions={"a\n": "b"})])
+    totals.add(bad)
+    text = make_text(replace(report, headers=(HEADER,), totals=totals, findings=None))
+    assert not any(line.startswith("holds: ") for line in text.splitlines())
+    assert "\x1b" not in text
+    assert (
+        "ZZ99  VIOLATED by evil\\nholds: all is well\\x1b[2J in 1 run: a law that this version does not know"
+        in text
+    )
+    assert "--machine '$(touch x)' --audit" in text
+    headed = make_text(replace(report, headers=(structs.replace(HEADER, version="9\nX"),)))
+    assert "source 9\\nX, seed 7" in headed

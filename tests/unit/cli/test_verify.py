@@ -1,4 +1,4 @@
-"""``pymllm verify`` from the outside: arguments in, a table and a status out."""
+"""``pymllm verify``: options, search, table, files, document and JUnit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 
+from pymllm.adapters.registry import OWN
 from pymllm.cli import main
 from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
-from pymllm.conformance.machines import DEV, PROFILES
+from pymllm.cli.tables import explain
+from pymllm.cli.verify import PROFILE_NAMES, VerifyOptions, make_junit, make_text, save_programs
+from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
+from pymllm.conformance.results import SavedFiles, VerifyReport
 from pymllm.conformance.worker_process import Task
 from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
+from pymllm.oracle.laws import find_law
 from tests.child_processes import interrupt, left_of
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")
@@ -225,17 +230,8 @@ def test_equal_seeds_make_equal_documents(tiny: str) -> None:
 
 def test_deep_draws_a_seed_and_prints_it(tiny: str) -> None:
     """A night looks elsewhere than the night before, and can be repeated."""
-    arguments = (
-        "--adapter",
-        f"{tiny}:TinyRows",
-        "--profile",
-        "deep",
-        "--json",
-        "--examples",
-        "1",
-        "--jobs",
-        "1",
-    )
+    deep = ("--profile", "deep", "--examples", "1", "--jobs", "1")
+    arguments = ("--adapter", f"{tiny}:TinyRows", *deep, "--json")
     seeds = {json.loads(verify(*arguments).stdout)["seed"] for _ in "abc"}
     assert len(seeds) > 1
 
@@ -251,7 +247,7 @@ def test_verdicts_are_written_as_junit(tiny: str) -> None:
 
 def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:
     """Bold is what somebody has to look at, and it is as wide as the terminal."""
-    monkeypatch.setattr("pymllm.cli.verify._stdout_is_terminal", lambda: True)
+    monkeypatch.setattr("pymllm.cli.verify.terminal_width", lambda: 80)
     arguments = ["verify", "--adapter", f"{tiny}:KeepsEntries", *FEW]
     result = CliRunner().invoke(main, arguments, color=True)
     assert "\x1b[1m" in result.stdout
@@ -269,7 +265,8 @@ def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
     ("arguments", "words"),
     [
         (["--adapter", "raddix"], "no adapter 'raddix' (did you mean radix?); pymllm adapters lists"),
-        (["--adapter", "raddix"], "(did you mean radix?)"),
+        (["--adapter", "zzz"], "no adapter 'zzz'; "),
+        (["--law", "qq" * 999], f"no law '{'q' * 57}...'; pymllm verify"),
         (["--law", "Q9"], "no law 'Q9'; pymllm verify --verbose lists"),
         (["--law", "r11"], "(did you mean R1 or R10?)"),
         (["--adapter", "rows", "--law", "S4", "--jobs", "1"], "no adapter asked for can test S4"),
@@ -379,21 +376,9 @@ def test_a_program_that_does_not_go_on_has_a_verdict_and_files(
     """Status 3, no traceback: its laws are unknown, none is violated, and its last lines are kept."""
     Path("failing.py").write_text(FAILING.format(folder=str(PROTOCOL), line=line), encoding="utf-8")
     command = f"{sys.executable} -S failing.py"
-    result = verify(
-        *(
-            "--command",
-            command,
-            "--examples",
-            "3",
-            "--profile",
-            "dev",
-            "--jobs",
-            jobs,
-            "--timeout",
-            "3" if verdict == "hung" else "30",
-            "--json",
-        )
-    )
+    few = ("--examples", "12", "--profile", "dev", "--jobs", jobs)  # what is drawn depends on its path
+    limit = "3" if verdict == "hung" else "30"
+    result = verify("--command", command, *few, "--timeout", limit, "--json")
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
     (adapter,) = json.loads(result.stdout)["adapters"]
     assert (adapter["verdict"], adapter["violations"]) == ("unknown", [])
@@ -450,3 +435,377 @@ def test_what_means_nothing_beside_faults_is_refused(
     result = verify("--cabinet", "tiny_cabinet:TABLE", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
+
+
+# -- what to do --------------------------------------------------------------------------------------------
+
+
+def options(profile: str = "ci", seed: int | None = None, **more: Any) -> VerifyOptions:
+    return VerifyOptions(
+        **{"adapters": (), "laws": (), "examples": None, "jobs": None, **more}, profile=profile, seed=seed
+    )
+
+
+def test_defaults_are_settled() -> None:
+    """Our classes, all laws, the profile's seed and a process for each processor; what was given stays."""
+    plan = options().settle()
+    assert (plan.adapters, plan.laws, plan.profile, plan.seed, plan.examples) == (OWN, (), CI, 0, None)
+    assert plan.jobs >= 1
+    plan = options("deep", 7, adapters=("radix", "rows", "radix"), laws=("r6", "R6", "A1"), jobs=3).settle()
+    assert [entry.name for entry in plan.adapters] == ["radix", "rows"]
+    assert (plan.laws, plan.profile, plan.seed, plan.jobs) == ((find_law("R6"), find_law("A1")), DEEP, 7, 3)
+
+
+def test_the_profiles_are_those_that_there_are() -> None:
+    """The names stand twice, since the profiles' room is not loaded for --help."""
+    assert set(PROFILE_NAMES) == set(PROFILES)
+
+
+def test_nothing_heavy_is_loaded_for_a_mistyped_option() -> None:
+    """An answer at once: neither torch nor Hypothesis."""
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom pymllm.cli import main\n"
+        "assert CliRunner().invoke(main, ['verify', '--adapter', 'radx']).exit_code == 2\n"
+        "print(*[name for name in ('torch', 'hypothesis', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+# -- files, table, document and JUnit of a report with everything in it ------------------------------------
+
+
+def test_each_program_has_a_file(report: VerifyReport, tmp_path: Path) -> None:
+    """Named by adapter, law and seed, also where the adapter's name is none of a file."""
+    files = save_programs(report, tmp_path / "new" / "runs")
+    folder = tmp_path / "new" / "runs"
+    assert files == SavedFiles(
+        {
+            ("my.rows:Rows", "P2"): str(folder / "my.rows-Rows-P2-41.jsonl"),
+            ("my.rows:Rows", "P3"): str(folder / "my.rows-Rows-P3-41.jsonl"),
+        },
+        {("my.rows:Rows", 0): str(folder / "my.rows-Rows-crash1-41.jsonl")},
+        {("gone:Cache", 0): str(folder / "gone-Cache-crash1-41-conversation.txt")},
+    )
+    assert Path(files.conversations["gone:Cache", 0]).read_text(encoding="utf-8") == "> hello\n"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "gone-Cache-crash1-41-conversation.txt",
+        "my.rows-Rows-P2-41.jsonl",
+        "my.rows-Rows-P3-41.jsonl",
+        "my.rows-Rows-crash1-41.jsonl",
+    ]
+
+
+def test_a_file_says_where_it_comes_from(report: VerifyReport, tmp_path: Path) -> None:
+    """Versions, seed, and why it was kept; its steps are the finding's."""
+    files = save_programs(report, tmp_path)
+    history = load_history(Path(files.programs["my.rows:Rows", "P2"]))
+    assert history.header.versions == report.versions
+    assert history.header.note == "P2: row 1\nposition 3: expected 0, observed 7\x1b"
+    assert history.header.seed == 41
+    assert history.steps == report.adapters[0].findings[0].history.steps
+    crash = load_history(Path(files.crashes["my.rows:Rows", 0]))
+    assert crash.header.note == "it stumbled\nover its feet"
+
+
+def test_what_cannot_be_written_is_complained_of(
+    report: VerifyReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The result of a long search is not lost with a full disk."""
+    (tmp_path / "runs").write_text("in the way", encoding="utf-8")
+    assert save_programs(report, tmp_path / "runs") == SavedFiles()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count(": cannot be written: ") == err.count("\n") == 4
+
+
+FILES = SavedFiles(
+    {("my.rows:Rows", "P2"): "runs/P2.jsonl", ("my.rows:Rows", "P3"): "runs/P3.jsonl"},
+    {("my.rows:Rows", 0): "runs/crash.jsonl"},
+    {("gone:Cache", 0): "runs/said.txt"},
+)
+
+
+def text_of(report: VerifyReport, files: SavedFiles = FILES, **how: Any) -> str:
+    return make_text(report.document(files), **how)
+
+
+def test_what_somebody_has_to_look_at_comes_first(report: VerifyReport) -> None:
+    """Unknown, violated, holds, not claimed; every law once, over all adapters."""
+    lines = text_of(report).splitlines()
+    assert lines[:3] == [
+        "pymllm 0.1  python 3.11",
+        "profile ci: programs of up to 40 acts, seed 41, 2 processes",
+        "",
+    ]
+    table = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[4:9]]
+    assert table == [("E5", "rows"), ("P2", "my.rows:Rows"), ("P3", "my.rows:Rows"), ("P1", "2"), ("X1", "1")]
+    assert (
+        "P1    rows 1 to max_reqs are handed out, row 0 is padding   holds         1,234      42   2" in lines
+    )
+
+
+def test_invariants_are_listed_by_name(report: VerifyReport) -> None:
+    """People ask for them so; only those that are made of laws in the table."""
+    assert "slot 0 is never handed out   holds     P1" in text_of(report)
+    assert "windows are valid" not in text_of(report)
+    without = dataclasses.replace(report, adapters=report.adapters[2:])
+    assert "invariant" not in text_of(without)
+
+
+def test_a_violation_is_facts_and_commands(report: VerifyReport) -> None:
+    """Law, expected, observed, where, the file; what was found elsewhere is escaped into its line."""
+    text = text_of(report)
+    assert (
+        """
+P2  VIOLATED by my.rows:Rows: a freed row is zero, and is freed once
+    looked at  row 1\\nposition 3
+    expected   0
+    observed   7\\x1b
+    at         step 2, in a program of 2 steps (max_reqs 3)
+    file       runs/P2.jsonl
+    again      pymllm rerun runs/P2.jsonl --adapter my.rows:Rows
+               pymllm judge runs/P2.jsonl
+    program
+        from pymllm.conformance.program import run_program
+        from pymllm.history.operations import AllocRows, Clear
+
+        run_program(
+            'my.rows:Rows',
+            {'max_reqs': 3},
+            [
+                AllocRows(1),  # 1: Slots((1,))
+                Clear(),  # 2: Done()
+            ],
+        )
+"""
+        in text
+    )
+
+
+def test_only_the_smallest_program_of_an_adapter_is_printed(report: VerifyReport) -> None:
+    """The others are in their files; one that only its engine shows says so."""
+    text = text_of(report)
+    assert text.count("    program\n") == 1
+    assert (
+        "    file       runs/P3.jsonl\n"
+        "    again      pymllm verify --adapter my.rows:Rows --law P3 --seed 41  "
+        "(its operations alone, run again, do not break the law)\n"
+    ) in text
+
+
+def test_a_file_that_could_not_be_written_has_no_commands(report: VerifyReport) -> None:
+    """The program is printed all the same."""
+    text = text_of(report, SavedFiles())
+    assert text.count("    file       could not be written\n") == 2
+    assert "pymllm rerun" not in text
+    assert "pymllm judge" not in text
+    assert "could not be examined to the end\n    because    it stumbled\\nover its feet\n\n" in text
+
+
+def test_problems_say_why(report: VerifyReport) -> None:
+    """And where the program is that met them."""
+    text = text_of(report)
+    assert "    because    it stumbled\\nover its feet\n    program    runs/crash.jsonl\n" in text
+    assert (
+        "\ngone:Cache  could not be examined to the end\n    verdict    hung\n"
+        "    because    cannot import gone\n    last said  runs/said.txt\n"
+    ) in text
+    assert "last said" not in text_of(report, SavedFiles())
+
+
+def test_verbose_has_a_table_for_each_adapter_and_the_machines(report: VerifyReport) -> None:
+    """How much was played, and how fast."""
+    plain, verbose = (text_of(report, verbose=verbose) for verbose in (False, True))
+    assert "configurations" not in plain
+    assert (
+        "rows:Rows   RowMachine                2         37         37   1,000   0.5 s     2,000" in verbose
+    )
+    count = ["RowMachine", "a", "row", "is", "freed", "twice", "4", "rows"]
+    assert count not in [line.split() for line in plain.splitlines()]
+    assert count in [line.split() for line in verbose.splitlines()]
+    assert verbose.count("P1    rows 1 to max_reqs are handed out") == 3
+
+
+def test_situations_are_counted_and_those_at_zero_named(report: VerifyReport) -> None:
+    """Each machine once; reached is what no adapter missed."""
+    text = text_of(report)
+    assert "situations of the   reached   of\nRowMachine                0    2\n" in text
+    names = "a row is freed twice (rows); a row outside is freed (my.rows:Rows)"
+    assert f"\nnever reached by the RowMachine: {names}\n" in text
+    assert "situations of the" not in text_of(dataclasses.replace(report, adapters=()))
+
+
+def test_the_last_line_sums_up(report: VerifyReport) -> None:
+    """Laws over all adapters, and how much was done."""
+    line = "1 unknown, 2 violated, 1 hold, 1 not claimed; 40 programs, 1,010 steps, 12.3 s"
+    assert text_of(report).splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(("is_strict", "words"), [(False, "s; CUT"), (True, "s; failed by --strict: CUT")])
+def test_the_last_line_says_when_less_was_played_than_promised(
+    report: VerifyReport, is_strict: bool, words: str
+) -> None:
+    """Each machine says it, too, where all are listed."""
+    adapter = report.adapters[0]
+    (machine,) = adapter.machines
+    cut = dataclasses.replace(adapter, machines=(dataclasses.replace(machine, missing=63),))
+    report = dataclasses.replace(report, adapters=(cut, *report.adapters[1:]), is_strict=is_strict)
+    text = text_of(report, verbose=True)
+    assert text.endswith(f"{words} SHORT: time was up, played 40 of 103 promised programs\n")
+    assert "         37        100   1,000   0.5 s" in text
+
+
+def test_a_number_of_programs_and_a_single_process_are_said(report: VerifyReport) -> None:
+    """What the result depends on is in the second line."""
+    report = dataclasses.replace(report, examples=1000, jobs=1)
+    assert "40 acts, 1,000 per machine and configuration, seed 41, 1 process\n" in text_of(report)
+
+
+def test_a_terminal_has_bold_and_a_width(report: VerifyReport) -> None:
+    """Tables fold into the columns that there are; without a terminal nothing is cut."""
+    narrow = text_of(report, width=60, styled=True)
+    assert "\x1b[1m" in narrow
+    assert "\x1b" not in text_of(report)
+    assert len(narrow.splitlines()) > len(text_of(report).splitlines())
+
+
+def test_a_name_between_colons_stays_as_it_is(report: VerifyReport) -> None:
+    """No adapter is taken for a picture."""
+    first = dataclasses.replace(report.adapters[0], name="command:cat:")
+    report = dataclasses.replace(report, adapters=(first, *report.adapters[1:]))
+    assert "command:cat:" in text_of(report, SavedFiles(), verbose=True)
+    assert text_of(report, SavedFiles(), verbose=True).isascii()
+
+
+def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
+    """Verdicts, counts, programs and files."""
+    document = json.loads(json.dumps(report.document(FILES).plain()))
+    assert (document["schema"], document["version"]) == ("pymllm.verify", 1)
+    assert (document["verdict"], document["exit_status"]) == ("violated", 1)
+    assert {row["id"]: row["verdict"] for row in document["laws"]} == {
+        "X1": "not claimed",
+        "P1": "holds",
+        "P2": "violated",
+        "P3": "violated",
+        "E5": "unknown",
+    }
+    assert document["invariants"] == [
+        {"name": "slot 0 is never handed out", "laws": ["P1"], "verdict": "holds"}
+    ]
+    broken, fine, gone = document["adapters"]
+    assert [row["file"] for row in broken["violations"]] == ["runs/P2.jsonl", "runs/P3.jsonl"]
+    assert broken["violations"][0]["program"].startswith("from pymllm.conformance.program import run_program")
+    assert (broken["violations"][0]["step"], broken["violations"][0]["config"]) == (2, {"max_reqs": 3})
+    assert [row["rerun_shows_it"] for row in broken["violations"]] == [True, False]
+    assert broken["problems"] == [
+        {
+            "message": "it stumbled\nover its feet",
+            "file": "runs/crash.jsonl",
+            "ended": None,
+            "conversation": None,
+        }
+    ]
+    assert gone["problems"][0] | {"message": ""} == {
+        "message": "",
+        "file": None,
+        "ended": "hung",
+        "conversation": "runs/said.txt",
+    }
+    assert broken["machines"][0]["steps_per_second"] == 2000.0
+    assert (fine["verdict"], fine["problems"]) == ("unknown", [])
+    assert (gone["kind"], gone["laws"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("verdict",), "fine"),
+        (("version",), 2),
+        (("laws", 0, "verdict"), None),
+        (("adapters", 0, "kind"), "cache"),
+        (("adapters", 0, "violations", 0, "judge_shows_it"), 1),
+        (("surprise",), 1),
+    ],
+)
+def test_the_schema_refuses_another_document(
+    report: VerifyReport, place: tuple[str | int, ...], value: object
+) -> None:
+    """It keeps to it, and nothing else does."""
+    document = json.loads(json.dumps(report.document(FILES).plain()))
+    validator = Draft202012Validator(make_schema("verify"))
+    validator.validate(document)
+    *path, last = place
+    inner: object = document
+    for key in path:
+        inner = inner[key]  # type: ignore[index]
+    inner[last] = value  # type: ignore[index]
+    with pytest.raises(ValidationError):
+        validator.validate(document)
+
+
+def test_every_verdict_has_its_element(report: VerifyReport) -> None:
+    """A failure for violated, an error for unknown, skipped for not claimed, nothing for holds."""
+    broken, fine, gone = ElementTree.fromstring(make_junit(report.document())).findall("testsuite")
+    kinds = {
+        str(case.get("name")).split()[0]: [element.tag for element in case]
+        for suite in (broken, fine)
+        for case in suite.findall("testcase")
+    }
+    assert kinds == {"P1": [], "P2": [], "P3": ["failure"], "X1": ["skipped"], "E5": ["error"]}
+    assert [case.get("name") for case in gone.findall("testcase")] == ["smoke test"]
+    assert {
+        (suite.get("name"), suite.get("tests"), suite.get("failures")) for suite in (broken, fine, gone)
+    } == {("my.rows:Rows", "4", "2"), ("rows", "3", "0"), ("gone:Cache", "1", "0")}
+    assert [suite.get("errors") for suite in (broken, fine, gone)] == ["0", "1", "1"]
+    assert broken.get("skipped") == "1"
+
+
+def test_a_failure_has_the_program(report: VerifyReport) -> None:
+    """Characters that XML does not have are replaced."""
+    suite = ElementTree.fromstring(make_junit(report.document())).find("testsuite")
+    assert suite is not None
+    failure = suite.findall("testcase")[1].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "P2: row 1\nposition 3: expected 0, observed 7?"
+    assert "run_program(" in str(failure.text)
+
+
+def test_situations_have_a_suite_where_the_report_is_strict(report: VerifyReport) -> None:
+    """One that was never reached is a failure, and says with whom."""
+    strict = dataclasses.replace(report, is_strict=True)
+    suite = ElementTree.fromstring(make_junit(strict.document())).findall("testsuite")[-1]
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("situations", "2", "2")
+    case, _ = suite.findall("testcase")
+    assert (case.get("classname"), case.get("name")) == ("RowMachine", "a row is freed twice")
+    failure = case.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "never reached with rows"
+    reached = dataclasses.replace(strict, adapters=report.adapters[:1])
+    suite = ElementTree.fromstring(make_junit(reached.document())).findall("testsuite")[-1]
+    assert [len(case) for case in suite.findall("testcase")] == [0, 1]
+
+
+def test_an_error_says_why(report: VerifyReport) -> None:
+    """No program tested it, or the adapter could not be examined."""
+    _, fine, gone = ElementTree.fromstring(make_junit(report.document())).findall("testsuite")
+    messages = [error.get("message") for suite in (fine, gone) for error in suite.iter("error")]
+    assert messages == ["no program tested it", "cannot import gone"]
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """A walk from inside may have nothing to set side by side; a program may be empty."""
+    assert explain("a hole", None, None, {}, 0, 0) == [
+        "    looked at  a hole",
+        "    at         step 0, in a program of 0 steps (no configuration)",
+    ]
+
+
+def test_only_commands_that_show_it_again_are_named(report: VerifyReport) -> None:
+    """A name that a shell would take apart is quoted; what only the acts show, shrink plays."""
+    finding = dataclasses.replace(report.adapters[0].findings[0], is_judged=False)
+    adapter = dataclasses.replace(report.adapters[0], findings=(finding,))
+    files = SavedFiles({(adapter.name, "P2"): "my runs/a.jsonl"})
+    report = dataclasses.replace(report, adapters=(adapter,))
+    text = text_of(report, files)
+    assert "    again      pymllm rerun 'my runs/a.jsonl' --adapter my.rows:Rows\n    program\n" in text

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from pymllm.conformance.documents import SituationRow
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.machines import MACHINES, MachineEntry
 from pymllm.conformance.results import (
@@ -14,7 +15,6 @@ from pymllm.conformance.results import (
     LawResult,
     MachineResult,
     SearchedConfiguration,
-    SituationResult,
     VerifyReport,
     find_missing,
     judge_adapter,
@@ -181,8 +181,8 @@ def test_a_situation_that_one_adapter_never_reached_is_named() -> None:
         ]
     )
     assert rows == (
-        SituationResult("row 0 is freed", "RowMachine", 2, ("two",)),
-        SituationResult("a row is freed twice", "RowMachine", 0, ("one",)),
+        SituationRow("row 0 is freed", "RowMachine", 2, ("two",)),
+        SituationRow("a row is freed twice", "RowMachine", 0, ("one",)),
     )
 
 

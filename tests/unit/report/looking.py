@@ -1,48 +1,63 @@
-"""Looking at sections: tables by caption, and plots that Plotly accepts."""
+"""Looking at a section as a reader does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from pymllm.report.blocks import Card, Cell, Plot, Section, Table, Text
+from pymllm.report.blocks import Card, Section, Text
+from pymllm.report.loading import Run
+from pymllm.report.plots import Plot
+from pymllm.report.tables import Cell, Table
+from tests.unit.report import samples
 
 
-def tables(section: Section | None) -> dict[str, list[list[str]]]:
-    """Texts of every table, by caption."""
-    assert section is not None
-    return {
-        block.caption: [[cell.text for cell in row] for row in block.rows]
-        for block in section.blocks
-        if isinstance(block, Table)
-    }
+class Look:
+    """What of a section is seen: tables by caption, a line for each row with its cells between bars."""
+
+    def __init__(self, section: Section | None) -> None:
+        assert section is not None
+        self._cells = {it.caption: it.rows for it in section.blocks if isinstance(it, Table)}
+        self.tables = {
+            caption: [" | ".join(cell.text for cell in row) for row in rows]
+            for caption, rows in self._cells.items()
+        }
+        self.texts = [it.text for it in section.blocks if isinstance(it, Text)]
+        self.cards = [it for it in section.blocks if isinstance(it, Card)]
+        self.plots = {it.id: it for it in section.blocks if isinstance(it, Plot)}
+        self.tiles = [(it.value, it.name, it.tone) for it in section.tiles]
+
+    def cell(self, text: str) -> Cell:
+        """The one cell that reads so."""
+        (found,) = [it for rows in self._cells.values() for row in rows for it in row if it.text == text]
+        return found
+
+    def columns(self, caption: str, *places: int) -> list[tuple[str, ...]]:
+        """Some cells of each row."""
+        return [tuple(row[place].text for place in places) for row in self._cells[caption]]
+
+    @cached_property
+    def pictures(self) -> dict[str, dict[str, go.Figure]]:
+        """Every picture of each plot, as Plotly checks it: what it does not know raises."""
+        return {
+            id: {it.name: go.Figure(data=list(it.traces), layout=it.layout) for it in plot.choices}
+            for id, plot in self.plots.items()
+        }
+
+    def picture(self, id: str) -> go.Figure:
+        """The only picture of a plot."""
+        (found,) = self.pictures[id].values()
+        return found
+
+    @property
+    def code(self) -> list[str]:
+        """What is written as code on its cards."""
+        return [fact.value for card in self.cards for fact in card.facts if fact.is_code]
 
 
-def cells(section: Section | None, text: str) -> list[Cell]:
-    """Every cell that reads so."""
-    assert section is not None
-    found = [row for block in section.blocks if isinstance(block, Table) for row in block.rows]
-    return [cell for row in found for cell in row if cell.text == text]
-
-
-def cards(section: Section | None) -> list[Card]:
-    assert section is not None
-    return [block for block in section.blocks if isinstance(block, Card)]
-
-
-def texts(section: Section | None) -> list[str]:
-    assert section is not None
-    return [block.text for block in section.blocks if isinstance(block, Text)]
-
-
-def figures(section: Section | None) -> dict[str, dict[str, go.Figure]]:
-    """Every picture of each plot, as Plotly checks it: what it does not know raises."""
-    assert section is not None
-    plots = [block for block in section.blocks if isinstance(block, Plot)]
-    return {plot.id: dict(_figures(plot)) for plot in plots}
-
-
-def _figures(plot: Plot) -> Iterator[tuple[str, go.Figure]]:
-    for choice in plot.choices:
-        yield choice.name, go.Figure(data=list(choice.traces), layout=choice.layout)
+def look(make: Callable[[Sequence[Run]], Section | None], *shown: Run | dict[str, Any]) -> Look:
+    """Make a section of runs, or of documents, each of a run of its own, and look at it."""
+    return Look(make([it if isinstance(it, Run) else samples.run(it) for it in shown]))

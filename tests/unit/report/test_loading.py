@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from msgspec.structs import replace
 
+from pymllm.conformance.documents import SoakDocument, VerifyDocument
 from pymllm.errors import TraceError
+from pymllm.report.documents import GpuMemoryDocument
 from pymllm.report.loading import is_run_or_program, load_runs
-from pymllm.report.measured_documents import GpuMemoryDocument
 from pymllm.report.records import Document, Figure, Histogram, Program
-from pymllm.report.search_documents import SoakDocument, VerifyDocument
 from pymllm.report.store import write_run
 from tests.unit.conformance.soak.test_records import HEADER as CAMPAIGN
 from tests.unit.conformance.soak.test_records import RECORD
 from tests.unit.report import samples
 from tests.unit.report.samples import HEADER
-from tests.unit.report.test_ledger_file import write as write_ledger
-from tests.unit.report.test_run_lines import EACH
+from tests.unit.report.test_documents import write as write_ledger
+from tests.unit.report.test_store import EACH
 
 
 def test_a_run_of_a_store_is_read_whole(tmp_path: Path) -> None:

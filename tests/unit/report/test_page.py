@@ -1,11 +1,11 @@
-"""The page: one file, whole, and safe with whatever the runs have in them."""
+"""The page: what it is made of, and one file, whole, and safe with whatever the runs have in them."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -15,13 +15,152 @@ from urllib.parse import unquote
 import pytest
 
 from pymllm.errors import UsageError
+from pymllm.report.blocks import Card, Section, Text, anchor_of
 from pymllm.report.documents import DOCUMENTS
 from pymllm.report.loading import LoadedRuns, Run
-from pymllm.report.machines_section import BRINGS
-from pymllm.report.page import SECTIONS, make_page, make_sections
+from pymllm.report.page import make_page
+from pymllm.report.plots import Choice, Plot
+from pymllm.report.quantities import (
+    log_ticks,
+    machine_name,
+    scale_of,
+    show,
+    show_count,
+    show_share,
+    show_time,
+)
+from pymllm.report.sections import SECTIONS, make_sections
+from pymllm.report.sections.machines import BRINGS
+from pymllm.report.tables import Cell, Table
 from tests.unit.report import samples
-from tests.unit.report.test_latency_section import HISTOGRAM
-from tests.unit.report.test_memory_section import curve
+from tests.unit.report.test_sections_of_figures import CURVE, HISTOGRAM
+from tests.unit.report.test_trends import OTHER
+
+# -- quantities ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "s", "unknown"),
+        (1.25e-5, "s", "12.5 µs"),
+        (0.9999999, "s", "1 s"),
+        (0.99996, "s", "1 s"),
+        (3, "ms", "3 ms"),
+        (2000, "us", "2 ms"),
+        (0, "us", "0 ns"),
+        (0.4, "ns", "0.4 ns"),
+        (250 << 20, "bytes", "250 MiB"),
+        (10, "bytes", "10 bytes"),
+        (3 << 29, "bytes", "1.5 GiB"),
+        (-(1 << 20), "bytes", "-1 MiB"),
+        (0.1234, "share", "12.3 %"),
+        (1234, "tokens", "1,234 tokens"),
+        (7, "", "7"),
+        (0.25, "", "0.25"),
+    ],
+)
+def test_a_number_is_shown_in_the_unit_that_people_read(value: float | None, unit: str, text: str) -> None:
+    """Three digits."""
+    assert show(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"), (200, "200"), (229.97, "230"), (1234567, "1,234,567"), (1234.5, "1,234"), (100.4, "100"),
+        (1.5, "1.5"), (0.001234, "0.00123"), (-2.5, "-2.5"), (1e-20, "0"),
+    ],
+)  # fmt: skip
+def test_zeros_that_belong_to_a_number_stay(value: float, text: str) -> None:
+    """230 is not 23."""
+    assert show_count(value) == text
+
+
+def test_shares_and_times_are_short() -> None:
+    """Per cent, and seconds."""
+    assert show_share(0.5) == "50.0 %"
+    assert show_time("2026-11-21T15:03:11.123Z") == "2026-11-21 15:03:11"
+    assert show_time("2026-11-21T15:03:11Z") == "2026-11-21 15:03:11"
+
+
+def test_a_machine_has_a_short_name() -> None:
+    """Its own, or its processor's; with the GPU that it is about."""
+    assert machine_name(samples.MACHINE) == f"rack 3, Some GPU ({samples.MACHINE.fingerprint})"
+    assert machine_name(OTHER) == f"Another Processor ({OTHER.fingerprint})"
+    assert machine_name(None) == "machine not recorded"
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "shown", "unit_shown"),
+    [
+        ([0.001, 0.02], "s", 20.0, "ms"),
+        ([1 << 30], "bytes", 1.0, "GiB"),
+        ([0.5], "share", 50.0, "%"),
+        ([3.0], "steps/s", 3.0, "steps/s"),
+        ([], "s", None, "ns"),
+    ],
+)
+def test_an_axis_has_the_unit_of_its_largest_number(
+    values: list[float], unit: str, shown: float | None, unit_shown: str
+) -> None:
+    """One for all of its numbers."""
+    scale, name = scale_of(values, unit)
+    assert name == unit_shown
+    if shown is not None:
+        assert max(values) * scale == pytest.approx(shown)
+
+
+def test_a_logarithmic_axis_has_texts_with_units() -> None:
+    """Plotly's own are the digits 2 and 5 without any."""
+    fine = log_ticks([15, 80], "us")
+    assert fine["ticktext"] == ["10 µs", "20 µs", "50 µs", "100 µs", "200 µs", "500 µs"]
+    assert fine["tickvals"][1] == 20
+    assert log_ticks([1, 1e6], "")["ticktext"] == [
+        "1",
+        "10",
+        "100",
+        "1,000",
+        "10,000",
+        "100,000",
+        "1,000,000",
+    ]
+    assert log_ticks([0, -1], "us") == {}
+
+
+# -- blocks ----------------------------------------------------------------------------------------------
+
+
+def test_an_anchor_is_an_id_and_different_words_have_different_ones() -> None:
+    """Names of adapters may be whole commands."""
+    names = ["radix", "my_package:My Cache", "command:./x --flag", "command:./x -flag", "größe"]
+    anchors = [anchor_of("violation", name, "R6") for name in names]
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", anchor) for anchor in anchors)
+    assert len(set(anchors)) == len(names)
+
+
+@pytest.mark.parametrize("values", [(1.0,), (3.0, 3.0), (1.0, 2.0, 0.5)])
+def test_a_spark_stays_in_its_picture(values: tuple[float, ...]) -> None:
+    """Also where nothing changes."""
+    points = [tuple(map(float, point.split(","))) for point in Cell("", spark=values).spark_points.split()]
+    assert len(points) == len(values)
+    assert all(0 <= x <= 100 and 0 <= y <= 24 for x, y in points)
+
+
+def test_each_block_names_its_template() -> None:
+    """The page looks them up by it."""
+    plot = Plot("p", "t", "l", (Choice("one", ({"x": [1]},), {"height": 3}, "note"),))
+    blocks = [Table("c", (), ()), plot, Text("t"), Card("i", "t", "bad", (), lines=("a", "b"))]
+    assert [block.kind for block in blocks] == ["table", "plot", "text", "card"]  # type: ignore[attr-defined]
+    assert plot.plain == {
+        "id": "p",
+        "choices": [{"name": "one", "data": [{"x": [1]}], "layout": {"height": 3}, "note": "note"}],
+    }
+    assert Card("i", "t", "bad", (), lines=("a", "b")).contents == "a\nb\n"
+
+
+# -- page ------------------------------------------------------------------------------------------------
+
 
 VOID = {"meta", "link", "br", "polyline", "input"}
 
@@ -68,7 +207,7 @@ def everything() -> tuple[Run, ...]:
         samples.verify(), samples.faults(), samples.soak(samples.soak_failure("R6")), samples.replay(),
         samples.doctor(), samples.gpu_memory(), samples.peers(), samples.gpu_benchmarks(),
     )  # fmt: skip
-    return (samples.run(*plains, curves=(curve("one"),), histograms=(HISTOGRAM,), programs=program),)
+    return (samples.run(*plains, curves=(CURVE,), histograms=(HISTOGRAM,), programs=program),)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +223,15 @@ def page(text: str) -> Page:
 def test_every_kind_of_document_is_on_the_page_somewhere() -> None:
     """The run above has each but the two that are shown with others."""
     kinds = {type(it) for it in everything()[0].documents}
-    assert {kind for _, kind in DOCUMENTS.values()} - kinds == {DOCUMENTS["pymllm.situations"][1]}
+    assert {*DOCUMENTS.values()} - kinds == {DOCUMENTS["pymllm.situations"], DOCUMENTS["pymllm.compare"]}
+
+
+@pytest.mark.parametrize("make", SECTIONS)
+def test_a_section_that_would_be_empty_is_not_there(make: Callable[[list[Run]], Section | None]) -> None:
+    """Nor one of documents that have nothing in them."""
+    assert make([]) is None
+    nothing = samples.gpu_benchmarks(results=[]), {**samples.peers(), "scenarios": []}
+    assert make([samples.run(*nothing, machine=None)]) is None
 
 
 def test_a_page_has_every_section(page: Page) -> None:

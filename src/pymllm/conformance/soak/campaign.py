@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from pymllm.adapters.registry import AdapterEntry
+from pymllm.conformance.documents import CampaignRow, SoakDocument
 from pymllm.conformance.finding import Finding
 from pymllm.conformance.foreign_source import digest_adapter
 from pymllm.conformance.machines import MACHINES, missing_machines
@@ -22,7 +25,7 @@ from pymllm.conformance.smoke import SmokeFailure
 from pymllm.conformance.soak.drift import Drift, DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Conflict, Ledger, merge_ledgers
 from pymllm.conformance.soak.player import PlayedRun, RunTask, play_run
-from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord, build_version
+from pymllm.conformance.soak.records import CampaignHeader, Failure, Place, RunRecord
 from pymllm.conformance.soak.schedule import find_places_of, plan_runs
 from pymllm.conformance.soak.sizes import SIZES
 from pymllm.conformance.soak.totals import Totals
@@ -30,6 +33,7 @@ from pymllm.conformance.worker_process import Lost
 from pymllm.conformance.workers import Workers
 from pymllm.errors import UsageError
 from pymllm.history.files import Config, History, write_history
+from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
 
 PROGRAMS = "programs"
@@ -95,6 +99,33 @@ class SoakReport:
             return Verdict.VIOLATED
         is_unknown = self.totals.has_problems or self.refused or not self.totals.runs
         return Verdict.UNKNOWN if is_unknown else Verdict.HOLDS
+
+    def document(self, *, strict: bool = False) -> SoakDocument:
+        """Return the record of it; ``strict`` as of `verdict`."""
+        totals, verdict = self.totals, self.verdict(strict=strict)
+        return SoakDocument(
+            campaigns=tuple(
+                CampaignRow(
+                    it.version, it.versions, it.seed, it.operations, it.longest, it.audit, len(it.places)
+                )
+                for it in self.headers
+            ),
+            strict=strict,
+            verdict=verdict,
+            exit_status=verdict.exit_status,
+            interrupted=self.interruption is not None,
+            seconds=round(self.seconds, 3),
+            jobs=self.jobs,
+            folder=None if self.folder is None else str(self.folder),
+            runs=totals.runs,
+            operations=totals.operations,
+            cpu_seconds=round(totals.cpu, 3),
+            peak_bytes=totals.memory.peak,
+            adapters=tuple(it.row() for it in totals.adapters.values()),
+            drifts=tuple(it.row() for it in self.drifts),
+            refused={it.name: it.message for it in self.refused},
+            conflicts=tuple(map(str, self.conflicts)),
+        )
 
 
 def load_campaign(folder: Path) -> tuple[CampaignHeader, list[RunRecord]]:
@@ -298,7 +329,7 @@ class _Campaign:
         if finding is not None:
             self.findings[record.adapter, finding.law] = finding
             short = self._write(f"{name}-short.jsonl", finding.history, str(finding.violation))
-        return replace(record, file=file, short=short)
+        return structs.replace(record, file=file, short=short)
 
     def _write(self, name: str, history: History, note: str) -> str | None:
         path = self._folder / PROGRAMS / name

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pymllm.conformance.documents import DriftRow
 from pymllm.conformance.soak.records import Memory
 from pymllm.instrument.slope import estimate_slope
 
@@ -70,6 +71,21 @@ class Drift:
     samples: int  # samples, processes: looked at, after those of the warming up were left out
     processes: int
     verdict: DriftVerdict
+
+    def row(self) -> DriftRow:
+        """Return what a document says of it."""
+        slope, low, high = (None if it is None else round(it, 1) for it in (self.slope, self.low, self.high))
+        return DriftRow(
+            measure=self.measure,
+            unit=self.unit,
+            slope=slope,
+            low=low,
+            high=high,
+            bound=self.bound,
+            samples=self.samples,
+            processes=self.processes,
+            verdict=self.verdict.value,
+        )
 
 
 class MemoryCourse:

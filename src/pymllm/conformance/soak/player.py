@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+from msgspec import structs
 
 from pymllm.conformance.acting import ActingMachine, FoundViolation, acts_of, make_machine, with_scenario
 from pymllm.conformance.adapter_calls import close_adapter, describe_error
@@ -194,7 +195,7 @@ class RunTask:
     """A run to play."""
 
     number: int  # of the run in its campaign
-    version: str  # as of `pymllm.conformance.soak.records.build_version`
+    version: str  # as of `pymllm.instrument.provenance.build_version`
     place: Place
     seed: int  # of everything that is drawn. The same seed with a higher limit begins with the same program
     limit: int  # operations after which no act begins
@@ -300,7 +301,8 @@ def play_run(task: RunTask) -> PlayedRun:
     _SPENT += played.record.operations
     if found is not None and found.violation.law not in task.known:
         played = replace(played, finding=make_short(found))
-    return replace(played, record=replace(played.record, memory=look_at_memory(_SPENT, is_first=is_first)))
+    memory = look_at_memory(_SPENT, is_first=is_first)
+    return replace(played, record=structs.replace(played.record, memory=memory))
 
 
 def _play(task: RunTask) -> tuple[PlayedRun, FoundViolation | None]:

@@ -7,16 +7,13 @@ deterministic (X3). What was *measured* (time, memory, walks from inside, files)
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from pymllm import __version__
+import msgspec
+from msgspec import Struct, field
+
 from pymllm.history.files import Config
-from pymllm.history.records import decode, encode, schema_of
 from pymllm.text_file import cut, read_json
 
 __all__ = [
@@ -28,7 +25,6 @@ __all__ = [
     "Place",
     "RunRecord",
     "Shares",
-    "build_version",
     "ledger_schema",
     "read_line",
     "write_line",
@@ -39,8 +35,7 @@ SCHEMA = 1
 """Version of the format; a reader refuses any other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Where runs are played: a machine on a configuration of an adapter that claims something.
 
     ``size`` is one of `pymllm.conformance.soak.sizes.SIZES`, ``source`` a digest of an adapter that is not
@@ -56,14 +51,13 @@ class Place:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignHeader:
+class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a campaign is: with it, each of its runs can be told by its number.
 
     Parameters
     ----------
     version : str
-        As of `build_version`.
+        As of `pymllm.instrument.provenance.build_version`.
     versions : dict
         Of the packages involved.
     seed : int
@@ -91,8 +85,7 @@ class CampaignHeader:
         return f"{self.version}.{place.source}" if place.source else self.version
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A broken law, or a problem with the adapter where ``law`` is ``None``.
 
     Parameters
@@ -112,8 +105,7 @@ class Failure:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """CPU seconds of a run by what took them, estimated from every `clocks.EVERY`-th operation.
 
     Parameters
@@ -137,8 +129,7 @@ class Shares:
     driver: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A process between two runs, when everything of the last one is gone.
 
     Parameters
@@ -167,8 +158,7 @@ class Memory:
     malloc: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One run that ended.
 
     Parameters
@@ -240,20 +230,10 @@ class RunRecord:
         return self.digest, self.failure
 
 
-@cache
-def build_version() -> str:
-    """Return this package's version with a digest of its source, so that no change passes unnoticed."""
-    folder = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"{__version__}+{digest.hexdigest()[:12]}"
-
-
 def write_line(record: CampaignHeader | RunRecord) -> str:
     """Return a line of a ledger, without its end."""
     opening = {"format": FORMAT, "schema": SCHEMA} if isinstance(record, CampaignHeader) else {}
-    return json.dumps({**opening, **encode(record)})
+    return json.dumps({**opening, **msgspec.to_builtins(record)})
 
 
 def read_line(line: str) -> CampaignHeader | RunRecord:
@@ -267,24 +247,29 @@ def read_line(line: str) -> CampaignHeader | RunRecord:
     plain = read_json(line)
     if not isinstance(plain, dict):
         raise ValueError("a line of a ledger is an object")
-    if "format" not in plain:
-        record: RunRecord = decode(RunRecord, plain, "run")
-        return record
-    if (plain["format"], plain.get("schema")) != (FORMAT, SCHEMA):
-        found = f"format {cut(repr(plain['format']))}, schema {cut(repr(plain.get('schema')))}"
+    is_header = "format" in plain
+    named, version = plain.pop("format", FORMAT), plain.pop("schema", SCHEMA)
+    if (named, version) != (FORMAT, SCHEMA):
+        found = f"format {cut(repr(named))}, schema {cut(repr(version))}"
         raise ValueError(f"{found}; this version reads {FORMAT!r}, {SCHEMA}")
-    fields = {key: value for key, value in plain.items() if key not in ("format", "schema")}
-    header: CampaignHeader = decode(CampaignHeader, fields, "header")
-    return header
+    try:
+        return msgspec.convert(plain, CampaignHeader) if is_header else msgspec.convert(plain, RunRecord)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{'header' if is_header else 'run'}: {error}") from None
 
 
 def ledger_schema() -> dict[str, Any]:
     """Describe one line of a ledger, header or run, as a JSON schema."""
-    header = schema_of(CampaignHeader)
-    header["properties"] = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}, **header["properties"]}
-    header["required"] = ["format", "schema", *header["required"]]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "One line of the ledger of pymllm soak",
-        "oneOf": [header, schema_of(RunRecord)],
-    }
+    (header, run), parts = msgspec.json.schema_components(
+        [CampaignHeader, RunRecord], ref_template="#/$defs/{name}"
+    )
+    opening = {"format": {"const": FORMAT}, "schema": {"const": SCHEMA}}
+    named = parts[CampaignHeader.__name__]
+    named["properties"] = {**opening, **named["properties"]}
+    named["required"] = [*opening, *named["required"]]
+    for part in parts.values():
+        for described in part["properties"].values():
+            described.pop("default", None)  # left out is what has its default
+    title = "One line of the ledger of pymllm soak"
+    schema = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": schema, "title": title, "oneOf": [header, run], "$defs": parts}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pymllm.conformance.documents import FailureRow, SoakedAdapter
 from pymllm.conformance.soak.drift import MemoryCourse
 from pymllm.conformance.soak.records import CampaignHeader, Place, RunRecord, Shares
 from pymllm.history.files import Config, Header
@@ -38,6 +39,22 @@ class FailureTotals:
 
     first: RunRecord
     runs: int = 0
+
+    def row(self) -> FailureRow:
+        """Return what a document says of it."""
+        first = self.first
+        assert first.failure is not None  # it is counted as one
+        return FailureRow(
+            runs=self.runs,
+            source=first.version,
+            config=first.config,
+            machine=first.machine,
+            seed=first.seed,
+            limit=first.limit,
+            failure=first.failure,
+            file=first.file,
+            short=first.short,
+        )
 
 
 @dataclass(slots=True)
@@ -111,6 +128,27 @@ class AdapterTotals:
         if record.failure is not None:
             about = self.failures.setdefault(record.failure.law or "", FailureTotals(record))
             about.runs += 1
+
+    def row(self) -> SoakedAdapter:
+        """Return what a document says of it."""
+        return SoakedAdapter(
+            name=self.name,
+            kind=self.kind,
+            places=self.places,
+            places_played=len(self.played),
+            runs=self.runs,
+            operations=self.operations,
+            seconds=round(self.seconds, 3),
+            cpu_seconds=round(self.cpu, 3),
+            operations_per_cpu_second=round(self.operations_per_second, 1),
+            shares={name: round(share, 4) for name, share in self.shares.items()},
+            tests=dict(sorted(self.exercised.items())),
+            walks=dict(sorted(self.audited.items())),
+            untested_laws=tuple(self.untested),
+            situations=dict(sorted(self.reached.items())),
+            missing_situations=tuple(self.missing),
+            failures=tuple(it.row() for it in self.failures.values()),
+        )
 
 
 def _plain(shares: Shares) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pymllm.adapters.registry import OWN, find_adapter
 from pymllm.conformance.rerun import rerun_history
@@ -24,10 +25,11 @@ from pymllm.conformance.soak.campaign import (
 )
 from pymllm.conformance.soak.drift import DriftVerdict
 from pymllm.conformance.soak.ledger import FILE, Ledger, merge_ledgers, read_ledger
-from pymllm.conformance.soak.records import Memory, RunRecord, Shares, build_version
+from pymllm.conformance.soak.records import Memory, RunRecord, Shares
 from pymllm.conformance.worker_process import Lost
 from pymllm.errors import UsageError
 from pymllm.history.files import load_history
+from pymllm.instrument.provenance import build_version
 from pymllm.oracle.verdicts import Verdict
 
 ROWS = (find_adapter("rows"), find_adapter("hashes"))
@@ -39,7 +41,7 @@ def runs_of(folder: Path) -> list[RunRecord]:
     """Those halves of the lines that follow from the seed, by number."""
     records = [record for record in read_ledger(folder / FILE) if isinstance(record, RunRecord)]
     bare = {"seconds": 0.0, "cpu": 0.0, "shares": Shares(), "memory": Memory()}
-    return sorted((replace(it, **bare) for it in records), key=lambda it: it.number)  # type: ignore[arg-type]
+    return sorted((structs.replace(it, **bare) for it in records), key=lambda it: it.number)  # type: ignore[arg-type]
 
 
 def test_a_short_campaign_over_every_own_adapter_finds_nothing(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_campaign_whose_lines_disagree_does_not_go_on(tmp_path: Path) -> None:
     """X3: two lines of one run that say different things are told by a merge, not passed over."""
     soak(replace(PLAN, operations=100), tmp_path)
     with Ledger(tmp_path / FILE) as ledger:
-        ledger.add(replace(load_campaign(tmp_path)[1][0], digest="else"))
+        ledger.add(structs.replace(load_campaign(tmp_path)[1][0], digest="else"))
     with pytest.raises(UsageError, match=r"soak merge"):
         load_campaign(tmp_path)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pymllm.conformance.soak.ledger import Ledger, merge_ledgers, read_ledger
 from pymllm.errors import TraceError, UsageError
@@ -113,7 +113,7 @@ def test_a_file_with_half_a_line_only_begins_anew(tmp_path: Path) -> None:
         ("{", "empty"),
         ("\n\n", "empty"),
         ("nothing\n", ":1: not JSON: Expecting value at column 1"),
-        ('{"number": "one"}\n', "must be an integer"),
+        ('{"number": "one"}\n', "Expected `int`, got `str` - at `[$].number`"),
     ],
 )
 def test_what_is_no_ledger_is_refused(tmp_path: Path, text: str, why: str) -> None:

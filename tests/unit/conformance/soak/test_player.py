@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from pymllm.adapters.registry import find_adapter, load_adapter, make_adapter
 from pymllm.conformance.examiner import Examiner
@@ -71,8 +72,8 @@ def task(adapter: str = "rows", kind: str = "rows", machine: str = "RowMachine",
 def played(run: PlayedRun) -> RunRecord:
     """The half of a record that follows from its key."""
     record = run.record
-    bare = RunRecord(*(getattr(record, name) for name in RunRecord.__slots__[:16]))
-    return replace(bare, failure=record.failure)
+    bare = RunRecord(*(getattr(record, name) for name in RunRecord.__struct_fields__[:16]))
+    return structs.replace(bare, failure=record.failure)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,9 @@ def test_a_run_is_the_same_whenever_it_is_played(adapter: str, kind: str, machin
     """X3: whatever was played before, however often it is walked from inside, and timed or not."""
     asked = task(adapter, kind, machine)
     if machine == "LifecycleMachine":
-        asked = replace(asked, place=replace(asked.place, config={**asked.place.config, "pool": "token"}))
+        asked = replace(
+            asked, place=structs.replace(asked.place, config={**asked.place.config, "pool": "token"})
+        )
     once = play_run(asked)
     again = play_run(replace(asked, audit=1))
     assert once.record.failure is None
@@ -155,7 +158,7 @@ def test_an_adapter_that_cannot_be_asked_is_a_problem(tiny: str, name: str) -> N
 def test_an_adapter_that_cannot_be_built_is_a_problem(tiny: str) -> None:
     """The run has no operations then."""
     asked = task(f"{tiny}:LacksSetting")
-    run = play_run(replace(asked, place=replace(asked.place, config={})))
+    run = play_run(replace(asked, place=structs.replace(asked.place, config={})))
     assert run.record.failure is not None
     assert (run.record.failure.law, run.record.operations, run.history) == (None, 0, None)
 
@@ -184,7 +187,7 @@ def test_the_collector_stays_off_where_it_is() -> None:
 
 def test_memory_is_looked_at_after_a_run() -> None:
     """With the operations of this process so far; the first run at a place is marked."""
-    place = replace(task().place, config={"max_reqs": 2, "max_context_len": 9})
+    place = structs.replace(task().place, config={"max_reqs": 2, "max_context_len": 9})
     first, second = (play_run(task(place=place)).record for _ in range(2))
     assert (first.memory.is_first, second.memory.is_first) == (True, False)
     assert second.memory.operations - first.memory.operations == second.operations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 from itertools import chain
 
 import pytest
+from msgspec.structs import replace
 
 from pymllm.adapters.registry import OWN, AdapterEntry, find_adapter, load_adapter, make_adapter
 from pymllm.conformance.machines import MACHINES

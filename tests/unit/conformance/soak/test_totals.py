@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from pymllm.conformance.soak.records import Failure, Place, Shares
 from pymllm.conformance.soak.totals import Totals, expected_at

@@ -1,0 +1,136 @@
+"""Files that a command writes: what is refused before minutes of work, and the run that a store keeps."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from pymllm.cli.program import WORDS, complain
+from pymllm.history.files import History, dump_history
+from pymllm.instrument.documents import Document
+from pymllm.text_file import write_text_file
+
+if TYPE_CHECKING:
+    from pymllm.report.records import Record
+
+
+def refuse_unwritable(option: str, folder: Path) -> None:
+    """Refuse a folder that could not take a file after minutes of work; none is made yet."""
+    at = folder.absolute()
+    try:
+        while not at.exists():
+            at = at.parent
+        # An attempt, because what permissions say of /proc is not true for root.
+        with tempfile.TemporaryFile(dir=at):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise click.UsageError(f"{option} {folder}: cannot write in {at}: {reason}.") from None
+
+
+def refuse_missing_folder(option: str, path: Path | None) -> None:
+    """Refuse a file, where one was asked for, whose folder is not there."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise click.UsageError(f"{option} {path}: there is no folder {path.parent}; make it first.")
+
+
+def refuse_own_input(option: str, path: Path | None, *inputs: str | Path) -> None:
+    """Refuse a file to write, where one was asked for, that is one of those read, under whatever name.
+
+    What is no file, such as a pipe or a terminal, may be both.
+    """
+    for it in inputs:
+        if path is not None and _are_one_file(path, Path(it)):
+            raise click.UsageError(f"{option} {path}: this is {it}, which is read; name another one.")
+
+
+def _are_one_file(path: Path, other: Path) -> bool:
+    # os.path takes a name that is too long, or a link in a circle, for one that is not there.
+    if os.path.exists(path) and os.path.exists(other):
+        return path.is_file() and path.samefile(other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def refuse_run_or_program(option: str, path: Path | None) -> None:
+    """Refuse a file to write, where one was asked for, in which there is what people keep."""
+    from pymllm.report.loading import is_run_or_program
+
+    if path is not None and is_run_or_program(path):
+        raise click.UsageError(f"{option} {path}: there is a run or a program in it; name another one.")
+
+
+def refuse_unwritable_store(store: Path | None) -> None:
+    """Refuse a store that could not take a run, where one was asked for."""
+    if store is not None:
+        refuse_unwritable("--store", store)
+
+
+def refuse_unwritable_folder(output: Path) -> None:
+    """Refuse a given folder that could not take a program after minutes of search; none is made yet."""
+    if click.get_current_context().get_parameter_source("output") is not ParameterSource.DEFAULT:
+        refuse_unwritable("--output", output)  # whoever searches in a read-only folder may not want files
+
+
+def save_text(text: str, path: Path) -> str | None:
+    """Write a file and make its folder; complain where it cannot be written: the result matters more."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_file(path, text)
+    except OSError as error:
+        complain(f"{path}: cannot be written: {error.strerror or error}")
+        return None
+    return str(path)
+
+
+def save_program(history: History, path: Path) -> str | None:
+    """Write a program, likewise."""
+    return save_text("".join(f"{line}\n" for line in dump_history(history)), path)
+
+
+def keep_run(
+    store: Path | None,
+    document: Document,
+    records: Iterable[Record] = (),
+    programs: Collection[str] = (),
+    folders: Sequence[Path] | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> None:
+    """Keep a document, with more records and the programs that it names, and say on standard error where.
+
+    Programs must lie in ``folders``, from which their names count; by default they lie wherever their names
+    say, which is for a command that has just written them itself. A store that cannot be written is
+    complained of, and the command goes on: its result matters more.
+    """
+    if store is None:
+        return
+    from pymllm.report.program_files import read_programs
+    from pymllm.report.records import Document as StoredDocument
+    from pymllm.report.records import Program
+    from pymllm.report.store import make_header, write_run
+
+    if folders is None:
+        folders = list({Path(name).parent for name in programs})
+    kept = read_programs(programs, *folders)
+    for reason in kept.left_out:
+        complain(f"--store {store}: left out: {reason}")
+    words = click.get_current_context().meta.get(WORDS, ("pymllm",))
+    header = make_header(
+        document.schema.removeprefix("pymllm."),
+        command=[shlex.quote(word) for word in words],  # so that a shell reads it again
+        versions=versions or getattr(document, "versions", None) or {},
+    )
+    found = [StoredDocument(document.plain()), *records]
+    found += [Program(name, lines) for name, lines in kept.lines.items()]
+    try:
+        path = write_run(store, header, found)
+    except OSError as error:
+        complain(f"--store {store}: cannot be written: {error.strerror or error}")
+        return
+    complain(f"kept as {path}")

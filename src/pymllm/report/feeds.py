@@ -1,0 +1,205 @@
+"""What other people's dashboards read: a badge, JUnit XML, and arrays for github-action-benchmark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree
+
+from pymllm.conformance.documents import (
+    AdapterRow,
+    FaultsDocument,
+    LawRow,
+    SoakDocument,
+    SoakedAdapter,
+    ViolationRow,
+)
+from pymllm.errors import InvariantViolation
+from pymllm.oracle.verdicts import Verdict
+from pymllm.report.loading import Run
+from pymllm.report.quantities import show
+from pymllm.report.sections.laws import newest_searches
+from pymllm.report.trends import Trend, find_trends
+
+# -- shields.io ----------------------------------------------------------------------------------------------
+
+
+def make_badge(runs: Sequence[Run], label: str = "laws") -> str:
+    """Sum the laws of every implementation up in the JSON that shields.io's endpoint badge reads.
+
+    Red where a law is violated, yellow where one is unknown, green where all that apply hold, and grey where
+    nothing was searched. Each implementation counts as its newest search found it.
+    """
+    searches = newest_searches(runs)
+    counts = Counter(law.verdict for it in searches for law in it.adapter.laws)
+    order = (Verdict.VIOLATED, Verdict.UNKNOWN, Verdict.HOLDS)
+    words = ", ".join(_words(it, counts[it]) for it in order if counts[it])
+    if counts[Verdict.VIOLATED]:
+        color = "red"
+    elif counts[Verdict.UNKNOWN] or any(it.adapter.verdict is Verdict.UNKNOWN for it in searches):
+        color = "yellow"
+    else:
+        color = "brightgreen" if words else "lightgrey"
+    badge = {"schemaVersion": 1, "label": label, "message": words or "not searched", "color": color}
+    return json.dumps(badge)
+
+
+def _words(verdict: Verdict, count: int) -> str:
+    if verdict is Verdict.HOLDS:
+        return f"{count} hold" if count != 1 else "1 holds"
+    return f"{count} {verdict.value}"
+
+
+# -- github-action-benchmark ---------------------------------------------------------------------------------
+
+
+def make_action_feed(runs: Sequence[Run], better: str) -> str:
+    """Write the newest figures as the array that ``customSmallerIsBetter`` or ``customBiggerIsBetter`` reads.
+
+    The action takes one array for each. Medians of pytest-benchmark are left out, since its tool ``pytest``
+    reads those itself. Where several machines, or several versions of a benchmark's code, have a figure of
+    one name, each has them in its name, so that the action never compares them.
+    """
+    trends = [it for it in find_trends(runs) if it.better == better and not _is_read_by_pytest(it)]
+    names = Counter(trend.name for trend in trends)
+    entries = [
+        {
+            "name": trend.name if names[trend.name] == 1 else f"{trend.name} [{', '.join(_place(trend))}]",
+            "unit": "%" if trend.unit == "share" else trend.unit or "count",
+            "value": trend.points[-1].value * (100 if trend.unit == "share" else 1),
+            **_range(trend),
+            "extra": "\n".join(_extra(trend)),
+        }
+        for trend in trends
+    ]
+    return json.dumps(entries, indent=2, allow_nan=False)
+
+
+def _is_read_by_pytest(trend: Trend) -> bool:
+    return trend.points[-1].run.kind == "benchmark" and trend.name.endswith(": median")
+
+
+def _place(trend: Trend) -> Iterator[str]:
+    yield trend.machine.fingerprint if trend.machine is not None else trend.points[-1].run.source
+    if trend.code is not None:
+        yield f"code {trend.code}"
+
+
+def _range(trend: Trend) -> dict[str, str]:
+    figure = trend.points[-1].figure
+    if figure.low is None or figure.high is None:
+        return {}
+    return {"range": f"{show(figure.low, trend.unit)} to {show(figure.high, trend.unit)}"}
+
+
+def _extra(trend: Trend) -> Iterator[str]:
+    run = trend.points[-1].run
+    yield f"machine: {', '.join(_place(trend))}"
+    yield f"time: {run.time}"
+    if run.commit is not None:
+        yield f"commit: {run.commit}{', modified' if run.modified else ''}"
+
+
+# -- JUnit XML -----------------------------------------------------------------------------------------------
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_OUTCOMES = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+def make_junit(runs: Sequence[Run]) -> str:
+    """Write the verdicts as JUnit XML, for whatever shows the tests of a build.
+
+    A suite for each implementation that was searched, as its newest run found it, one for faults, and one for
+    each implementation that was soaked, in each run. A violated law, a missed fault and a run that broke a
+    law are failures, what is unknown is an error, and what is not claimed is skipped.
+    """
+    root = ElementTree.Element("testsuites", name="pymllm report")
+    for it in newest_searches(runs):
+        add_search(root, it.adapter)
+    for document in (document for run in runs for document in run.documents):
+        if isinstance(document, FaultsDocument):
+            add_suite(root, "faults", document.seconds, list(_fault_cases(document)))
+        elif isinstance(document, SoakDocument):
+            for adapter in document.adapters:
+                add_suite(root, f"soak {adapter.name}", adapter.seconds, list(_soak_cases(adapter)))
+    return make_xml(root)
+
+
+def add_search(root: ElementTree.Element, adapter: AdapterRow) -> None:
+    """Put a suite about an implementation into a document: a case for each law."""
+    why = adapter.problems[0].message if adapter.problems else "no program tested it"
+    broken = {it.law: it for it in reversed(adapter.violations)}
+    cases = [_law_case(adapter, law, broken.get(law.id), why) for law in adapter.laws]
+    cases = cases or [make_case(adapter.name, "smoke test", "error", why)]
+    add_suite(root, adapter.name, sum(machine.seconds for machine in adapter.machines), cases)
+
+
+def _law_case(adapter: AdapterRow, law: LawRow, it: ViolationRow | None, why: str) -> ElementTree.Element:
+    said: tuple[str, ...] = ()
+    if law.verdict is Verdict.VIOLATED and it is None:
+        said = ("failure", "violated")
+    elif law.verdict is Verdict.VIOLATED and it is not None:
+        message = str(InvariantViolation(it.law, it.message, expected=it.expected, observed=it.observed))
+        said = ("failure", message, f"{message}\n\n{it.program}")
+    elif law.verdict is Verdict.UNKNOWN:
+        said = ("error", why)
+    elif law.verdict is Verdict.NOT_CLAIMED:
+        said = ("skipped", "not claimed")
+    return make_case(adapter.name, f"{law.id} {law.sentence}", *said)
+
+
+def _fault_cases(document: FaultsDocument) -> Iterator[ElementTree.Element]:
+    for fault in document.faults:
+        name = f"{fault.id} {fault.title}"
+        why = "; ".join(fault.problems) or f"no law of {', '.join(fault.laws)} caught it"
+        yield make_case("faults", name) if fault.caught else make_case("faults", name, "failure", why)
+
+
+def _soak_cases(adapter: SoakedAdapter) -> Iterator[ElementTree.Element]:
+    suite = f"soak {adapter.name}"
+    if not adapter.failures:
+        yield make_case(suite, f"{adapter.operations:,} operations")
+    for row in adapter.failures:
+        law = row.failure.law
+        outcome = "failure" if law else "error"
+        where = f"seed {row.seed} in {row.machine}, {row.runs} runs"
+        yield make_case(suite, law or "asked to the end", outcome, row.failure.message, where)
+
+
+def make_case(
+    suite: str, name: str, outcome: str | None = None, message: str = "", text: str = ""
+) -> ElementTree.Element:
+    """Make a case, with what is said of its outcome in short and in full.
+
+    The outcome is ``"failure"``, ``"error"`` or ``"skipped"``; ``None`` where it passed.
+    """
+    case = ElementTree.Element("testcase", classname=_clean(suite), name=_clean(name))
+    if outcome is not None:
+        said = ElementTree.SubElement(case, outcome, message=_clean(message))
+        said.text = _clean(text) or None
+    return case
+
+
+def add_suite(
+    root: ElementTree.Element, name: str, seconds: float, cases: Sequence[ElementTree.Element]
+) -> None:
+    """Put cases into a suite of a document, with how many of them came to what."""
+    counts = {
+        plural: str(sum(case.find(singular) is not None for case in cases))
+        for plural, singular in _OUTCOMES.items()
+    }
+    suite = ElementTree.SubElement(root, "testsuite", name=_clean(name), tests=str(len(cases)))
+    suite.attrib |= {"time": f"{seconds:.3f}", **counts}
+    suite.extend(cases)
+
+
+def make_xml(root: ElementTree.Element) -> str:
+    """Write a document with its declaration, indented."""
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _clean(text: str) -> str:
+    return _NOT_IN_XML.sub("?", text)

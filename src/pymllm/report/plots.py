@@ -1,0 +1,59 @@
+"""Pictures of a page: what Plotly draws, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pymllm.report.quantities import log_ticks
+
+PALETTE = ("#2f86d1", "#e0701a", "#12a37a", "#cc79a7", "#b8901b", "#56b4e9", "#8b7ff5", "#8a8f98")
+"""Of lines and bars: told apart on light and on dark, and without red against green (after Okabe and Ito)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the pictures that a plot can show: Plotly's traces and layout."""
+
+    name: str
+    traces: Sequence[dict[str, Any]]
+    layout: dict[str, Any]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture, or several of which one is chosen."""
+
+    kind: ClassVar[str] = "plot"
+    id: str  # of the page's element
+    title: str
+    label: str  # what it shows in a sentence, for whoever does not see it
+    choices: Sequence[Choice]  # at least one
+    chosen_by: str = "shown"  # what is chosen, for the label of the list
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What the page's script draws."""
+        choices = [
+            {"name": it.name, "data": list(it.traces), "layout": it.layout, "note": it.note}
+            for it in self.choices
+        ]
+        return {"id": self.id, "choices": choices}
+
+
+def legend(*, above: bool = False) -> dict[str, Any]:
+    """Return the part of a layout that lists the lines above or below a picture."""
+    place = {"y": 1.02, "yanchor": "bottom"} if above else {"y": -0.25, "yanchor": "top"}
+    return {"showlegend": True, "legend": {"orientation": "h", **place}}
+
+
+def log_axis(title: str, values: Iterable[float], unit: str = "") -> dict[str, Any]:
+    """Return a logarithmic axis that shows all of some values, in their unit."""
+    return {"type": "log", "title": {"text": title}, **log_ticks(values, unit)}
+
+
+def scatter(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Return a line with a mark at each point, unless ``mode`` says otherwise."""
+    return {"type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": list(y), **more}

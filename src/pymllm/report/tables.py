@@ -1,0 +1,71 @@
+"""Tables of a page: plain data that the templates write down, whatever they list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+GOOD, BAD, UNKNOWN, QUIET = "good", "bad", "unknown", "quiet"
+"""Tones of a cell; a word or a sign says the same, for whoever does not see the colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in one place of a table: a text with its unit, and how it looks."""
+
+    text: str
+    tone: str | None = None
+    href: str | None = None  # where it leads
+    hint: str | None = None  # for whoever points at it; never what is needed to understand the cell
+    spark: tuple[float, ...] = ()  # a curve to draw beside the text
+
+    @property
+    def spark_points(self) -> str:
+        """Points of the curve for an SVG of 100 by 24."""
+        low, high = min(self.spark), max(self.spark)
+        span, steps = (high - low) or 1.0, max(len(self.spark) - 1, 1)
+        return " ".join(
+            f"{place / steps * 96 + 2:.1f},{22 - (value - low) / span * 20:.1f}"
+            for place, value in enumerate(self.spark)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its head, and what stands in it for each thing that the table lists.
+
+    Numbers stand on the right, and words such as a time are never broken.
+    """
+
+    name: str
+    of: Callable[[Any], Cell | str]
+    is_number: bool = False
+    hint: str | None = None
+    is_word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells, of which the first one names the row; `make_table` makes them of things."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False  # whether only the caption is seen until somebody opens it
+
+
+def number(name: str, of: Callable[[Any], Cell | str], hint: str | None = None) -> Column:
+    """Make a column of numbers."""
+    return Column(name, of, True, hint)
+
+
+def make_table(caption: str, items: Iterable[Any], columns: Sequence[Column], folded: bool = False) -> Table:
+    """List some things, a row each."""
+    rows = tuple(tuple(_cell(column.of(item)) for column in columns) for item in items)
+    return Table(caption, tuple(columns), rows, folded)
+
+
+def _cell(made: Cell | str) -> Cell:
+    return Cell(made) if isinstance(made, str) else made

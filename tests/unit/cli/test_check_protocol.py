@@ -1,0 +1,134 @@
+"""``pymllm verify --check-protocol``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from jsonschema import Draft202012Validator, ValidationError
+
+from pymllm.cli import main
+from pymllm.cli.check_protocol import check_protocols, make_text
+from pymllm.cli.schema import make_schema
+from pymllm.conformance.documents import Exchange
+from pymllm.conformance.protocol_check import ProtocolReport
+from pymllm.errors import AdapterError
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "protocol" / "page_cache.py"
+
+
+def check(folder: Path, *arguments: str) -> Result:
+    arguments = ("verify", "--check-protocol", "--output", str(folder), *arguments)
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def test_a_right_program_is_told_the_next_step(tmp_path: Path) -> None:
+    """Status 0, and no file."""
+    command = shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    result = check(tmp_path, "--command", command)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "page-cache 1.0 in Python: prefix, protocol 1"
+    assert lines[1].split() == ["line", "said", "answered"]
+    assert lines[2].split() == ["1", "hello", "hello", "ok"]
+    assert lines[-2].endswith(" answers, all as they must be")
+    assert lines[-1] == f"next: pymllm verify --command {shlex.quote(command)}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_one_is_told_where_and_what_to_do(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
+    """Status 3; the conversation is in a file. The right one beside it has its own table."""
+    wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    result = check(tmp_path, "--command", wrong, "--command", right)
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert "all as they must be" in result.stdout
+    text = result.stdout.split("next:")[0]
+    assert text.startswith(f"command:{wrong}: no hello\n")
+    assert "\nline 1, the answer to hello\n    wrong  kind is 'teapot'; it must be one of " in text
+    assert "\n    do     pymllm schema protocol has every message" in text
+    (path,) = tmp_path.iterdir()
+    assert f"the last lines of the conversation are in {path}\n" in text
+    assert path.read_text(encoding="utf-8").startswith('> {"say":"hello"')
+
+
+def test_a_document_has_all_of_them(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
+    """One, whatever came of the first; the status is that of the table."""
+    wrong, right = tiny_program("hello", "no-kind"), shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    result = check(tmp_path, "--command", wrong, "--command", right, "--json")
+    assert (result.exit_code, result.stderr) == (3, "")
+    document = json.loads(result.stdout)
+    assert [row["problems"] for row in document["programs"]] == [1, 0]
+    (path,) = tmp_path.iterdir()
+    assert [row["conversation"] for row in document["programs"]] == [str(path), None]
+    alone = check(tmp_path, "--command", right, "--json")
+    assert (alone.exit_code, json.loads(alone.stdout)["verdict"]) == (0, "holds")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--check-protocol is about programs"),
+        (["--adapter", "radix"], "--check-protocol is about programs"),
+        (["--command", "x", "--junit", "x.xml"], "judges no laws"),
+        (["--command", "'"], "no closing quotation"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_status_2(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    """X1: before anything is started."""
+    result = check(tmp_path, *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+
+
+def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    """It says nothing of the protocol."""
+    with pytest.raises(AdapterError, match="cannot be started"):
+        check_protocols(("command:no-such-program-anywhere",), 1.0, tmp_path)
+    result = check(tmp_path, "--command", "no-such-program-anywhere")
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+
+
+def test_of_very_many_problems_the_first_are_shown() -> None:
+    """One that cannot be written has no file."""
+    exchanges = tuple(Exchange(line, "op", "outcome", f"wrong {line}", "mend it") for line in range(1, 26))
+    text = make_text(ProtocolReport("command:x", None, exchanges, "").row(None))
+    assert text.count("mend it") == 20
+    assert text.endswith(
+        "\n\nand 5 more\n25 wrong in 25 answers\n"
+        "next: mend the first one, then pymllm verify --command x --check-protocol"
+    )
+
+
+def test_a_name_between_colons_stays_as_it_is() -> None:
+    """No word of a command is taken for a picture."""
+    row = ProtocolReport("command:cat", None, (Exchange(1, ":cat:", "no :cat:"),), "").row(None)
+    text = make_text(row)
+    assert text.splitlines()[0] == "command:cat: no hello"
+    assert text.splitlines()[2].split() == ["1", ":cat:", "no", ":cat:", "ok"]
+
+
+def test_the_document_keeps_to_its_schema(tmp_path: Path, tiny_program: Callable[..., str]) -> None:
+    """Who it is, what was said and answered, and for what is wrong what to do; null without a hello."""
+    right = shlex.join([sys.executable, "-S", str(EXAMPLE)])
+    wrong, silent = tiny_program("hello", "no-claim"), tiny_program("hello", "garbage")
+    result = check(tmp_path, "--command", right, "--command", wrong, "--command", silent, "--json")
+    document = json.loads(result.stdout)
+    validator = Draft202012Validator(make_schema("protocol-check"))
+    validator.validate(document)
+    assert (document["verdict"], document["exit_status"]) == ("unknown", 3)
+    first, second, third = document["programs"]
+    assert (first["program"]["name"], first["program"]["clock"], first["problems"]) == ("page-cache", True, 0)
+    assert first["answers"] == first["exchanges"][-1]["line"]
+    assert not any("problem" in exchange for exchange in first["exchanges"])
+    (blamed,) = [found for found in second["exchanges"] if "flying" in found.get("problem", "")]
+    assert blamed["advice"].startswith("there are pool")
+    assert (third["program"], third["exchanges"][0]["answered"]) == (None, "no JSON")
+    with pytest.raises(ValidationError):
+        validator.validate({**document, "programs": [{**first, "surprise": 1}]})

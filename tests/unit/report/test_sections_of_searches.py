@@ -1,0 +1,316 @@
+"""Sections of the page: laws, faults, situations, soaks, machines and runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pymllm.oracle.situations import SITUATIONS
+from pymllm.report.loading import LoadedRuns, Skipped
+from pymllm.report.quantities import machine_name
+from pymllm.report.records import Curve, make_machine
+from pymllm.report.sections.faults import make_faults_section
+from pymllm.report.sections.laws import make_laws_section
+from pymllm.report.sections.machines import BRINGS, make_machines_section, make_runs_section
+from pymllm.report.sections.situations import make_situations_section
+from pymllm.report.sections.soak import make_soak_section
+from tests.unit.report import samples
+from tests.unit.report.looking import Look, look
+from tests.unit.report.test_trends import OTHER
+
+HERE = samples.MACHINE.fingerprint
+
+# -- laws ------------------------------------------------------------------------------------------------
+
+
+def test_a_table_has_a_column_for_each_implementation_wrong_ones_last() -> None:
+    """One table for each kind; numbers are tests."""
+    found = look(make_laws_section, samples.verify())
+    assert found.tables == {
+        "rows: 3 laws, 2 implementations": [
+            "P2 | sentence of P2 | ✓ 1,234 | ✗ violated",
+            "X1 | sentence of X1 | not claimed | not about it",
+            "X4 | sentence of X4 | ✓ 7 | ? unknown",
+        ]
+    }
+    tiles = [("2", "laws hold", "good"), ("1", "laws violated", "bad"), ("1", "laws unknown", "unknown")]
+    assert found.tiles == tiles
+
+
+def test_a_violation_leads_to_its_program() -> None:
+    """The cell to a card, the card to the file."""
+    programs = {"runs/faulty-x-P2-0.jsonl": samples.PROGRAM}
+    found = look(make_laws_section, samples.run(samples.verify(), programs=programs))
+    (card,) = found.cards
+    assert found.cell("✗ violated").href == f"#{card.id}"
+    assert (card.file, card.lines) == ("faulty-x-P2-0.jsonl", samples.PROGRAM)
+    assert {fact.name: fact.value for fact in card.facts[:4]} == {
+        "looked at": "row 1 <position 3>",
+        "expected": "0",
+        "observed": "1",
+        "at": "step 4 of 5 (max_reqs 1, window None); the smallest found",
+    }
+    assert found.code == [
+        "pymllm rerun runs/faulty-x-P2-0.jsonl --adapter faulty-x",
+        "pymllm judge runs/faulty-x-P2-0.jsonl",
+    ]
+
+
+def violated(name: str, *rows: dict[str, Any]) -> dict[str, Any]:
+    """A document about one implementation that broke laws."""
+    laws = [samples.law(row["law"], "violated") for row in rows]
+    return samples.verify(samples.adapter(name, "rows", laws, violations=list(rows)))
+
+
+def test_a_violation_says_what_shows_it_again_and_no_more() -> None:
+    """Of one that a rerun does not show, the search; without a file, nothing to save."""
+    unknown = {"file": None, "expected": None, "observed": None, "config": {}, "smallest": False}
+    row = samples.violation("P2", rerun_shows_it=False, judge_shows_it=False, **unknown)
+    found = look(make_laws_section, violated("faulty-x", row))
+    assert found.cards[0].file == ""
+    assert found.code == ["pymllm verify --adapter faulty-x --law P2 --seed 3"]
+    at = "step 4 of 5 (no configuration); perhaps not the smallest: the search was cut short"
+    assert [fact.value for fact in found.cards[0].facts if fact.name == "at"] == [at]
+
+
+def test_a_command_on_a_page_is_quoted() -> None:
+    """A document may be anybody's; what runs from outside is named again."""
+    row = samples.violation("P2; touch x", file="a b.jsonl", judge_shows_it=False)
+    searched = samples.violation("$(x)", file=None, rerun_shows_it=False, judge_shows_it=False)
+    assert look(make_laws_section, violated("command:./x y", row, searched)).code == [
+        "pymllm rerun 'a b.jsonl' --adapter 'command:./x y'",
+        "pymllm verify --adapter 'command:./x y' --law '$(x)' --seed 3",
+    ]
+
+
+def test_the_newest_search_of_an_implementation_counts() -> None:
+    """In order of time, whatever the command was called."""
+    old, new = (
+        samples.verify(samples.adapter("rows", "rows", [samples.law("P2", verdict)]))
+        for verdict in ("violated", "holds")
+    )
+    found = look(make_laws_section, old, {**new, "schema": "pymllm.compare"})
+    assert found.tables == {"rows: 1 laws, 1 implementation": ["P2 | sentence of P2 | ✓ 7"]}
+    assert found.cards == []
+
+
+def test_what_could_not_be_examined_is_told() -> None:
+    """It has no laws and no kind, and must not be missing."""
+    problem = {"message": "cannot be loaded", "file": "crash.jsonl"}
+    found = look(make_laws_section, samples.verify(samples.adapter("my:Cache", None, [], problems=[problem])))
+    assert found.tables == {}
+    assert found.texts == [
+        "my:Cache could not be examined to the end: cannot be loaded. The program until there: crash.jsonl."
+    ]
+
+
+# -- faults ----------------------------------------------------------------------------------------------
+
+
+def test_faults_are_listed_with_who_caught_them() -> None:
+    """What was missed comes first."""
+    found = look(make_faults_section, samples.faults())
+    assert found.tables["Faults"] == [
+        "B02 | title of B02 | R6 | ✗ missed | nobody | never | never | not made",
+        "B01 | title of B01 | R6 | ✓ caught | machine (R6), sweep (R6) | 20 | 250 ms | 3 operations",
+    ]
+    assert found.tables["Searchers"] == ["machine | 1 | 20 | 250 ms", "sweep | 1 | 200 | 250 ms"]
+    assert found.tiles == [("1 of 2", "planted faults caught", "bad")]
+
+
+def test_the_picture_has_a_point_for_each_detection() -> None:
+    """On a logarithmic axis, where a violation before the first operation has no zero to stand on."""
+    fault = samples.fault("B01", samples.detection(0, "machine", 0), samples.detection(1, "machine", 30))
+    (trace,) = look(make_faults_section, samples.faults(fault)).picture("plot-faults").data
+    assert list(trace.x) == [1, 30]
+    assert "title of B01" in trace.text[0]
+
+
+def test_the_newest_run_of_a_fault_counts_and_its_problem_is_told() -> None:
+    """A later run of one fault does not hide the others; without any caught there is no picture."""
+    old = samples.faults(samples.fault("B10"), samples.fault("faulty-x"))
+    assert look(make_faults_section, old).plots == {}
+    caught = samples.fault("B10", samples.detection(0, "soak", 5))
+    new = samples.faults(caught, samples.fault("B9", problems=["no"]))
+    rows = look(make_faults_section, old, new).columns("Faults", 0, 3)
+    assert rows == [("B9", "✗ missed: no"), ("faulty-x", "✗ missed"), ("B10", "✓ caught")]
+
+
+# -- situations ------------------------------------------------------------------------------------------
+
+SLOTS = samples.adapter("token-slots", "slots", [])
+SLOTS["machines"][0]["name"] = "SlotMachine"
+
+
+def verify(*rows: tuple[str, int, list[str]]) -> dict[str, Any]:
+    """A search of slots that met situations so many times."""
+    names = ("name", "times", "unmet")
+    found = [{"machine": "SlotMachine", **dict(zip(names, row, strict=True))} for row in rows]
+    return samples.verify(SLOTS, situations=found)
+
+
+def test_situations_are_counted_over_all_runs_by_kind() -> None:
+    """Those of searches and those of soaks apart, with what is at stake from the registry."""
+    first, second = verify(("the pool is exhausted", 12, [])), verify(("the pool is exhausted", 3, []))
+    found = look(make_situations_section, first, second, samples.soak())
+    slots, prefix = "slots: 1 of 1 reached", "prefix: 1 of 2 reached"
+    assert set(found.tables) == {slots, prefix, "Expected, and never reached"}
+    assert found.columns(slots, 0, 1, 2) == [("the pool is exhausted", "15", "0")]
+    assert "A2" in found.columns(slots, 3)[0][0]
+    rows = {("a leaf gains a child", "0", "5"), ("a callback raises", "0", "0")}
+    assert set(found.columns(prefix, 0, 1, 2)) == rows
+
+
+def test_what_was_expected_and_never_reached_stands_by_itself() -> None:
+    """With who should have; what only one of two never reached does not."""
+    rows = ("the pool is exhausted", 0, ["token-slots"]), ("an alloc fails", 4, ["swa-slots"])
+    found = look(make_situations_section, verify(*rows))
+    never = found.columns("Expected, and never reached", 0, 1, 3)
+    assert never == [("the pool is exhausted", "slots", "token-slots")]
+    assert found.tiles == [("1 of 2", "situations reached", "unknown")]
+
+
+def test_the_registry_alone_is_listed_as_reached_by_nobody() -> None:
+    """As pymllm situations prints it."""
+    rows = [{"name": it.name, "kind": it.kind, "laws": it.laws, "bugs": it.bugs} for it in SITUATIONS]
+    found = look(make_situations_section, {**samples.situations(), "situations": rows}).tables
+    assert sum(map(len, found.values())) == len({(it.kind, it.name) for it in SITUATIONS})
+    assert all(" 0 of " in caption for caption in found)
+
+
+# -- soaks -----------------------------------------------------------------------------------------------
+
+NEWEST = "Newest campaign, by implementation"
+
+
+def test_a_campaign_is_a_line_and_the_newest_is_laid_out() -> None:
+    """With units, and the share that each part of the work took."""
+    found = look(make_soak_section, samples.run(samples.soak(), pymllm="0.1.0+abc"))
+    assert found.tables == {
+        "Campaigns": [
+            f"2026-11-21 15:03:11 | {HERE} | 0.1.0+abc | 9 | 144,768 | 7,238 | 240 MiB | ✓ holds | flat"
+        ],
+        NEWEST: [
+            "radix | 9 | 144,768 | 7,238 | 50.0 % | 25.0 % | 5.0 % | 5.0 % | 15.0 % | 1 of 2 | 1 of 2 | 0"
+        ],
+    }
+    assert sum(trace.x[0] for trace in found.picture("plot-soak").data) == pytest.approx(100)
+
+
+def test_a_failure_is_a_card_with_its_program() -> None:
+    """The short one."""
+    problem = samples.soak_failure(None, file=None, short=None, config={})
+    document = samples.soak(samples.soak_failure("R6"), problem)
+    programs = {"programs/x-short.jsonl": samples.PROGRAM}
+    found = look(make_soak_section, samples.run(document, programs=programs))
+    assert [(card.title, card.file, card.lines, card.tone) for card in found.cards] == [
+        ("R6 violated by radix in a soak", "x-short.jsonl", samples.PROGRAM, "bad"),
+        ("problem with radix in a soak", "", (), "unknown"),
+    ]
+    again = "pymllm rerun programs/x-short.jsonl --adapter radix"
+    assert found.code == ["programs/x-short.jsonl", again]
+    assert found.cell("✗ violated").tone == "bad"
+    assert found.columns(NEWEST, -1) == [("4",)]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "shown"),
+    [
+        (["flat", "flat"], "flat"),
+        (["flat", "grows"], "grows"),
+        (["flat", "too short to tell"], "too short to tell"),
+    ],
+)
+def test_one_measure_that_grows_outweighs_the_others(verdicts: list[str], shown: str) -> None:
+    """And all must be flat to be flat; the slopes are in the hint."""
+    drift = samples.soak()["drifts"][0]
+    drifts: list[Any] = [{**drift, "verdict": verdict, "slope": None} for verdict in verdicts]
+    assert "uss: unknown" in str(look(make_soak_section, samples.soak(drifts=drifts)).cell(shown).hint)
+
+
+def test_a_ledger_and_the_document_of_one_campaign_are_one_campaign() -> None:
+    """Both lie in the folder of the run; that with the curves is kept."""
+    curve = Curve("process 1", "bytes", "operations", (1.0,), (1,))
+    document = samples.run(samples.soak())
+    ledger = samples.run(samples.soak(), curves=(curve,), pymllm="0.1.0")
+    for runs in ([document, ledger], [ledger, document]):
+        assert look(make_soak_section, *runs).columns("Campaigns", 2) == [("0.1.0",)]
+    other = samples.run(samples.soak(runs=10), machine=None)
+    found = look(make_soak_section, document, other).columns("Campaigns", 1, 2)
+    assert found == [(HERE, "not recorded"), ("not recorded", "not recorded")]
+
+
+def test_the_same_failure_of_two_campaigns_is_two_cards() -> None:
+    """Played again from the same seed, each has an anchor of its own."""
+    runs = [samples.soak(samples.soak_failure("R6"), runs=runs) for runs in (9, 10)]
+    assert len({card.id for card in look(make_soak_section, *runs).cards}) == 2
+
+
+def test_a_campaign_in_which_nothing_ran_says_so() -> None:
+    """An interrupted one, before its first run ended."""
+    empty = samples.soak(adapters=[], cpu_seconds=0.0, operations=0, interrupted=True, verdict="unknown")
+    found = look(make_soak_section, empty)
+    assert found.columns("Campaigns", 5, 6, 7) == [("unknown", "240 MiB", "? unknown, interrupted")]
+    assert found.plots == {}
+
+
+def test_an_implementation_whose_turn_never_came_has_no_speed() -> None:
+    """No bar, no zero that looks measured, and nothing green."""
+    soak = samples.soak()
+    waiting = {"name": "chunk", "runs": 0, "operations": 0, "operations_per_cpu_second": 0.0, "shares": {}}
+    soak["adapters"].append(soak["adapters"][0] | waiting)
+    found = look(make_soak_section, soak)
+    assert found.columns(NEWEST, 0, 1, 2, 3, -1)[1] == ("chunk", "0", "0", "not measured", "none ran")
+    assert found.cell("none ran").tone == "unknown"
+    assert {name for trace in found.picture("plot-soak").data for name in trace.y} == {"radix"}
+    assert look(make_soak_section, samples.soak(adapters=soak["adapters"][1:])).plots == {}
+
+
+# -- machines and runs -----------------------------------------------------------------------------------
+
+
+def test_machines_are_listed_with_their_runs() -> None:
+    """Once each, with as much as any run tells of it."""
+    vague = replace(samples.MACHINE, memory=None)
+    blind = make_machine("P", 1, None, "Linux x86_64", gpu_reason="no NVML")
+    runs = [samples.run(machine=it) for it in (vague, samples.MACHINE, OTHER, blind, None)]
+    rows = look(make_machines_section, *runs).tables["Machines"]
+    seen = "Some Processor | 8 | 32 GiB | Linux x86_64 | Some GPU (80 GiB, driver 580.1) | 2"
+    assert rows[0] == f"rack 3 ({HERE}) | {seen}"
+    assert [row.split(" | ")[5] for row in rows[1:]] == ["none", "none seen: no NVML"]
+
+
+def test_what_doctor_saw_is_listed() -> None:
+    """With the reason why NVML was not there, and no package that is not installed."""
+    seen = samples.doctor() | {"nvml_reason": None, "nvml": "13", "nvml_devices": []}
+    found = look(make_machines_section, samples.run(samples.doctor(), seen, machine=None))
+    first, second = found.tables["What pymllm doctor saw"]
+    assert first == "Linux-6.18 | CPython 3.11.7 | 2.13.0, CUDA none | unknown: no NVML | torch 2.13.0"
+    assert "0 devices" in second
+
+
+def test_every_run_and_every_file_that_is_none_is_listed() -> None:
+    """With what was left out of it."""
+    whole = samples.run(source="a", commit="ab" * 20, modified=True, pymllm="0.1.0", unread=("a smell",))
+    vague = samples.run(source="b", machine=None, time_is_of_file=True)
+    loaded = LoadedRuns((whole, vague), (Skipped("x.json", "not JSON"),), 2)
+    found = Look(make_runs_section(loaded, {"laws"}))
+    here, commit = machine_name(samples.MACHINE), "abababababab, modified"
+    assert found.tables["Runs"] == [
+        f"a | verify | 2026-11-21 15:03:11 | {here} | 0.1.0 | {commit} | a smell",
+        "b | verify | ~ 2026-11-21 15:03:11 | machine not recorded | not recorded | not recorded | nothing",
+    ]
+    assert found.tables["Files that could not be read"] == ["x.json | not JSON"]
+    assert found.texts == ["2 files were copies of others and count once."]
+    absent = found.tables["Not in this report"]
+    assert "soak | pymllm soak --store FOLDER" in absent
+    assert not any(row.startswith("laws") for row in absent)
+
+
+def test_a_report_that_has_everything_misses_nothing() -> None:
+    """No empty table; one copy is one file."""
+    found = Look(make_runs_section(LoadedRuns((samples.run(),), copies=1), set(BRINGS)))
+    assert list(found.tables) == ["Runs"]
+    assert found.texts == ["1 file was a copy of another and counts once."]
