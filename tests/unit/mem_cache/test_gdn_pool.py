@@ -363,3 +363,23 @@ def test_copies_and_resets_wait_for_nothing(apart: Apart) -> None:
         pool.reset_states(dst)
         pool.clear()
     assert waits == []
+
+
+def test_track_slot_that_cannot_be_filed_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2, X4: neither handed out without an answer, nor given back without a place."""
+    pool = make_pool()
+    held = pool.alloc_track_slot()
+
+    def fail(*args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pymllm.mem_cache.gdn_pool.heapq.heappop", fail)
+        patch.setattr("pymllm.mem_cache.gdn_pool.heapq.heappush", fail)
+        for call in (pool.alloc_track_slot, lambda: pool.free_track_slot(held)):
+            with pytest.raises(MemoryError):
+                call()
+    assert (pool.available_track_slots(), pool.is_track_slot_handed_out(held)) == (2, True)
+    assert pool.alloc_track_slot() == held + 1
+    pool.free_track_slot(held)
+    assert pool.alloc_track_slot() == held

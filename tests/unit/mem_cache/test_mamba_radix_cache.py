@@ -15,10 +15,12 @@ from pymllm.errors import OwnershipError, StaleNodeError
 from pymllm.invariants import check_gdn_pool, check_mamba_radix_cache
 from pymllm.mem_cache import (
     BasePrefixCache,
+    GDNPool,
     MambaRadixCache,
     MambaTreeNode,
     RadixCache,
     RadixKey,
+    TokenToKVPoolAllocator,
     mamba_radix_cache,
 )
 
@@ -529,3 +531,62 @@ def test_the_example_in_the_docstring_runs() -> None:
     """M1, M2, M5: what a newcomer copies does what it says."""
     result = doctest.testmod(mamba_radix_cache)
     assert (result.attempted, result.failed) == (13, 0)
+
+
+class TestShortage:
+    def test_eviction_that_cannot_be_planned_takes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """X2: whoever was chosen by then waits where it did."""
+        cache = MambaRadixCache()
+        for number, tokens in enumerate(([1, 2], [1, 2, 3], [4]), 1):
+            cache.insert(RadixKey(tokens), mamba_value=torch.tensor([number]))
+        choose, calls = cache._states.victims.oldest_of_all, []
+
+        def oldest_of_all() -> MambaTreeNode | None:
+            calls.append(1)
+            if len(calls) == 2:
+                raise MemoryError
+            return choose()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cache._states.victims, "oldest_of_all", oldest_of_all)
+            with pytest.raises(MemoryError):
+                cache.evict(0, 3)
+        check_mamba_radix_cache(cache)
+        assert (cache.total_size(), len(cache.mamba_lru)) == (4, 3)
+        assert cache.evict(9).full_evicted == 4
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_interrupt_in_a_reset_is_healed_by_another(
+        self, monkeypatch: pytest.MonkeyPatch, is_late: bool
+    ) -> None:
+        """X7: whether the pool has taken the KV or not, and what it does not take its `clear` brings back."""
+        kv = TokenToKVPoolAllocator(8, "cpu")
+        states = GDNPool(1, 1, 1, 1, 1, 1, 2, "cpu", max_track_slots=4)
+        cache = MambaRadixCache(1, kv, states)
+        track = torch.tensor([states.alloc_track_slot()])
+        node = cache.insert(RadixKey([1, 2]), kv.alloc(2), mamba_value=track).last_node
+        free = kv.free
+
+        def interrupt(slots: torch.Tensor) -> None:
+            if is_late:
+                free(slots)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kv, "free", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                cache.reset()
+        with pytest.raises(StaleNodeError):
+            cache.inc_lock_ref(node)
+        cache.reset()
+        assert (cache.total_size(), states.available_track_slots()) == (0, 4)
+        kv.clear()
+        assert kv.available_size() == 8
+
+    def test_reset_after_an_interrupt_without_pools_forgets(self) -> None:
+        """X7: there is nobody to ask."""
+        cache = MambaRadixCache()
+        cache.insert(RadixKey([1]), mamba_value=torch.tensor([3]))
+        cache._callbacks.enter_pool()
+        cache.reset()
+        assert (cache.total_size(), len(cache.mamba_lru)) == (0, 0)

@@ -498,3 +498,28 @@ def test_reset_in_a_callback_of_a_subclass_is_refused(short: tuple[RadixCache, _
     own.on_node_evict = lambda node: cache.reset()
     assert own.evict(1).full_evicted == 1
     assert pool.available_size() == 8
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_eviction_that_cannot_be_planned_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    """X2: whoever was chosen by then waits where it did."""
+    cache = RadixCache(1, window)
+    for tokens in ([1, 2, 3], [1, 2, 4], [5, 6]):
+        cache.insert(RadixKey(tokens))
+    choose, calls = cache._tree.victims.oldest_leaf, []
+
+    def oldest_leaf() -> TreeNode | None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return choose()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache._tree.victims, "oldest_leaf", oldest_leaf)
+        with pytest.raises(MemoryError):
+            cache.evict(9)
+    check_radix_cache(cache)
+    assert cache.total_size() == 6
+    assert cache.evict(9).full_evicted == 6

@@ -47,9 +47,6 @@ class BlockForest:
     def __contains__(self, block: int) -> bool:
         return block in self._children
 
-    def __len__(self) -> int:
-        return len(self._children)
-
     def add(self, block: int, parent: int) -> None:
         """Register a referenced block below ``parent``, a registered block or -1."""
         self._children[block] = {}

@@ -311,6 +311,7 @@ def test_a_stamp_that_rises_or_falls_moves_a_waiting_block() -> None:
     allocator = Watched(4)
     a, b, c = (allocator.cache_chain(1, 10 * n, clock=n)[0] for n in (1, 2, 3))
     allocator.at(9).update_timestamps([a])
+    allocator.at(8).update_timestamps([a])  # lower, and still younger than when it began to wait
     allocator.at(0).update_timestamps([c])
     check_kv_block_allocator(allocator)
     for expected in (c, b, a):
