@@ -18,48 +18,62 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from pymllm.adapters.cabinet.planting import Edit, StaleEditError, planted
+from pymllm.errors import InvariantViolation
 
-__all__ = ["Outcome", "run_with_faults"]
+__all__ = ["NOTICED", "Outcome", "marked_files", "run_with_faults"]
+
+NOTICED = (AssertionError, pytest.fail.Exception, InvariantViolation)
+"""What a test or a check raises when it has noticed something."""
 
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the tests of one name did.
+    """What the tests did that are marked ``notices(FAULT, ..., when=PARAMETERS, shows_as=ERROR)``.
 
     Parameters
     ----------
+    tests : tuple of str
+        Their node ids.
     passed : bool
-        There is a test of that name that passed, and none that failed.
+        There is one that passed, and none that failed.
     error : BaseException or None
         What the first failing one raised, or that an edit is stale.
     docstring : str
         That of the tests.
+    shows_as : type of BaseException or None
+        Where the class under test refuses what the fault does, its error; no error but this one counts then.
     """
 
+    tests: tuple[str, ...]
     passed: bool
     error: BaseException | None
-    docstring: str
+    docstring: str = ""
+    shows_as: type[BaseException] | None = None
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether a test failed as one does that has seen a law broken, and not because the plant is bad."""
+        return isinstance(self.error, self.shows_as or NOTICED)
 
 
 def run_with_faults(
     faults: Mapping[str, Sequence[Edit]],
-    tests: Mapping[str, str],
     hypothesis_seed: str,
+    paths: Sequence[Path] = (),
     most_seconds: int = 30,
 ) -> dict[str, Outcome]:
-    """Run tests, each with its faults in the code.
+    """Run the tests that are marked for some faults, each with its fault in the code.
 
     Parameters
     ----------
     faults : mapping of str to sequence of Edit
-        What to plant, by a name for it.
-    tests : mapping of str to str
-        For each of these names the node id of a test, relative to the root of the repository; without the
-        part in brackets all its parameters are meant.
+        What to plant, by the name in the marks.
     hypothesis_seed : str
         The running session's: Hypothesis has one for the process.
+    paths : sequence of Path
+        Files of tests; by default all that have a mark.
     most_seconds : int
         What runs longer with one fault fails with a `TimeoutError`, since a fault may make a loop endless.
 
@@ -73,7 +87,7 @@ def run_with_faults(
     RuntimeError
         A file is not there, or cannot be imported.
     """
-    loop = _Loop(faults, tests, most_seconds)
+    loop = _Loop(faults, most_seconds)
     options = [
         "-c",
         str(ROOT / "pyproject.toml"),
@@ -81,52 +95,67 @@ def run_with_faults(
         f"--hypothesis-seed={hypothesis_seed}",
     ]
     quiet = ["--capture=no", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
-    files = sorted({str(ROOT / test.partition("::")[0]) for test in tests.values()})
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        pytest.main([*options, *quiet, *files], plugins=[loop])
-    if set(loop.outcomes) != set(tests):
+        pytest.main([*options, *quiet, *map(str, paths or marked_files())], plugins=[loop])
+    if set(loop.outcomes) != set(faults):
         raise RuntimeError(f"the session inside broke off:\n{said.getvalue()}")
     return loop.outcomes
+
+
+def marked_files() -> list[Path]:
+    """Return the files that are worth collecting: a session of all tests would take a minute."""
+    files = (ROOT / "tests").rglob("test_*.py")
+    return sorted(path for path in files if "@pytest.mark.notices(" in path.read_text(encoding="utf-8"))
 
 
 class _Loop:
     """A plugin that runs the collected tests as often as there are faults for them."""
 
-    def __init__(
-        self, faults: Mapping[str, Sequence[Edit]], tests: Mapping[str, str], most_seconds: int
-    ) -> None:
+    def __init__(self, faults: Mapping[str, Sequence[Edit]], most_seconds: int) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self._faults = faults
-        self._tests = tests
         self._most_seconds = most_seconds
         self._errors: list[BaseException] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        marked: dict[str, list[tuple[pytest.Item, pytest.Mark]]] = {}
+        for item in session.items:
+            for mark in item.iter_markers("notices"):
+                if _is_meant(item, mark):
+                    for name in mark.args:
+                        marked.setdefault(name, []).append((item, mark))
         for name, edits in self._faults.items():
-            items = [item for item in session.items if _is_meant(item, self._tests[name])]
+            tests = marked.get(name, [])
             try:
-                self.outcomes[name] = self._watch(items, edits)
+                self.outcomes[name] = self._watch(tests, edits)
             except StaleEditError as stale:
-                self.outcomes[name] = Outcome(False, stale, "")
+                self.outcomes[name] = Outcome(tuple(item.nodeid for item, _ in tests), False, stale)
         return True
 
-    def _watch(self, items: Sequence[pytest.Item], edits: Sequence[Edit]) -> Outcome:
+    def _watch(self, tests: Sequence[tuple[pytest.Item, pytest.Mark]], edits: Sequence[Edit]) -> Outcome:
         self._errors.clear()
         with planted(edits), _at_most(self._most_seconds):
-            reports = [report for item in items for report in runtestprotocol(item, log=False)]
+            reports = [report for item, _ in tests for report in runtestprotocol(item, log=False)]
         passed = any(report.when == "call" and report.passed for report in reports)
         failed = any(report.failed for report in reports)
-        docstrings = [item.function.__doc__ or "" for item in items if isinstance(item, pytest.Function)]
-        return Outcome(passed and not failed, self._errors[0] if failed else None, "".join(docstrings[:1]))
+        docstrings = [item.function.__doc__ or "" for item, _ in tests if isinstance(item, pytest.Function)]
+        return Outcome(
+            tuple(item.nodeid for item, _ in tests),
+            passed and not failed,
+            self._errors[0] if failed else None,
+            " ".join(docstrings),
+            next((mark.kwargs["shows_as"] for _, mark in tests if "shows_as" in mark.kwargs), None),
+        )
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         if call.excinfo is not None and not isinstance(call.excinfo.value, pytest.skip.Exception):
             self._errors.append(call.excinfo.value)
 
 
-def _is_meant(item: pytest.Item, test: str) -> bool:
-    return test in (item.nodeid, item.nodeid.partition("[")[0])
+def _is_meant(item: pytest.Item, mark: pytest.Mark) -> bool:
+    """Whether the test is the one of its parameters that the mark is about."""
+    return "when" not in mark.kwargs or item.nodeid.endswith(f"[{mark.kwargs['when']}]")
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import subprocess
@@ -265,16 +264,18 @@ def test_nothing_that_a_process_started_outlives_it(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_every_reason_is_of_code_that_is_there() -> None:
-    """What was explained once may have been rewritten since."""
-    for mutant in mutation.explain():
-        parts = mutant.function.split(".")
-        path, names = next(
-            (file, parts[count:])
-            for count in (len(parts) - 1, len(parts) - 2)
-            if (file := mutation.ROOT.joinpath("src", *parts[:count]).with_suffix(".py")).exists()
-        )
-        scope: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
-        for name in names:
-            (scope,) = (it for it in ast.iter_child_nodes(scope) if getattr(it, "name", None) == name)
-        assert "".join(mutant.old.split()) in "".join(ast.unparse(scope).split()), mutant
+def test_a_reason_of_code_that_was_rewritten_is_stale() -> None:
+    """And one of a function that is gone; what is there is none."""
+    here = mutation.Mutant("pymllm.text_file.cut", "return", "")
+    rewritten = mutation.Mutant("pymllm.text_file.cut", "return nothing of it", "")
+    gone = mutation.Mutant("pymllm.text_file.Cutter.cut", "return", "")
+    assert mutation.find_stale([here, rewritten, gone]) == [rewritten, gone]
+
+
+def test_strictness_of_a_zip_is_explained_once_for_all() -> None:
+    """Every other change needs a reason of its own."""
+    strict = mutation.Mutant("m.f", "zip(a, b, strict=True)", "zip(a, b)")
+    other = mutation.Mutant("m.f", "zip(a, b, strict=True)", "zip(a, None, strict=True)")
+    assert mutation.reason_of(strict, {}) is not None
+    assert mutation.reason_of(other, {}) is None
+    assert mutation.reason_of(other, {other: "why"}) == "why"

@@ -23,7 +23,7 @@ _HEAD = """\
 Each is one of our classes made wrong in one way; most are bugs from the history of serving engines, which
 [the sections below](#the-bugs) tell with their sources. `pymllm faults` puts one after the other in place,
 and it must be caught by a law that was written down beforehand. A planted one must be noticed by a test, too
-(`tests/meta/noticers.py`).
+(marked `notices`).
 
 *operations* were carried out by who caught it until it did, *seconds* went by in all: medians over the seeds
 of the run. *program* is the smallest that was found to break one of the laws, in operations. The laws are

@@ -126,7 +126,7 @@ def _items_leaner(origin: type, make_lean: Lean | None) -> Lean | None:
     return lambda value: tuple(map(make_lean, value))
 
 
-def _record_leaner(kind: type[Record]) -> Lean | None:
+def _record_leaner(kind: type[msgspec.Struct]) -> Lean | None:
     fields = [
         (field.name, field.default, _field_leaner(field.type)) for field in msgspec.structs.fields(kind)
     ]
@@ -255,16 +255,16 @@ def _told(message: str, kind: Any, plain: Any, where: str) -> str:
     return f"{where or 'value'} is {cut(repr(value))}; it must be {word}"
 
 
-def _place(where: str, record: type[Record], value: Any) -> str:
+def _place(where: str, record: type[msgspec.Struct], value: Any) -> str:
     tag = _tag_of(record)
     return f"{where}.{tag.tag}" if tag.tag_field in value else where
 
 
-def _tag_of(record: type[Record]) -> Any:
+def _tag_of(record: type[msgspec.Struct]) -> Any:
     return record.__struct_config__
 
 
-def _fields_of(record: type[Record]) -> dict[str, msgspec.structs.FieldInfo]:
+def _fields_of(record: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
     return {field.encode_name: field for field in msgspec.structs.fields(record)}
 
 
@@ -278,10 +278,10 @@ def _option(hint: Any, origin: type) -> Any:
 
 
 def _is_record(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Record)
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
-def _record_of(hint: Any, value: Any) -> type[Record] | None:
+def _record_of(hint: Any, value: Any) -> type[msgspec.Struct] | None:
     """Return the kind of record that an object is, by its tag where there are several."""
     records = [option for option in _options(hint) if _is_record(option)]
     if not records or not isinstance(value, dict):

@@ -7,7 +7,6 @@ import re
 from inspect import cleandoc
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 _NOTE = re.compile(r"^- ((?:``\w+``(?:, )?)+): (.*(?:\n  .*)*)", re.MULTILINE)
@@ -24,15 +23,15 @@ _NAMES: dict[type, str] = {
 def schema_of(kind: Any) -> dict[str, Any]:
     """Describe the plain data of a type; records of several kinds are told apart by their tag."""
     info = inspect.type_info(kind)
-    return _record_schema(info, info.tag) if isinstance(info, inspect.StructType) else _schema_of(info)
+    return _tagged_schema(info) if isinstance(info, inspect.StructType) else _schema_of(info)
 
 
 def _schema_of(info: inspect.Type) -> dict[str, Any]:
     match info:
-        case inspect.StructType():
-            return _record_schema(info, None)  # of one kind only: it needs no tag
+        case inspect.StructType() | inspect.DataclassType():
+            return _record_schema(info, {})  # of one kind only: it needs no tag
         case inspect.UnionType() if any(getattr(option, "tag", None) for option in info.types):
-            return {"oneOf": [_record_schema(option, option.tag) for option in info.types]}  # type: ignore[arg-type,attr-defined]
+            return {"oneOf": [_tagged_schema(option) for option in info.types]}  # type: ignore[arg-type]
         case inspect.UnionType():
             has_float = any(isinstance(option, inspect.FloatType) for option in info.types)
             kinds = [it for it in info.types if not (has_float and isinstance(it, inspect.IntType))]
@@ -50,9 +49,12 @@ def _schema_of(info: inspect.Type) -> dict[str, Any]:
     return {"type": _NAMES[type(info)]}
 
 
-def _record_schema(info: inspect.StructType, tag: Any) -> dict[str, Any]:
+def _tagged_schema(info: inspect.StructType) -> dict[str, Any]:
+    return _record_schema(info, {} if info.tag is None else {str(info.tag_field): {"const": info.tag}})
+
+
+def _record_schema(info: inspect.StructType | inspect.DataclassType, first: dict[str, Any]) -> dict[str, Any]:
     notes = field_notes(info.cls)
-    first = {} if tag is None else {str(info.tag_field): {"const": tag}}
     properties = {
         field.encode_name: _schema_of(field.type)
         | ({"description": notes[field.name]} if field.name in notes else {})
@@ -68,7 +70,7 @@ def _record_schema(info: inspect.StructType, tag: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def field_notes(kind: type[msgspec.Struct]) -> dict[str, str]:
+def field_notes(kind: type) -> dict[str, str]:
     """Return what the docstring of a record says of its fields, in one line each."""
     notes: dict[str, str] = {}
     for names, text in _NOTE.findall(cleandoc(kind.__doc__ or "")):

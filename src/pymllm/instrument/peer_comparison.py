@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pymllm.history.records import encode, schema_of
+from pymllm.history.codec import encode
+from pymllm.history.schema import schema_of
 
 __all__ = [
     "CLOCKS",

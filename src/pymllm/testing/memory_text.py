@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pymllm.history.records import schema_of
 from pymllm.instrument.nvml_record import MemoryCurve
 from pymllm.instrument.reading import BYTES, Reading
 from pymllm.testing.gpu_memory import GpuMemoryRecord, LimitVerdict
@@ -95,6 +94,8 @@ def make_line(test: str, worker: str, record: GpuMemoryRecord, verdict: LimitVer
 
 def gpu_memory_schema() -> dict[str, Any]:
     """Describe one line of the log as a JSON schema."""
+    from pymllm.history.schema import schema_of  # a log is written without msgspec
+
     record = schema_of(GpuMemoryRecord)
     first: dict[str, Any] = {
         "schema": {"const": SCHEMA},

@@ -305,7 +305,7 @@ CONFIG = {"page_size": 2, "window": None, "pool": "none", "slots": 8, "swa_slots
 each_tree = pytest.mark.parametrize("kind", [Radix, Mamba])
 
 
-def fill_of_own_tree(kind: type[OwnTree]) -> OwnTree:
+def fill_tree(kind: type[OwnTree]) -> OwnTree:
     """Cache one key of two pages; the step is 1."""
     made = kind("tree", CONFIG)
     made.apply(1, Insert(Key((7,) * 4), (Span(0, 10, 14),)))
@@ -325,7 +325,7 @@ def test_a_node_of_another_cache_is_one_of_the_same_class(kind: type[OwnTree]) -
 @each_tree
 def test_holds_are_known_until_they_are_released(kind: type[OwnTree]) -> None:
     """R6: the last one that is outstanding, and none after a reset."""
-    made = fill_of_own_tree(kind)
+    made = fill_tree(kind)
     assert isinstance(made.apply(2, Malformed("unlock", "a bool for a token")).result, Unsupported)
     assert made.apply(3, Lock(1)).result == Locked()
     assert made.some_held_node() is made.node_of(1)
@@ -355,7 +355,7 @@ def test_an_adapter_that_builds_no_other_tree_cannot_be_made() -> None:
 @each_tree
 def test_a_node_that_left_is_looked_at_once(kind: type[OwnTree]) -> None:
     """X5: what was handed out and evicted names no other node; roots of before a reset neither."""
-    made = fill_of_own_tree(kind)
+    made = fill_tree(kind)
     made.apply(2, Match(Key((9, 9))))
     assert "X5" not in made.audit()
     node, other = made.node_of(1), made.foreign_node

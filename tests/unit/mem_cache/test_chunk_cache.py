@@ -27,6 +27,7 @@ def test_nothing_inserted_is_ever_found(pool: TokenToKVPoolAllocator) -> None:
     assert match.indices.dtype == torch.int64
 
 
+@pytest.mark.notices("B103")
 def test_insert_adopts_nothing_and_frees_nothing(pool: TokenToKVPoolAllocator) -> None:
     """Section 6, R4: every slot stays the caller's, who frees them all."""
     cache = ChunkCache(pool)

@@ -103,6 +103,7 @@ class TestFullTokens:
 
 
 class TestWindowTokens:
+    @pytest.mark.notices("B62")
     def test_inner_nodes_lose_their_window_and_stay(self) -> None:
         """S3, S2: the oldest alive node is an inner one, so only its SWA half goes."""
         bench = Bench(window=2)
@@ -113,6 +114,7 @@ class TestWindowTokens:
         assert bench.calls() == [("free_swa", 2)]
         assert (bench.found([1, 2]), bench.found([1, 2, 3, 4])) == (0, 4)
 
+    @pytest.mark.notices("B58")
     def test_the_window_that_was_used_longest_ago_goes_first(self) -> None:
         """S3, R8: a match makes the inner nodes of its path recent, and not its leaf alone."""
         bench = Bench(window=2)
@@ -139,6 +141,7 @@ class TestWindowTokens:
         assert bench.cache.evict(1, 3) == EvictResult(3, 3)
         assert bench.found([4, 5, 6]) == 3
 
+    @pytest.mark.notices("B46")
     def test_dead_tokens_count_as_full_only(self) -> None:
         """S3: removing a tombstone frees no window memory."""
         bench = Bench(window=2)
@@ -149,6 +152,7 @@ class TestWindowTokens:
         assert bench.found([1, 2]) == 0
         assert bench.cache.evict(100) == EvictResult(6, 4)
 
+    @pytest.mark.notices("B44")
     def test_tombstones_go_with_their_last_child(self) -> None:
         """S4: all the way up, in either phase, and counted."""
         bench = Bench(window=2)

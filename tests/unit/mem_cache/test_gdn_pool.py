@@ -230,6 +230,8 @@ def test_switched_off_checks_still_copy_what_is_named() -> None:
         pool.copy_states(8, 1)
 
 
+@pytest.mark.notices("B77", shows_as=RuntimeError)
+@pytest.mark.notices("B151")
 def test_track_slots_follow_the_rows_and_are_handed_out_once() -> None:
     """P5, X4: max_reqs + 1 and up, each once until freed; then None, which changes nothing."""
     pool = make_pool()

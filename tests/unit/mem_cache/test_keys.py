@@ -47,6 +47,7 @@ def sha(*tokens: int, prior: bytes = b"") -> str:
 
 
 class TestHashes:
+    @pytest.mark.notices("B136", when="list")
     @each_container
     def test_page_hash_is_sha256_of_little_endian_tokens(self, container: Any) -> None:
         """H1: each token is four bytes, little-endian, whatever holds it."""
@@ -84,6 +85,7 @@ class TestHashes:
         """H1: two's complement, big-endian, the rest of the digest ignored."""
         assert hash_to_int64(digest) == expected
 
+    @pytest.mark.notices("B142")
     @pytest.mark.parametrize("data", [b"", b"image", bytearray(b"image"), memoryview(b"image")])
     def test_content_hash_is_the_first_8_bytes_unsigned(self, data: Any) -> None:
         """H1: big-endian, unsigned."""

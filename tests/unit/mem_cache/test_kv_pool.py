@@ -79,6 +79,7 @@ def test_buffers_are_contiguous_and_start_as_zeros(device: torch.device) -> None
         assert not v.any()
 
 
+@pytest.mark.notices("B95")
 @pytest.mark.parametrize("page_size", [1, 2, 4, 8])
 def test_the_last_slot_of_the_last_page_is_a_row(page_size: int) -> None:
     """A1: pages count from 1, so exactly size + page_size rows are needed."""

@@ -119,6 +119,7 @@ class TestMatch:
         assert match.last_node.mamba_value.tolist() == [51]
         assert match.mamba_branching_seqlen is None
 
+    @pytest.mark.notices("B185")
     def test_tokens_without_a_state_cannot_be_resumed_from(self, cache: MambaRadixCache) -> None:
         """M2: KV beyond the last state is not returned; its length is."""
         put(cache, [1, 2], 50)
@@ -135,6 +136,7 @@ class TestMatch:
         assert (match.prefix_len, match.mamba_branching_seqlen) == (0, 3)
         assert match.last_node is cache.root_node
 
+    @pytest.mark.notices("B11")
     def test_a_longer_match_passes_over_nodes_without_a_state(self, cache: MambaRadixCache) -> None:
         """M2: only the end of the prefix needs a state."""
         put(cache, [1, 2])
@@ -205,6 +207,7 @@ class TestInsert:
         assert node.mamba_value.tolist() == [50]
         assert cache.mamba_evictable_size() == 1
 
+    @pytest.mark.notices("B74")
     def test_state_of_an_ancestor_does_not_count(self, cache: MambaRadixCache) -> None:
         """M1: the caller must not free a track slot that the tree took because of a state further up."""
         put(cache, [1, 2], 50)
@@ -346,6 +349,7 @@ class TestLocks:
         cache.dec_lock_ref(lower)
         assert (upper.full_lock_ref, lower.full_lock_ref, lower.mamba_lock_ref) == (1, 0, 0)
 
+    @pytest.mark.notices("B73")
     def test_sizes_count_tokens_and_states(self, cache: MambaRadixCache) -> None:
         """R7, M6: a state is one, however many tokens its node has."""
         node = put(cache, list(range(10)), 50)
@@ -359,6 +363,7 @@ class TestLocks:
         cache.dec_lock_ref(node)
         assert state(cache)[2:] == ((13, 0, 13), (2, 0))
 
+    @pytest.mark.notices("B22")
     def test_split_of_a_held_node_keeps_the_state_lock_below(self, cache: MambaRadixCache) -> None:
         """R10, M4: the upper half has the KV lock and no state lock, also after a state came to it."""
         node = put(cache, [1, 2, 3, 4], 50)
@@ -397,6 +402,7 @@ def each_use(cache: MambaRadixCache) -> list[Callable[[Any], object]]:
 
 
 class TestRecencyAndIds:
+    @pytest.mark.notices("B59")
     def test_lists_follow_the_recency(self, cache: MambaRadixCache) -> None:
         """M8, R8: full_lru has every node, mamba_lru those with a state, the deeper the younger."""
         a, b = put(cache, [1, 2], 50), put(cache, [1, 2, 3])

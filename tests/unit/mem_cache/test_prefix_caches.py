@@ -81,6 +81,7 @@ def pooled(kind: Kind, pool: RecordingPool) -> Cache:
 
 
 class TestMatch:
+    @pytest.mark.notices("B155")
     def test_empty_cache_matches_nothing(self, cache: Cache) -> None:
         """R2: an empty result is an int64 tensor of length 0 and the root."""
         match = cache.match_prefix(RadixKey([1, 2, 3]))
@@ -89,6 +90,7 @@ class TestMatch:
         assert (match.prefix_len, match.last_node) == (0, cache.root_node)
         assert match.mamba_branching_seqlen is None
 
+    @pytest.mark.notices("B139", "B140")
     def test_namespaces_share_nothing(self, cache: Cache) -> None:
         """K1: equal tokens of another adapter are another prefix; "1" and 1 are two names."""
         for first, extra_key in ((100, None), (200, "1"), (300, 1), (400, "lora")):
@@ -132,6 +134,7 @@ class TestInsert:
         assert (result.prefix_len, result.adopted, result.last_node) == (0, (), cache.root_node)
         assert state(cache) == before
 
+    @pytest.mark.notices("B08")
     def test_tree_keeps_no_view_of_key_or_value(self, cache: Cache) -> None:
         """X5: rows, prompt buffers and tables of track slots are recycled by their owners."""
         tokens, value, table = np.array([1, 2, 3]), slots(7, 8, 9), slots(40, 50, 60)
@@ -175,6 +178,7 @@ class TestEvict:
         assert find(cache, [1, 2, 3]) == []
         assert find(cache, [4, 5, 6]) == [200, 201, 202]
 
+    @pytest.mark.notices("B56")
     def test_match_refreshes_what_it_returns(self, cache: Cache) -> None:
         """R8: insert A, insert B, match A, evict: B goes."""
         put(cache, [1, 2, 3])
@@ -202,6 +206,7 @@ class TestEvict:
 
 
 class TestLocks:
+    @pytest.mark.notices("B16")
     def test_sizes_survive_a_child_of_a_leaf(self, cache: Cache) -> None:
         """R7: a leaf that gains a child keeps counting, locked or not."""
         node = put(cache, [1, 2])
@@ -219,6 +224,7 @@ class TestLocks:
             cache.dec_lock_ref(node)
         assert cache.root_node.lock_ref == 1
 
+    @pytest.mark.notices("B26")
     def test_release_without_a_hold_is_refused(self, cache: Cache) -> None:
         """R6: not even where the count is positive because of a hold further down."""
         upper, lower = put(cache, [1, 2]), put(cache, [1, 2, 3, 4])
@@ -275,6 +281,7 @@ class TestStaleNodes:
 
 
 class TestRecencyAndIds:
+    @pytest.mark.notices("B55")
     def test_clock_is_logical(self, cache: Cache) -> None:
         """X3, R8: one tick per match or insert, the same along the path, a float."""
         first = put(cache, [1, 2])
@@ -308,6 +315,7 @@ class TestRecencyAndIds:
 
 
 class TestFaults:
+    @pytest.mark.notices("B124")
     def test_all_callbacks_run_and_the_first_error_is_raised(self, kind: Kind) -> None:
         """X2: an observer that fails cannot stop an eviction half-way."""
         called: list[int] = []

@@ -101,6 +101,7 @@ class TestMatch:
         put(cache, [1, 2, 9, 9], 200)
         assert find(cache, [1, 2, 9, 9, 5]) == [100, 101, 202, 203]
 
+    @pytest.mark.notices("B02")
     def test_last_node_spells_the_prefix(self, cache: RadixCache) -> None:
         """R2: neither its parent nor the root, wherever the match ends."""
         put(cache, [1, 2, 3, 4])
@@ -110,6 +111,7 @@ class TestMatch:
             assert match.prefix_len == len(tokens)
             assert path_length(cache.root_node, match.last_node, Key(tuple(tokens))) == len(tokens)
 
+    @pytest.mark.notices("B194")
     def test_match_splits_only_where_it_ends(self, cache: RadixCache) -> None:
         """R2: a match that ends with a node, or before any, leaves the tree's shape alone."""
         node = put(cache, [1, 2, 3, 4])
@@ -127,6 +129,7 @@ class TestMatch:
         assert find(cache, [1, 2, 3, 9]) == []
         assert find(cache, [1, 2, 3]) == []
 
+    @pytest.mark.notices("B04")
     def test_pages_that_differ_in_their_last_token_are_siblings(self) -> None:
         """R9: children are filed under the whole first page."""
         cache = RadixCache(2)
@@ -155,6 +158,7 @@ class TestMatch:
         assert find(cache, [1, 2, 3, 4]) == []
         assert find(cache, [(1, 2), (3, 5)]) == [10]
 
+    @pytest.mark.notices("B176")
     def test_hits_are_counted_on_the_returned_path_only(self, cache: RadixCache) -> None:
         """R10: inserts are no hits, a split copies the count, the rest of a split node was not hit."""
         node = put(cache, [1, 2, 3, 4])
@@ -199,6 +203,7 @@ class TestInsert:
 
 
 class TestEvict:
+    @pytest.mark.notices("B50")
     def test_unmatched_rest_of_a_split_node_stays_old(self, cache: RadixCache) -> None:
         """R8: only the returned path is refreshed, not what hangs below it."""
         put(cache, [1, 2, 3, 4])
@@ -208,6 +213,7 @@ class TestEvict:
         assert len(find(cache, [1, 2, 3, 4])) == 2
         assert len(find(cache, [7, 8])) == 2
 
+    @pytest.mark.notices("B49")
     def test_matched_half_of_a_split_node_is_young(self, cache: RadixCache) -> None:
         """R8: the prefix that was just hit is not the next victim."""
         put(cache, [1, 2, 3, 4])
@@ -217,6 +223,7 @@ class TestEvict:
         assert len(find(cache, [1, 2])) == 2
         assert find(cache, [7, 8]) == []
 
+    @pytest.mark.notices("B65")
     def test_parents_become_leaves(self, cache: RadixCache) -> None:
         """R5: again and again until enough is gone."""
         put(cache, [1, 2, 3, 4])
@@ -240,6 +247,7 @@ class TestEvict:
         assert (result.full_evicted, result.swa_evicted) == (0, 0)
         assert cache.total_size() == 2
 
+    @pytest.mark.notices("B163", shows_as=OwnershipError)
     def test_victims_go_back_to_the_pool_in_one_call(
         self, pooled: RadixCache, pool: RecordingPool, effects: list[Effect]
     ) -> None:
@@ -262,6 +270,7 @@ class TestEvict:
         assert removed == [old.id, new.id, removed[-1]]
         assert len(set(removed)) == 3
 
+    @pytest.mark.notices("B13")
     def test_locked_nodes_are_never_taken(self, cache: RadixCache) -> None:
         """R6: a hold protects the path, and nothing beside or below it."""
         put(cache, [1, 2, 3, 4])
@@ -274,6 +283,8 @@ class TestEvict:
 
 
 class TestLocks:
+    @pytest.mark.notices("B14", shows_as=LockError)
+    @pytest.mark.notices("B01")
     def test_hold_counts_on_the_whole_path(self, cache: RadixCache) -> None:
         """R6: lock_ref is the number of holds at or below the node."""
         put(cache, [1, 2, 3, 4])
@@ -285,6 +296,7 @@ class TestLocks:
         cache.dec_lock_ref(lower)
         assert (upper.lock_ref, lower.lock_ref) == (1, 0)
 
+    @pytest.mark.notices("B179")
     def test_hold_moves_tokens_from_evictable_to_protected(self, cache: RadixCache) -> None:
         """R7: sizes follow the first hold and the last release, node by node."""
         node = put(cache, [1, 2, 3, 4])

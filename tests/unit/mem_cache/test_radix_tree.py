@@ -152,6 +152,7 @@ class TestSplit:
         assert next(iter(node.parent.children.values())) is node
         check_radix_cache(cache)
 
+    @pytest.mark.notices("B07")
     def test_halves_do_not_keep_the_whole_alive(self) -> None:
         """X5: each half owns memory for its own slots and tokens, and no more."""
         for page_size in (1, 2):  # an array of slots in the nodes, and tensors
@@ -164,6 +165,7 @@ class TestSplit:
                 assert half._starts is None or half._starts.base is None
             assert len(upper._raw) + len(node._raw) == raw_bytes
 
+    @pytest.mark.notices("B146")
     def test_split_divides_the_hashes(self) -> None:
         """H2: never recomputes them, and by pages, not by tokens."""
         cache = RadixCache(2)
@@ -174,6 +176,7 @@ class TestSplit:
 
 
 class TestHashes:
+    @pytest.mark.notices("B175")
     def test_pages_chain_to_their_ancestors(self) -> None:
         """H2: page i is seeded with page i-1, across nodes, whichever is hashed first."""
         cache = RadixCache(2)
@@ -184,6 +187,7 @@ class TestHashes:
         assert cache.compute_node_hash(leaf) == [second, hash_token_ids([5, 6], second)]
         assert cache.compute_node_hash(upper) == [first]
 
+    @pytest.mark.notices("B143")
     def test_equal_pages_at_different_places_hash_differently(self) -> None:
         """H2: a block is never its own parent."""
         cache = RadixCache()
@@ -204,6 +208,7 @@ class TestHashes:
         cache = RadixCache()
         assert cache.compute_node_hash(cache.root_node) == []
 
+    @pytest.mark.notices("B145")
     @pytest.mark.parametrize(
         ("name", "tag"), [("lora", b"s:lora"), ("1", b"s:1"), (1, b"i:1"), (-5, b"i:-5")]
     )

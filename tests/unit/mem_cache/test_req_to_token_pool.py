@@ -37,6 +37,7 @@ def test_the_table_has_a_padding_row_and_starts_as_zeros(device: torch.device) -
     assert not pool.req_to_token.any()
 
 
+@pytest.mark.notices("B116")
 def test_rows_count_from_1_lowest_first() -> None:
     """P1, X3: row 0 is never handed out, and what comes next is determined."""
     pool = make_pool()
@@ -67,6 +68,7 @@ def test_an_alloc_that_cannot_be_met_takes_nothing() -> None:
     assert pool.alloc() is None
 
 
+@pytest.mark.notices("B107", when="cpu")
 def test_a_freed_row_carries_nothing_over(device: torch.device) -> None:
     """P2, E2: the next request in the row finds zeros, and other rows are left alone."""
     pool = make_pool(device=device)

@@ -37,12 +37,14 @@ class TestUsablePrefixes:
         put(cache, TEN)
         assert [found(cache, TEN[:length]) for length in range(6)] == [0, 1, 2, 3, 4, 5]
 
+    @pytest.mark.notices("B193")
     def test_prefix_after_a_tombstone_needs_a_whole_window(self) -> None:
         """S1: the last W tokens are alive, or it cannot be used."""
         cache = RadixCache(1, 4)
         put(cache, TEN, evicted=3)
         assert [found(cache, TEN[:length]) for length in (3, 6, 7, 8, 10)] == [0, 0, 7, 8, 10]
 
+    @pytest.mark.notices("B31")
     def test_alive_tokens_are_counted_from_the_last_tombstone(self) -> None:
         """S1: two alive tokens before a tombstone and two after it are no window of three."""
         cache = RadixCache(1, 3)
@@ -171,6 +173,7 @@ class TestHolds:
         with pytest.raises(LockError):
             cache.dec_lock_ref(node, tokens[0])
 
+    @pytest.mark.notices("B23", "B25")
     def test_split_of_the_edge_node_keeps_its_id_on_top(self) -> None:
         """S5, R10: the upper half starts the window now, and no other node carries the id."""
         cache = RadixCache(1, 4)
@@ -195,6 +198,7 @@ class TestHolds:
         assert node.swa_boundary_id == token
         cache.dec_lock_ref(node, token)
 
+    @pytest.mark.notices("B20", "B200")
     def test_release_takes_nobody_elses_window(self) -> None:
         """S5: two holds whose windows overlap, released in either order."""
         for first_released in (0, 1):
@@ -221,6 +225,7 @@ class TestHolds:
         check_radix_cache(cache)
         assert (node.swa_lock_ref, node.parent.swa_lock_ref) == (0, 0)
 
+    @pytest.mark.notices("B19")
     def test_release_after_a_revival_is_exact(self) -> None:
         """S5, S6: a tombstone that was revived under the hold was never covered by it."""
         cache = RadixCache(1, 2)

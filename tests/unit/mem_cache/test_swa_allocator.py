@@ -74,6 +74,7 @@ def test_each_slot_has_a_half(make: Make) -> None:
     assert sizes(allocator) == (5, 3)
 
 
+@pytest.mark.notices("B182")
 @pytest.mark.parametrize("page_size", [3, 4])
 def test_the_halves_of_a_page_are_a_page(make: Make, page_size: int) -> None:
     """A7, A3: whole pages in both pools, also where fewer slots are asked for."""
@@ -126,6 +127,7 @@ def test_a_merge_by_request_merges_both_pools(make: Make) -> None:
 # -- free and free_swa -----------------------------------------------------------------------------------
 
 
+@pytest.mark.notices("B169", "B92")
 @pytest.mark.parametrize("checked", [True, False])
 def test_free_returns_what_is_left_of_both(make: Make, checked: bool) -> None:
     """A7: full slots all, halves where there are any."""
@@ -140,6 +142,7 @@ def test_free_returns_what_is_left_of_both(make: Make, checked: bool) -> None:
     assert halves(allocator, [1, 2, 3, 4, 5, 6]) == [0] * 6
 
 
+@pytest.mark.notices("B167")
 def test_freeing_a_half_keeps_the_full_slot(make: Make) -> None:
     """A7, S2: the slot is still handed out; its half can be another's at once."""
     allocator = make(8, 2)
@@ -191,6 +194,7 @@ def test_a_half_that_is_gone_is_not_freed_again(make: Make, page_size: int, unit
     assert sizes(allocator) == (page_size, 2 * page_size)
 
 
+@pytest.mark.notices("B94")
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("checked", [True, False])
 def test_groups_hold_both_halves_back(make: Make, page_size: int, checked: bool) -> None:

@@ -88,6 +88,7 @@ def test_nothing_wanted_is_an_empty_tensor(make: Make) -> None:
         allocator.alloc(4)
 
 
+@pytest.mark.notices("B100")
 def test_pages_are_handed_out_whole(make: Make) -> None:
     """A3: ceil(n / page_size) pages, their first n slots; the rest of the last page is the caller's too."""
     allocator = make(12, 4)
@@ -287,6 +288,7 @@ def test_pages_may_be_named_in_any_order(make: Make, page_size: int) -> None:
 # -- ownership -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.notices("B91")
 @pytest.mark.parametrize(
     ("slot", "why"),
     [

@@ -150,6 +150,7 @@ class TestRevival:
         assert engine.found(KEY) == [*slots[:8].tolist(), *old[8:]]
         assert engine.cache.swa_evictable_size() == 12
 
+    @pytest.mark.notices("B34", "B35")
     def test_held_tombstone_keeps_its_slots_and_takes_the_halves(self, engine: Engine) -> None:
         """S7, R6: what others read is never freed; the incoming full slots stay the caller's."""
         node = engine.put(KEY, evicted=8)

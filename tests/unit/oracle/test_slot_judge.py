@@ -346,14 +346,13 @@ def test_an_alloc_that_needs_a_merge_clears_the_suspicion_too() -> None:
 
 
 def test_what_came_back_goes_lowest_first() -> None:
-    """A4: one after the other, also where it was taken before its turn came."""
+    """A4: one after the other, before what was never handed out."""
     judge = SlotJudge(header())
-    back = (Free((Span(1, 0, 3),)), Done(), 4)
-    step = play(
-        judge, (Alloc(3), slots(1, 2, 3), 1), back, (Merge(), Done(), 4), TOOK_1, (Alloc(1), slots(2), 2)
-    )
-    with pytest.raises(InvariantViolation, match="A4"):
-        judge.judge(step, Alloc(1), outcome(judge, slots(4), 1))
+    back = (Free((Span(1, 0, 2),)), Done(), 3), (Merge(), Done(), 3)
+    step = play(judge, TOOK_2, (Alloc(1), slots(3), 1), *back, (Alloc(1), slots(1), 2))
+    judge.judge(step, Alloc(1), outcome(judge, slots(2), 1))
+    with pytest.raises(InvariantViolation, match="A2"):
+        judge.judge(step + 1, Alloc(1), outcome(judge, slots(2), 0))
 
 
 def test_sizes_that_cannot_be_told_are_not_judged() -> None:

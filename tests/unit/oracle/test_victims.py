@@ -138,7 +138,7 @@ class Nodes:
                 break
             self.remove(min(leaves, key=self.age))
         while self.model.window is not None and self.swa < alive_tokens:
-            alive = [end for end in self.runs if end not in self.dead and not self.model.swa_locks(end)]
+            alive = [end for end in self.runs if end not in self.dead and not self.model.pages[end].swa_locks]
             if not alive:
                 break
             victim = min(alive, key=self.age)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.errors import InvariantViolation, OwnershipError
+from pymllm.errors import InvariantViolation, LockError, OwnershipError, StaleNodeError
 from pymllm.mem_cache.base_prefix_cache import EvictResult, InsertResult, MatchResult, RadixKey
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.workloads import engine_pools
@@ -44,6 +44,9 @@ Script = Callable[..., Any]
 # -- every exit gives everything back (E3) ---------------------------------------------------------------
 
 
+@pytest.mark.notices("B17", when="radix-4-6", shows_as=LockError)
+@pytest.mark.notices("B157", when="radix-4-6-True")
+@pytest.mark.notices("B110", "B154", when="radix-4")
 @every_kind
 def test_finished_requests_leave_nothing_behind(kind: dict[str, Any], engine_of: EngineOf, ask: Ask) -> None:
     """E3: exit by finishing, with sharing, over several chunks and pages."""
@@ -54,6 +57,7 @@ def test_finished_requests_leave_nothing_behind(kind: dict[str, Any], engine_of:
     assert (report.hit_tokens > 0) == (kind["cache"] == "radix")
 
 
+@pytest.mark.notices("B97", when="radix-4", shows_as=OwnershipError)
 @any_cache
 def test_request_may_finish_inside_its_first_chunk(
     kind: dict[str, Any], engine_of: EngineOf, ask: Ask
@@ -66,6 +70,10 @@ def test_request_may_finish_inside_its_first_chunk(
     assert (report.finished, report.iterations, report.computed_tokens) == (2, 1, 11)
 
 
+@pytest.mark.notices("B67", when="Stage.HELD-1-radix-1")
+@pytest.mark.notices("B113", when="Stage.PREFILL-2-chunk-4")
+@pytest.mark.notices("B109", when="Stage.PREFILL-2-radix-4")
+@pytest.mark.notices("B104", when="Stage.PREFILL-2-radix-4", shows_as=OwnershipError)
 @every_kind
 @pytest.mark.parametrize(
     ("stage", "times_asked"),
@@ -83,6 +91,8 @@ def test_aborted_request_leaves_nothing_behind(
     assert (report.aborted, report.finished) == (1, 2)
 
 
+@pytest.mark.notices("B98", when="radix-4")
+@pytest.mark.notices("B68", when="radix-4", shows_as=OwnershipError)
 @every_kind
 def test_retracted_request_comes_back_and_finishes(
     kind: dict[str, Any], engine_of: EngineOf, ask: Ask, script: Script
@@ -96,6 +106,7 @@ def test_retracted_request_comes_back_and_finishes(
     assert report.prompt_tokens == 36 < report.computed_tokens
 
 
+@pytest.mark.notices("B106", when="radix-4")
 @every_kind
 def test_request_may_be_retracted_between_its_chunks(
     kind: dict[str, Any], engine_of: EngineOf, ask: Ask, script: Script
@@ -118,6 +129,8 @@ def test_prefill_may_retract_an_older_request(
     assert report.retractions >= 1
 
 
+@pytest.mark.notices("B121", "B52", when="radix-4")
+@pytest.mark.notices("B112", "B134", "B64", when="radix-1")
 @every_kind
 def test_failed_admission_gives_everything_back(kind: dict[str, Any], engine_of: EngineOf, ask: Ask) -> None:
     """E3: a request that must wait holds nothing meanwhile, and is admitted later."""
@@ -160,6 +173,9 @@ def test_drained_engine_owns_nothing(kind: dict[str, Any], engine_of: EngineOf, 
 # -- random lives ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.notices("B187", when="0-radix-1")
+@pytest.mark.notices("B172", "B37", when="0-radix-1-4")
+@pytest.mark.notices("B164", when="0-radix-4-6", shows_as=StaleNodeError)
 @every_kind
 @pytest.mark.parametrize("seed", [0, 1])
 def test_random_lives_break_no_law(kind: dict[str, Any], seed: int, engine_of: EngineOf) -> None:
@@ -200,6 +216,7 @@ def test_iteration_makes_one_alloc_and_one_table_write_for_all(engine_of: Engine
     assert calls == {"alloc": 5, "write": 5}
 
 
+@pytest.mark.notices("B115")
 def test_full_hit_leaves_a_token_to_compute(engine_of: EngineOf, ask: Ask) -> None:
     """E4: the last page is computed again although all of the prompt is cached."""
     prompt = range(100, 116)

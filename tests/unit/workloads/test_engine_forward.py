@@ -42,6 +42,7 @@ def windowed() -> tuple[SimulatedForward, SWATokenToKVPoolAllocator, torch.Tenso
     return SimulatedForward(config, allocator), allocator, slots[2:]
 
 
+@pytest.mark.notices("B148", "B152")
 def test_batch_is_padded_with_slot_and_row_zero() -> None:
     """E5: padding names what is reserved for it."""
     assert padded(np.array([5, 6, 7])).tolist() == [5, 6, 7, 0, 0, 0, 0, 0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pymllm.errors import InvariantViolation
+from pymllm.errors import InvariantViolation, OwnershipError
 from pymllm.mem_cache.base_prefix_cache import InsertResult
 from pymllm.mem_cache.radix_cache import RadixCache
 from pymllm.workloads.engine import Engine
@@ -54,6 +54,7 @@ def test_request_grows_into_its_last_page_first(engine_of: EngineOf, ask: Ask) -
     assert memory.available() == (48, 48)
 
 
+@pytest.mark.notices("B202")
 def test_short_memory_changes_nothing_but_what_is_evicted(engine_of: EngineOf, ask: Ask) -> None:
     """E3, X4: a request that cannot grow keeps its row and its slots, and gets no others."""
     memory = engine_of([], capacity=16, page_size=4).memory
@@ -76,6 +77,7 @@ def test_sharing_computed_pages_moves_the_hold(engine_of: EngineOf, ask: Ask) ->
     assert (cache.evictable_size(), memory.available()[0]) == (8, 56)
 
 
+@pytest.mark.notices("B101")
 def test_duplicates_are_given_back_after_the_row_names_the_tree(engine_of: EngineOf, ask: Ask) -> None:
     """E2: of two requests that compute one prefix at a time, the later goes on with the other's slots."""
     memory = engine_of([], page_size=4).memory
@@ -93,6 +95,7 @@ def test_duplicates_are_given_back_after_the_row_names_the_tree(engine_of: Engin
     assert memory.available()[0] + memory.probe.cache.total_size() == 64
 
 
+@pytest.mark.notices("B10")
 def test_finish_gives_back_duplicates_and_tail(engine_of: EngineOf, ask: Ask) -> None:
     """R4: what insert did not adopt is the request's to free, and its row is empty afterwards."""
     memory = engine_of([], page_size=4).memory
@@ -105,6 +108,7 @@ def test_finish_gives_back_duplicates_and_tail(engine_of: EngineOf, ask: Ask) ->
     assert not memory.pools.rows.req_to_token.any()
 
 
+@pytest.mark.notices("B29")
 def test_failed_admission_gives_its_hold_back(engine_of: EngineOf, ask: Ask) -> None:
     """E3: a request without a row owns nothing but its hold."""
     memory = engine_of([], page_size=4, max_running=1).memory
@@ -120,6 +124,9 @@ def test_failed_admission_gives_its_hold_back(engine_of: EngineOf, ask: Ask) -> 
     assert memory.available()[0] == 64 - 8
 
 
+@pytest.mark.notices("B47", when="False", shows_as=OwnershipError)
+@pytest.mark.notices("B38", when="True", shows_as=OwnershipError)
+@pytest.mark.notices("B32", when="True")
 @pytest.mark.parametrize("early", [False, True])
 def test_window_halves_behind_the_window_are_returned(engine_of: EngineOf, ask: Ask, early: bool) -> None:
     """S7: released early they enter the tree as tombstones, otherwise alive and evictable."""
@@ -151,6 +158,7 @@ def test_own_halves_leave_with_the_window_while_nothing_is_cached(engine_of: Eng
     assert memory.available() == (64, 64)
 
 
+@pytest.mark.notices("B170")
 def test_chunk_is_cut_to_what_the_window_half_has(engine_of: EngineOf, ask: Ask) -> None:
     """E4: a prompt longer than the SWA half passes through it piece by piece."""
     memory = engine_of([], page_size=4, sliding_window_size=4, swa_capacity=12).memory
@@ -166,6 +174,7 @@ def test_chunk_is_cut_to_what_the_window_half_has(engine_of: EngineOf, ask: Ask)
     assert pieces == [12, 8, 8, 8, 4]
 
 
+@pytest.mark.notices("B173")
 def test_a_whole_hit_is_held_as_any_other(engine_of: EngineOf, ask: Ask) -> None:
     """R6, E3: who gives a hold back has taken it, also where everything that may be hit was."""
     memory = engine_of([], page_size=4).memory
@@ -178,6 +187,7 @@ def test_a_whole_hit_is_held_as_any_other(engine_of: EngineOf, ask: Ask) -> None
     assert memory.probe.cache.protected_size() == 0
 
 
+@pytest.mark.notices("B178")
 def test_tokens_behind_a_dead_window_are_counted(engine_of: EngineOf, ask: Ask) -> None:
     """S1, R4: KV that is cached but not usable is computed again; what revives it is the cache's."""
     memory = engine_of([], page_size=4, sliding_window_size=6).memory
@@ -235,6 +245,8 @@ def run(engine_of: EngineOf, requests: list[Request], **changes: Any) -> EngineR
     return engine_of(requests, cache="mamba", **changes).run()
 
 
+@pytest.mark.notices("B71", when="1")
+@pytest.mark.notices("B70", when="4")
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_a_longer_prompt_begins_where_the_shorter_one_ended(
     page_size: int, engine_of: EngineOf, ask: Ask
@@ -292,6 +304,7 @@ def test_branching_point_costs_no_iteration(engine_of: EngineOf, ask: Ask) -> No
     assert engine.report().stateless_tokens == 12
 
 
+@pytest.mark.notices("B89")
 def test_state_that_is_there_already_stays_the_callers(engine_of: EngineOf, ask: Ask, script: Script) -> None:
     """M1, E3: of two equal prompts computed at one time, the second gives its track slot back."""
     heard: list[Event] = []

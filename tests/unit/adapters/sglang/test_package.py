@@ -157,7 +157,7 @@ def test_a_configuration_may_claim_more_for_one_program() -> None:
 # -- Names that stand in for modules while others are imported, and are gone afterwards ----------------------
 
 
-FILES_STAND_INS = {
+STAND_IN_FILES = {
     "made_up_server/__init__.py": "raise ImportError('its own __init__ must not run')",
     "made_up_server/pool.py": """
 import logging
@@ -173,9 +173,9 @@ class Pool(Collector):
 
 
 @pytest.fixture
-def made_up_of_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stand_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package that imports kernels which nobody has, and metrics of its own."""
-    for name, text in FILES_STAND_INS.items():
+    for name, text in STAND_IN_FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -184,7 +184,7 @@ def made_up_of_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         del sys.modules[name]
 
 
-@pytest.mark.usefixtures("made_up_of_stand_ins")
+@pytest.mark.usefixtures("stand_in_files")
 def test_only_the_stand_ins_of_the_kept_package_stay(caplog: pytest.LogCaptureFixture) -> None:
     """Modules of that package go on importing each other; everybody else finds no kernels."""
     before = list(sys.meta_path)

@@ -124,6 +124,7 @@ def test_under_ref_zero_the_lowest_id_goes(make_context: MakeContext, policy: An
     assert [context.slots.has_state(block) for block in (1, 6)] == [False, True]
 
 
+@pytest.mark.notices("B85")
 def test_an_allocation_evicts_none_of_its_own_blocks(make_context: MakeContext) -> None:
     """C5: a block of the call that has a slot keeps it, although it would be the next to go."""
     context = make_context(max_slots=2)
@@ -139,6 +140,7 @@ def test_an_allocation_evicts_none_of_its_own_blocks(make_context: MakeContext) 
     assert not context.slots.has_state(1)
 
 
+@pytest.mark.notices("B82")
 @pytest.mark.parametrize("missing", [1, 2])
 def test_what_cannot_be_met_takes_nothing(make_context: MakeContext, missing: int) -> None:
     """C5: free slots are not popped, nor states evicted, before it is clear that they suffice."""
@@ -188,6 +190,7 @@ def test_invalidating_frees_a_slot_once(make_context: MakeContext) -> None:
     assert context.slots.hash_to_block_id == {}
 
 
+@pytest.mark.notices("B128")
 def test_a_deregistered_block_takes_only_its_own_hash(make_context: MakeContext) -> None:
     """C4: the set of hashes may name one that another block has meanwhile."""
     context = make_context()

@@ -74,6 +74,7 @@ def test_a_batch_is_decoding_requests_and_then_chunks() -> None:
     assert [slots.has_state(block) for block in batch.requests[2].blocks] == [False, True, False]
 
 
+@pytest.mark.notices("B79-requests")
 def test_a_step_without_requests_wipes_nothing() -> None:
     """C1, C4, B79: an idle step leaves blocks and states cached."""
     context = make_context()
@@ -110,6 +111,7 @@ def test_generated_blocks_are_found_by_the_next_turn() -> None:
     assert step.start == 8
 
 
+@pytest.mark.notices("B130")
 def test_nothing_is_registered_before_it_is_computed() -> None:
     """C3, B130: equal prompts of one batch share nothing, and the first of them is registered."""
     context = make_context()

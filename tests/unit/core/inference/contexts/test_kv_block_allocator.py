@@ -127,6 +127,7 @@ def test_ids_may_be_any_integers(kind: Callable[[list[int]], Any]) -> None:
     check_kv_block_allocator(allocator)
 
 
+@pytest.mark.notices("B133")
 @pytest.mark.parametrize("act", ["retain_memory_blocks", "release_memory_blocks", "register_kv_block_hashes"])
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -143,6 +144,7 @@ def test_nobody_shares_releases_or_registers_what_is_not_held(act: str, wrong: i
     assert books_of(allocator) == before
 
 
+@pytest.mark.notices("B118")
 def test_a_block_named_twice_counts_twice() -> None:
     """C1: two requests that finish in one step give back two references of the block they share."""
     allocator = Watched(4)
@@ -206,6 +208,7 @@ def test_without_prefix_caching_nothing_is_registered() -> None:
     check_kv_block_allocator(allocator)
 
 
+@pytest.mark.notices("B127")
 def test_first_registration_of_a_hash_wins() -> None:
     """C3: the twin stays unregistered, and so does what follows it, although its parent's hash is known."""
     allocator = Watched(9)
@@ -240,6 +243,7 @@ def test_a_block_below_an_unknown_hash_stays_unregistered() -> None:
     assert allocator.kv_hash_to_block_id == {}
 
 
+@pytest.mark.notices("B122")
 def test_registering_again_changes_nothing() -> None:
     """C3: a later chunk offers what is there already; the parent's children are counted once."""
     allocator = Watched(5)
@@ -253,6 +257,7 @@ def test_registering_again_changes_nothing() -> None:
     assert allocator.kv_hash_to_block_id == {}
 
 
+@pytest.mark.notices("B125")
 def test_eviction_takes_the_oldest_and_the_lowest_id_among_equals() -> None:
     """C1, X3: by the clock when last stamped, with one call to the observer, and no more than is missing."""
     allocator = Watched(7)
@@ -269,6 +274,7 @@ def test_eviction_takes_the_oldest_and_the_lowest_id_among_equals() -> None:
     check_kv_block_allocator(allocator)
 
 
+@pytest.mark.notices("B119")
 def test_an_ancestor_is_never_evicted_before_its_descendants() -> None:
     """C1: earlier chunks are older, yet the end of the chain goes first."""
     allocator = Watched(6)
@@ -284,6 +290,7 @@ def test_an_ancestor_is_never_evicted_before_its_descendants() -> None:
     check_kv_block_allocator(allocator)
 
 
+@pytest.mark.notices("B199")
 def test_what_lies_above_a_referenced_descendant_is_not_evictable() -> None:
     """C1: the count says so, and an allocation that would need it is refused."""
     allocator = Watched(5)
@@ -356,6 +363,7 @@ def test_ref_zero_keeps_what_others_reference() -> None:
     check_kv_block_allocator(allocator)
 
 
+@pytest.mark.notices("B124-blocks")
 @pytest.mark.parametrize("policy", [LRU, REF_ZERO])
 def test_an_observer_that_raises_finds_the_books_written(policy: PrefixCachingEvictionPolicy) -> None:
     """X2: its error reaches the caller; what was evicted is free, and nothing was handed out or lost."""

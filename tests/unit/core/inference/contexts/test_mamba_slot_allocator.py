@@ -64,6 +64,8 @@ OFFSETS = [
 ]
 
 
+@pytest.mark.notices("B86", when="the first block")
+@pytest.mark.notices("B80")
 @pytest.mark.parametrize(("given", "offsets", "blocks", "end"), OFFSETS)
 def test_offsets_are_where_a_state_is_worth_keeping(
     make_context: MakeContext, given: tuple[int, ...], offsets: list[int], blocks: list[int], end: int
@@ -356,6 +358,7 @@ def test_live_states_of_another_form_stop_a_commit_before_it_begins(make_context
     assert context.slots._offsets.of_request == {}
 
 
+@pytest.mark.notices("B76")
 def test_a_commit_that_fails_half_way_publishes_nothing(
     make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

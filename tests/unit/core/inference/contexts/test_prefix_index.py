@@ -42,6 +42,7 @@ def test_a_block_hash_is_positive(digest: str, expected: int) -> None:
     assert block_hash(digest) == expected
 
 
+@pytest.mark.notices("B136-blocks", "B143-blocks")
 def test_whole_blocks_are_registered_under_the_chain_of_their_pages() -> None:
     """C3, H1: as `hash_token_ids` chains them."""
     allocator, index = make_index()
@@ -113,6 +114,7 @@ def test_a_page_whose_hash_is_taken_in_the_same_call_ends_the_chain() -> None:
     assert match(index, [1, 2, 4, 5]) == live.blocks[:1]
 
 
+@pytest.mark.notices("B137")
 @pytest.mark.parametrize("prompt", [[7, 8], [1, 2, 7, 8], [3, 4]])
 def test_an_equal_hash_is_no_hit(prompt: list[int]) -> None:
     """C3: with one hash for everything, the tokens and the parent still have to agree."""
@@ -130,6 +132,7 @@ def test_a_hit_below_another_parent_is_none() -> None:
     assert match(index, [5, 6, 3, 4]) == other.blocks
 
 
+@pytest.mark.notices("B131")
 def test_a_block_that_is_taken_again_is_no_hit_any_more() -> None:
     """C3, C1: neither under its old hash nor by its old tokens."""
     allocator, index = make_index()

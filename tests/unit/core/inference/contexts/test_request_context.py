@@ -11,7 +11,7 @@ import torch
 from pymllm.core.inference.contexts.dynamic_context import DynamicInferenceContext
 from pymllm.core.inference.contexts.forward_batch import ForwardBatch
 from pymllm.core.inference.contexts.kv_block_allocator import PrefixCachingEvictionPolicy
-from pymllm.errors import UsageError
+from pymllm.errors import OwnershipError, UsageError
 from pymllm.invariants.blocks import check_dynamic_context
 
 STATES = {
@@ -139,6 +139,7 @@ def test_a_recurrent_model_without_slots_computes_all() -> None:
     check_dynamic_context(context)
 
 
+@pytest.mark.notices("B115-requests")
 @pytest.mark.parametrize(("length", "computed_from"), [(8, 4), (9, 8), (4, 0), (5, 4), (3, 0)])
 def test_a_full_hit_leaves_a_token_to_compute(length: int, computed_from: int) -> None:
     """E4: what is skipped ends before the last token of the prompt."""
@@ -150,6 +151,7 @@ def test_a_full_hit_leaves_a_token_to_compute(length: int, computed_from: int) -
     assert step.tokens.tolist() == list(range(computed_from, length))
 
 
+@pytest.mark.notices("B188")
 def test_a_request_resumes_from_the_deepest_state_and_shares_all_kv() -> None:
     """E1, C7: the live state is the cached one; deeper KV without a state is shared and computed again."""
     context = make_context(**STATES)
@@ -183,6 +185,7 @@ def test_a_new_request_starts_from_a_zero_state() -> None:
     assert (context.mamba_conv_states[:, 1:] == 3).all()
 
 
+@pytest.mark.notices("B76-requests")
 def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """C7, E1, B76: the request computes everything, from zeros."""
     context = make_context(**STATES)
@@ -192,6 +195,7 @@ def test_a_restore_that_fails_is_no_resume(monkeypatch: pytest.MonkeyPatch) -> N
     assert context.begin_step().requests[0].start == 0
 
 
+@pytest.mark.notices("B121-blocks")
 @pytest.mark.parametrize("prompt", [range(20), [*range(8), *range(50, 62)]])
 def test_a_request_that_finds_no_room_leaves_no_trace(prompt: Any) -> None:
     """X4, E3: no reference to what it matched, no row, no age; E4: it fits once there is room."""
@@ -307,6 +311,7 @@ def test_a_chunk_that_finds_no_room_changes_nothing() -> None:
     assert context.waiting_requests == [req]
 
 
+@pytest.mark.notices("B164-blocks", shows_as=OwnershipError)
 def test_what_was_found_is_not_evicted_to_make_room() -> None:
     """X6, B164: the match is held before anything is allocated."""
     context = make_context(num_blocks=5)
@@ -380,6 +385,7 @@ def test_a_paused_chunk_is_scheduled_again() -> None:
     check_dynamic_context(context)
 
 
+@pytest.mark.notices("B104-blocks", shows_as=OwnershipError)
 @pytest.mark.parametrize("steps", [0, 1, 3, 5])
 def test_every_exit_gives_everything_back(steps: int) -> None:
     """E3: queued, between chunks, in decode, paused; then the pool owns all."""

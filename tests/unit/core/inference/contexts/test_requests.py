@@ -147,6 +147,7 @@ def test_a_request_moves_with_all_that_it_has(start: Region, end: Region) -> Non
     assert rows.is_full
 
 
+@pytest.mark.notices("B107-requests")
 @pytest.mark.parametrize("place", range(4))
 def test_a_closed_row_keeps_nothing(place: int) -> None:
     """E2: neither blocks nor the row of a state, which is the next to be given."""
@@ -216,6 +217,7 @@ def make_started(**state: int) -> LiveRequest:
     return live
 
 
+@pytest.mark.notices("B148-requests")
 def test_tokens_in_shared_blocks_go_to_the_dummy() -> None:
     """E2, E5: what is computed again for its state is not written again; block 9 takes it."""
     step = plan_step(make_started(skip=4, chunk=10, row=2), 1, 4, 9, (2, 4), 6)

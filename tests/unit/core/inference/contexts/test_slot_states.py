@@ -126,6 +126,7 @@ def test_a_cached_state_is_restored_into_one_request(
     assert_same(all_bits(context, read_bits), expected)
 
 
+@pytest.mark.notices("B88")
 def test_where_nothing_is_cached_the_live_state_stays(make_context: MakeContext, read_bits: ReadBits) -> None:
     """C7: False, and nothing was written."""
     context = make_context()

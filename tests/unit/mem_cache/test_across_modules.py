@@ -26,6 +26,7 @@ def cached(cache: RadixCache, *tokens: int) -> list[int]:
     return cache.match_prefix(RadixKey(list(tokens))).indices.tolist()
 
 
+@pytest.mark.notices("B05")
 def test_windowed_branch_grows_from_the_common_prefix() -> None:
     """S7, R9: a key that leaves the path inside a node hangs below the part that it shares."""
     cache = windowed_cache([1, 2, 3, 4, 5, 6])
@@ -34,6 +35,7 @@ def test_windowed_branch_grows_from_the_common_prefix() -> None:
     assert cached(cache, 1, 2, 3, 4, 5, 6, 7, 8, 9) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.notices("B43")
 def test_windowed_match_refreshes_what_it_returns() -> None:
     """R8: with a window as without one, a hit makes young."""
     cache = windowed_cache([1, 2, 3], [4, 5, 6])
@@ -42,6 +44,7 @@ def test_windowed_match_refreshes_what_it_returns() -> None:
     assert cached(cache, 1, 2, 3) == [1, 2, 3]
 
 
+@pytest.mark.notices("B41", "B53")
 def test_window_of_a_path_dies_from_its_beginning() -> None:
     """S3, R8: of one access the shallow nodes go first, so that the path stays usable while any of it can."""
     cache = windowed_cache([1, 2, 3, 4, 5, 6])
@@ -53,6 +56,7 @@ def test_window_of_a_path_dies_from_its_beginning() -> None:
         assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.notices("B40")
 def test_held_node_loses_the_window_that_its_hold_does_not_cover() -> None:
     """S3: a hold protects the full slots of a path, but of its window only the last tokens."""
     cache = windowed_cache([1, 2, 3, 4, 5, 6])
@@ -61,6 +65,7 @@ def test_held_node_loses_the_window_that_its_hold_does_not_cover() -> None:
     assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.notices("B61")
 def test_node_above_tombstones_only_is_no_leaf() -> None:
     """S3, R9: what hangs below a dead child is alive, so the node above keeps its full slots."""
     cache = windowed_cache([1, 2, 3, 4, 5, 6])
@@ -72,6 +77,7 @@ def test_node_above_tombstones_only_is_no_leaf() -> None:
     assert cached(cache, 1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.notices("B79")
 def test_an_idle_engine_keeps_what_is_cached() -> None:
     """R3: what was inserted is cached until it is evicted, also after hours in which nothing happens."""
     prompt = tuple(range(20))
@@ -80,6 +86,7 @@ def test_an_idle_engine_keeps_what_is_cached() -> None:
     assert report.hit_tokens == 19
 
 
+@pytest.mark.notices("B166")
 def test_a_half_given_back_in_a_group_is_the_one_of_then() -> None:
     """A7: a half that comes to the slot later in the group is not given back with it."""
     allocator = SWATokenToKVPoolAllocator(4, 4, device="cpu", check_ownership=False)
@@ -94,6 +101,7 @@ def test_a_half_given_back_in_a_group_is_the_one_of_then() -> None:
     assert allocator.swa_available_size() == 3
 
 
+@pytest.mark.notices("B181")
 def test_a_page_has_its_tokens_in_their_places() -> None:
     """P3: with pages of several slots, too, each row is where its slot says."""
     pool = KVPool(8, 1, 1, 1, device="cpu", dtype=torch.float32, page_size=4)
@@ -102,6 +110,7 @@ def test_a_page_has_its_tokens_in_their_places() -> None:
     assert pool.get_key_buffer(0).flatten().tolist() == [0.0] * 4 + [1.0, 2.0, 3.0, 4.0] + [0.0] * 4
 
 
+@pytest.mark.notices("B205")
 def test_windowed_insert_is_no_hit() -> None:
     """R10: hits are matches; an insert is none, whether it is taken or refused."""
     cache = windowed_cache([1, 2, 3])
