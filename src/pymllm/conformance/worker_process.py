@@ -33,6 +33,12 @@ _STUCK = 60.0  # Seconds until even that ends which lets nobody look.
 _PATIENCE = 5.0  # Seconds that a process has to end by itself.
 _KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
 """Whose classes an answer may have: to read it imports no other module, for that would run its code."""
+_MADE = {
+    *(("builtins", name) for name in ("bytearray", "complex", "frozenset", "range", "set", "slice")),
+    *(("collections", name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
+    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
+}
+"""What an answer may have of Python itself, beside errors: all else may do anything when it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +78,20 @@ class Told:
 
 
 class _Reader(pickle.Unpickler):
-    """Reads what a process sends; imports nothing for it that is not of `_KNOWN` or here already."""
+    """Reads what a process sends; imports nothing for it that is not of `_KNOWN` or here already.
+
+    So that no answer does anything by being read, it may have few things of Python itself.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        if module not in sys.modules and module.partition(".")[0] not in _KNOWN:
+        room = module.partition(".")[0]
+        if module not in sys.modules and room not in _KNOWN:
             raise pickle.UnpicklingError(f"it has {module}.{name}, of a module that is not loaded here")
-        return super().find_class(module, name)
+        found = super().find_class(module, name)
+        is_error = isinstance(found, type) and issubclass(found, BaseException)
+        if room in sys.stdlib_module_names and not is_error and (module, name) not in _MADE:
+            raise pickle.UnpicklingError(f"it has {module}.{name}, which no answer may have")
+        return found
 
 
 class WorkerProcess:

@@ -264,6 +264,8 @@ def obey(item: object) -> object:
         exec("class Answer: pass", module.__dict__)
         sys.modules[module.__name__] = module
         return module.Answer()
+    if item == "call":
+        return Calling()
     if item == "garbage":
         assert worker_process._STARTER is not None
         os.write(worker_process._STARTER._link.fileno(), b"\0\0\0\4word")
@@ -289,6 +291,13 @@ def obey(item: object) -> object:
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
     return item
+
+
+class Calling:
+    """Would print something where it is read."""
+
+    def __reduce__(self) -> object:
+        return print, ("read",)
 
 
 def raise_foreign(item: object) -> object:
@@ -385,6 +394,7 @@ def test_an_answer_that_nobody_waits_for_is_dropped_in_silence(capfd: pytest.Cap
     [
         ("no answer", "the answer cannot be sent: stays here"),
         ("foreign", "it has nobody_has_this.Answer, of a module that is not loaded here"),
+        ("call", "it has builtins.print, which no answer may have"),
         ("garbage", "sent no answer that can be read"),
         ("real-time", "was killed by signal 3"),
         ("base", "the code that was run raised KeyboardInterrupt"),
