@@ -39,6 +39,12 @@ class Drawing(Record, frozen=True):
     marks: dict[str, Point] = msgspec.field(default_factory=dict)
 
 
+class Album(Record, frozen=True):
+    """Drawings by their names."""
+
+    drawings: dict[str, Drawing]
+
+
 class Shape(Record, frozen=True, tag_field="is", tag=snake_case):
     """Is told apart."""
 
@@ -129,6 +135,8 @@ def test_fields_at_their_default_are_left_out() -> None:
     )
     assert encode((FreeSWA("".join(["dot", "ted"])), 1)) == [{"is": "free_swa"}, 1]
     assert encode({"a": (Point(1),)}) == {"a": [{"x": 1}]}
+    album = Album({"a": Drawing((), (0, ""), scale=float("1"))})
+    assert encode(album) == {"drawings": {"a": {"points": [], "corners": [0, ""]}}}
 
 
 NODE = NodeView(1, None, (1,), None, (2,))

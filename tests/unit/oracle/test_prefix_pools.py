@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from told_program import ToldProgram
 
-from pymllm.errors import ProgramError
+from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import Header, Step
 from pymllm.history.operations import (
     Alloc,
@@ -265,3 +265,15 @@ def test_a_namespace_that_utf_8_cannot_spell_means_nothing(space: str) -> None:
 def test_the_container_of_a_key_does_not_matter() -> None:
     """K1: a form is how a key is handed over, not what it is."""
     assert path_of_key(Key((1, 2), form="tensor32")) == path_of_key(Key((1, 2)))
+
+
+def test_what_is_not_claimed_is_neither_demanded_nor_counted() -> None:
+    """S5 is of caches with a window, whatever one without answers."""
+    made = books()
+    made.demand("S5", False, "token of a hold", "none", lambda: "one")
+    made.expect("S5", "token of a hold", None, 1)
+    made.forbid("S5", "token of a hold", "one")
+    made.count("S5")
+    assert made.evidence.exercised["S5"] == 0
+    with pytest.raises(InvariantViolation, match="S5"):
+        books("swa", window=2).demand("S5", False, "token of a hold", "none", lambda: "one")

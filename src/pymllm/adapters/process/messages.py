@@ -61,7 +61,7 @@ class _Message(Record, frozen=True, tag_field="say", tag=snake_case):
 class Hello(_Message, frozen=True):
     """Begins the conversation; answered by `Program`.
 
-    Parameters
+    Attributes
     ----------
     protocol : tuple of int
         Versions that are spoken here; the program picks one.
@@ -79,7 +79,7 @@ class Hello(_Message, frozen=True):
 class Start(_Message, frozen=True):
     """Asks for something new, and lets go of what there was; answered by `Started`.
 
-    Parameters
+    Attributes
     ----------
     config : dict
         One of those that the program offered, or one that somebody typed.
@@ -114,7 +114,7 @@ Request = Hello | Start | Advance | Audit | Bye
 class Program(_Message, frozen=True, tag="hello"):
     """Says who answers; spelled ``hello``.
 
-    Parameters
+    Attributes
     ----------
     protocol : int
         The version that is spoken from here on.

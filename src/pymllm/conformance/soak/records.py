@@ -54,7 +54,7 @@ class Place(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a campaign is: with it, each of its runs can be told by its number.
 
-    Parameters
+    Attributes
     ----------
     version : str
         As of `pymllm.instrument.provenance.build_version`.
@@ -88,7 +88,7 @@ class CampaignHeader(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A broken law, or a problem with the adapter where ``law`` is ``None``.
 
-    Parameters
+    Attributes
     ----------
     law : str or None
         Its id.
@@ -108,7 +108,7 @@ class Failure(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """CPU seconds of a run by what took them, estimated from every `clocks.EVERY`-th operation.
 
-    Parameters
+    Attributes
     ----------
     adapter : float
         Carrying operations out.
@@ -132,7 +132,7 @@ class Shares(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A process between two runs, when everything of the last one is gone.
 
-    Parameters
+    Attributes
     ----------
     process : str
         Tells processes apart, also those of other machines.
@@ -161,7 +161,7 @@ class Memory(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 class RunRecord(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One run that ended.
 
-    Parameters
+    Attributes
     ----------
     number : int
         Of the run in its campaign.

@@ -392,7 +392,7 @@ def test_a_run_that_did_something_else_elsewhere_breaks_x3(
     """Both are named."""
     with Ledger(tmp_path / FILE) as ledger:
         for record in read_ledger(folders[0] / FILE):
-            ledger.add(replace(record, digest="else") if isinstance(record, RunRecord) else record)
+            ledger.add(structs.replace(record, digest="else") if isinstance(record, RunRecord) else record)
     report = merge_campaigns([folders[0], tmp_path])
     assert len(report.conflicts) == report.totals.runs
     assert report.verdict() is Verdict.VIOLATED
