@@ -34,7 +34,8 @@ _PATIENCE = 5.0  # Seconds that a process has to end by itself.
 _KNOWN = ("builtins", "click", "pymllm", *sys.stdlib_module_names)
 """Whose classes an answer may have: to read it imports no other module, for that would run its code."""
 _MADE = {
-    *(("builtins", name) for name in ("bytearray", "complex", "frozenset", "range", "set", "slice")),
+    *(("builtins", name) for name in ("Ellipsis", "NotImplemented", "bytearray", "complex", "frozenset")),
+    *(("builtins", name) for name in ("range", "set", "slice")),
     *(("collections", name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
     *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
 }
