@@ -7,15 +7,15 @@ been.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
 import msgspec
 
-from pymllm.errors import InvariantViolation, ProgramError
-from pymllm.history.files import History
+from pymllm.errors import InvariantViolation, ProgramError, TraceError
+from pymllm.history.files import History, read_history
 from pymllm.history.operations import Key, Span
 from pymllm.history.outcomes import Outcome
 from pymllm.oracle.judge import Judge, make_judge
@@ -30,9 +30,11 @@ from pymllm.text_file import cut
 WIDTH = 1000
 MOST_STEPS = 60
 MOST_CELLS = 96
+MOST_LINES = 500
 _TREES = 3  # those before and after the last changes
 _LINE, _LEFT, _MIDDLE, _STRIP = 18, 40, 345, 620
 _LETTER = 6.7  # width of a letter of the code, in pixels
+_HINT = 400  # letters: a key may have a hundred thousand tokens
 
 _TONES = {
     "free": "free, in the pool",
@@ -140,6 +142,16 @@ def draw_program(history: History, violation: InvariantViolation | None = None) 
         if broken is not None:
             break
     return "\n".join(_Drawing(history, rows, broken or violation).draw())
+
+
+def picture_of(lines: Sequence[str]) -> str:
+    """Draw the program of a file; nothing where it has more than `MOST_LINES`, or is none after all."""
+    if not 0 < len(lines) <= MOST_LINES:
+        return ""
+    try:
+        return draw_program(read_history(lines, "a program"))
+    except (ProgramError, TraceError):
+        return ""
 
 
 # -- what the model knows ----------------------------------------------------------------------------------
@@ -327,7 +339,7 @@ class _Drawing:
         """Write text where it belongs; what does not fit is cut, and told to who points at it."""
         letters = int((min(room, WIDTH) - 8) / _LETTER) if "code" in tone else 150
         shown = text if len(text) <= letters else text[: max(letters - 1, 1)] + "…"
-        hint = f"<title>{escape(text)}</title>" if shown != text else ""
+        hint = f"<title>{escape(cut(text, _HINT))}</title>" if shown != text else ""
         self.parts.append(f'<text x="{x}" y="{y}" class="{tone}">{escape(shown)}{hint}</text>')
 
     def step(self, before: _Row, row: _Row, *, is_last: bool) -> None:
@@ -358,7 +370,7 @@ class _Drawing:
             new = " pp-new" if was.get(cell.number) != cell.tone else ""
             self.parts.append(
                 f'<rect class="pp-cell pp-{cell.tone}{new}" x="{x}" y="{y}" width="12" height="13">'
-                f"<title>{escape(cell.hint)}</title></rect>"
+                f"<title>{escape(cut(cell.hint, _HINT))}</title></rect>"
             )
         self.y = top + height
         self.parts.append(f'<path class="pp-line" d="M4 {self.y + 3}H{WIDTH - 4}"/>')

@@ -11,7 +11,7 @@ from pymllm.errors import InvariantViolation, ProgramError
 from pymllm.history.files import History, Step, read_history
 from pymllm.history.operations import Alloc, Free, Span
 from pymllm.history.outcomes import Done, Outcome, Slots
-from pymllm.report.picture import MOST_CELLS, MOST_STEPS, draw_program
+from pymllm.report.picture import MOST_CELLS, MOST_LINES, MOST_STEPS, draw_program, picture_of
 
 PROGRAMS = sorted((Path(__file__).parents[3] / "docs" / "specification" / "programs").glob("*.jsonl"))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -110,3 +110,11 @@ def test_a_program_that_was_not_run_has_no_picture() -> None:
     """It says at which step."""
     with pytest.raises(ProgramError, match="step 2: it has no outcome"):
         draw_program(slots(step(1), Step(2, Alloc(1))))
+
+
+def test_a_card_of_the_page_has_the_picture_of_a_short_program() -> None:
+    """What is no program, or too long a one, has none; the page is made all the same."""
+    lines = (PROGRAMS[0].parent / "R6-breaks.jsonl").read_text(encoding="utf-8").splitlines()
+    assert picture_of(lines) == draw_program(named("R6-breaks"))
+    assert picture_of([*lines, *[""] * MOST_LINES]) == ""
+    assert picture_of(['{"format": "pymllm-history"}']) == picture_of([]) == ""
