@@ -12,9 +12,9 @@ _HEAD = """\
 # API
 
 These pages show the docstrings of every public module. To build a server, start at
-[`pymllm.mem_cache`](mem_cache/index.md) and [`pymllm.core`](core/index.md). To examine an implementation, start at
-[`pymllm.adapters`](adapters/index.md) and [`pymllm.oracle`](oracle/index.md). [Architecture](../ARCHITECTURE.md) says
-which room may import which.
+[`pymllm.mem_cache`](mem_cache/index.md) and [`pymllm.core`](core/index.md). To examine an implementation,
+start at [`pymllm.adapters`](adapters/index.md) and [`pymllm.oracle`](oracle/index.md).
+[Architecture](../ARCHITECTURE.md) says which room may import which.
 """
 
 

@@ -24,19 +24,19 @@ PAGE = ROOT / "docs" / "laws.md"
 _HEAD = """\
 # The laws
 
-An implementation of KV cache memory must keep these {count} laws. The [specification](specification/index.md) has the whole text
-of each. Tests, errors and docstrings cite a law by its id, which never changes its meaning. `pymllm verify` searches for
-programs that break a law, and reports a law that no program tested as `UNKNOWN` ([verify.md](verify.md)). Each law is
-checked in at least two of three ways:
+An implementation of KV cache memory must keep these {count} laws. The [specification](specification/index.md)
+has the whole text of each. Tests, errors and docstrings cite a law by its id, which never changes its
+meaning. `pymllm verify` searches for programs that break a law, and reports a law that no program tested as
+`UNKNOWN` ([verify.md](verify.md)). Each law is checked in at least two of three ways:
 
-- **from inside**: a check inspects an object of ours after any step (`pymllm.invariants`, an engine's audits);
-- **by outcomes**: the oracle compares the outcome of each operation with the expected one, for any implementation;
+- **from inside**: a check inspects our objects after any step (`pymllm.invariants`, audits of engines);
+- **by outcomes**: the oracle compares each outcome with the expected one, for any implementation;
 - **by planted faults**: somebody made a class wrong on purpose, and a test or a search must notice
   ([faults.md](faults.md), [faulty.md](faulty.md)).
 
 | line of a law | meaning |
 | --- | --- |
-| *applies to* | the kinds of implementation that the law is about; *if claimed*: the capabilities that it needs |
+| *applies to* | the kinds of implementation; *if claimed*: the capabilities that the law needs |
 | *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
 | *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
 | *situations* | the number of states in which it is at stake ([situations.md](situations.md)) |
