@@ -11,10 +11,10 @@ __all__ = ["make_api_pages", "nav_of_api"]
 _HEAD = """\
 # API
 
-Every public module, from its docstrings. A server takes [`pymllm.mem_cache`](mem_cache/index.md) and
-[`pymllm.core`](core/index.md); who examines an implementation starts at
-[`pymllm.adapters`](adapters/index.md) and [`pymllm.oracle`](oracle/index.md).
-[How the rooms fit together](../ARCHITECTURE.md) says what may import what.
+These pages show the docstrings of every public module. To build a server, start at
+[`pymllm.mem_cache`](mem_cache/index.md) and [`pymllm.core`](core/index.md). To examine an implementation,
+start at [`pymllm.adapters`](adapters/index.md) and [`pymllm.oracle`](oracle/index.md).
+[Architecture](../ARCHITECTURE.md) says which room may import which.
 """
 
 

@@ -17,7 +17,8 @@ __all__ = ["make_commands_page"]
 _HEAD = """\
 # Commands
 
-What `pymllm COMMAND --help` says. Every command ends with a status that means the same everywhere:
+This page has the text of `pymllm COMMAND --help` for every command. An exit status means the same for all
+commands:
 
 {statuses}
 

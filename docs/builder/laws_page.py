@@ -24,21 +24,23 @@ PAGE = ROOT / "docs" / "laws.md"
 _HEAD = """\
 # The laws
 
-What an implementation of KV cache memory must do, as {count} sentences; the
-[specification](specification/index.md) has the whole text of each. Tests, errors and docstrings cite
-them by id; an id never changes its meaning. `pymllm verify` searches for programs that break one, and what no
-program tested it calls unknown ([verify.md](verify.md)). A law is checked in at least two of three ways:
+An implementation of KV cache memory must keep these {count} laws. The [specification](specification/index.md)
+has the whole text of each. Tests, errors and docstrings cite a law by its id, which never changes its
+meaning. `pymllm verify` searches for programs that break a law, and reports a law that no program tested as
+`UNKNOWN` ([verify.md](verify.md)). Each law is checked in at least two of three ways:
 
-- **from inside**: a walk through an object of ours, after any step (`pymllm.invariants`, an engine's audits);
-- **by outcomes**: the oracle compares what each operation did with what it must do, for any implementation;
+- **from inside**: a check inspects our objects after any step (`pymllm.invariants`, audits of engines);
+- **by outcomes**: the oracle compares each outcome with the expected one, for any implementation;
 - **by planted faults**: somebody made a class wrong on purpose, and a test or a search must notice
   ([faults.md](faults.md), [faulty.md](faulty.md)).
 
-*Of* are the kinds of implementation that a law is about, *where claimed* the capabilities without which it is
-not asked for. *Faults* are the planted bugs that it may catch, by their id in [faults.md](faults.md), *wrong
-implementations* adapters that break it, to try `pymllm verify --adapter NAME` on. *Situations* counts the
-states in which it is at stake ([situations.md](situations.md)). *Findings* are programs on which somebody
-else's cache differs ([findings](findings/README.md)).
+| line of a law | meaning |
+| --- | --- |
+| *applies to* | the kinds of implementation; *if claimed*: the capabilities that the law needs |
+| *faults* | the planted bugs that it may catch, by their id in [faults.md](faults.md) |
+| *wrong implementations* | adapters that break it; try `pymllm verify --adapter NAME` on one |
+| *situations* | the number of states in which it is at stake ([situations.md](situations.md)) |
+| *findings* | programs on which somebody else's cache differs ([findings](findings/README.md)) |
 
 This page is written by `python docs/builder/laws_page.py`.
 """
@@ -72,9 +74,9 @@ def make_laws_page() -> str:
 
 def _entry(law: Law, wrong: dict[str, list[str]], findings: dict[str, list[str]]) -> str:
     lines = [
-        f"- [what it demands](specification/{law.page}.md#{law.id.lower()})",
+        f"- [full text](specification/{law.page}.md#{law.id.lower()})",
         f"- checked {', '.join(text for way, text in _WAYS.items() if way in law.ways)}",
-        f"- of {_kinds(law)}{_claims(law)}",
+        f"- applies to {_kinds(law)}{_claims(law)}",
     ]
     faults = [fault for fault in PLANTED if law.id in fault.laws]
     if faults:
@@ -93,12 +95,12 @@ def _kinds(law: Law) -> str:
     if law.kinds == KINDS:
         return "every kind"
     names = [f"`{kind}`" + (" in an engine" if kind in law.driven_kinds else "") for kind in law.kinds]
-    unless = ", unless it keeps nothing" if law.is_of_content else ""
-    return ", ".join(names) + unless + (", unless it splits no node" if law.is_of_splits else "")
+    unless = ", unless the cache keeps nothing" if law.is_of_content else ""
+    return ", ".join(names) + unless + (", unless the cache splits no node" if law.is_of_splits else "")
 
 
 def _claims(law: Law) -> str:
-    return f", where claimed: {', '.join(f'`{need}`' for need in sorted(law.needs))}" if law.needs else ""
+    return f", if claimed: {', '.join(f'`{need}`' for need in sorted(law.needs))}" if law.needs else ""
 
 
 def _named(fault: Fault) -> str:
@@ -127,7 +129,9 @@ def _findings() -> dict[str, list[str]]:
 
 def _asked_for_by_name() -> str:
     rows = [f"| {name} | {', '.join(laws)} |" for name, laws in INVARIANTS.items()]
-    head = "\n## Asked for by name\n\nWhat people call the invariants, and the laws that together say it.\n\n"
+    head = (
+        "\n## Names of invariants\n\nCommon names of invariants, and the laws that together state each.\n\n"
+    )
     return head + "\n".join(["| invariant | laws |", "| --- | --- |", *rows]) + "\n"
 
 

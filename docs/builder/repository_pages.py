@@ -21,8 +21,8 @@ def make_repository_pages() -> dict[str, str]:
     pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in _AT_THE_ROOT}
     examples = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in _LANGUAGES)
     listed = [f"- [{_name(path)}]({_name(path)}.md)" for path in examples]
-    pages["examples/index.md"] = "# Examples\n\nThe folder `examples` of the repository.\n\n" + "\n".join(
-        listed
+    pages["examples/index.md"] = (
+        "# Examples\n\nThe files of the repository's folder `examples`:\n\n" + "\n".join(listed)
     )
     return pages | {f"examples/{_name(path)}.md": _listing(path) for path in examples}
 

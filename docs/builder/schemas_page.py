@@ -9,9 +9,9 @@ __all__ = ["make_schemas_page"]
 _HEAD = """\
 # Schemas
 
-What commands print with `--json`, and what they write, each with a JSON schema. A field never changes its
-meaning without a new version; new fields may come. `pymllm schema NAME` prints the schema of the version that
-is installed.
+Each document that a command prints with `--json`, and each file that it writes, has a JSON schema. A field
+never changes its meaning without a new version; new fields may come. `pymllm schema NAME` prints the schema
+of the installed version.
 
 | name | describes | schema |
 | --- | --- | --- |

@@ -78,7 +78,7 @@ def test_the_numbers_and_kinds_of_the_page_are_those_of_the_code() -> None:
 
 def test_the_claims_of_the_page_are_those_that_laws_of_a_prefix_cache_need() -> None:
     """Each capability is a word of the code, and each word that a law needs has its row, with the law."""
-    table = PAGE.split("## What a claim brings")[1].split("\n\n")[2]
+    table = PAGE.split("## Capabilities")[1].split("\n\n")[2]
     rows = [line.split("|")[1:4] for line in table.splitlines()[2:]]
     shown = {word: row for row in rows for word in re.findall(r"`(\w+)`", row[0])}
     assert shown.keys() <= CAPABILITIES.keys()

@@ -50,7 +50,7 @@ def test_the_page_names_each_command_that_keeps_its_result() -> None:
     keeping = {
         name for name, command in main.commands.items() if any(it.name == "store" for it in command.params)
     }
-    (told,) = re.findall(r"Of commands, `--store FOLDER` does this: of (.*?)\.", PAGE)
+    (told,) = re.findall(r"These commands write a run with `--store FOLDER`: (.*?)\.", PAGE)
     assert set(re.findall(r"`(\w+)`", told)) == keeping
     for line in re.findall(r"^pymllm (.*?)(?: +#.*)?$", PAGE, flags=re.MULTILINE):
         words = line.split()
