@@ -12,7 +12,7 @@ from sources import ROOT, public_modules
 __all__ = ["make_repository_pages", "with_site_links"]
 
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
-_LANGUAGES = {".py": "python", ".c": "c", ".rs": "rust", ".yml": "yaml"}
+_LANGUAGES = {".py": "python", ".c": "c", ".rs": "rust", ".yml": "yaml", ".groovy": "groovy"}
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
 
 
