@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, TypeVar
@@ -232,22 +232,13 @@ def _unmet(facts: DoctorDocument, require_gpu: bool, min_free: int | None) -> It
         return
     wanted = f"{Reading(min_free, BYTES)} free are wanted"
     for device in facts.nvml_devices:
-        free = _free_bytes(device.counters)
-        if free is None or free < min_free:
-            found = "and NVML does not tell" if free is None else f"there are {Reading(free, BYTES)}"
-            yield f"GPU {device.uuid or device.index}: {wanted}, {found}"
+        free = next((it for it in device.counters if it.name == "free"), None)
+        if free is None or free.value is None:
+            yield f"GPU {device.uuid or device.index}: {wanted}, and NVML does not tell"
+        elif free.value < min_free:
+            yield f"GPU {device.uuid or device.index}: {wanted}, there are {Reading(free.value, BYTES)}"
     if not facts.nvml_devices:
         yield f"{wanted}, and NVML tells of no GPU"
-
-
-def _free_bytes(counters: Sequence[Counter]) -> int | None:
-    """Return what is neither in use nor the driver's own; ``None`` where NVML does not tell."""
-    values = {counter.name: counter.value for counter in counters}
-    used = next((value for name, value in values.items() if name.startswith("in use (")), None)
-    total = values.get("memory")
-    if total is None or used is None:
-        return None
-    return total - used - (values.get("reserved by the driver") or 0)
 
 
 def _nvml_trouble(where: str, reason: Unreadable) -> Iterator[str]:
@@ -398,10 +389,12 @@ def _nvml_device(index: int, uuid: str) -> Device:
 
 
 def _nvml_readings(record: NvmlRecord) -> Mapping[str, Reading]:
+    free = record.total.minus(record.used_end)
     return {
         "memory": record.total,
         "reserved by the driver": record.reserved,
         f"in use ({record.used_means.value})": record.used_end,
+        "free": free.minus(record.reserved) if record.reserved.is_known else free,
         "in use by this process": record.process_end,
         "utilization": record.utilization_peak,
         "new ECC errors, corrected": record.health.ecc_corrected,

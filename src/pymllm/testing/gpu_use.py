@@ -16,8 +16,6 @@ from pymllm.instrument.reading import BYTES, Reading
 from pymllm.instrument.torch_memory import AllocatorSource, TorchAllocator, TorchMemory, read_torch_memory
 from pymllm.testing.gpu_memory import parse_bytes
 
-__all__ = ["SECONDS", "SLACK", "GpuTouch", "MemoryReturn", "process_name", "who_holds"]
-
 SECONDS = 30.0
 """How long a test's memory may take to come back."""
 
@@ -45,11 +43,12 @@ class GpuTouch:
         self._sources = sources
         self._memory = memory
         self._allocated = self._count_allocated()
-        self._children = _ended_children()
+        self._children = _children()
 
     def why_untouched(self) -> str | None:
         """Return how it is known that nothing used a GPU; ``None`` where something did, or may have."""
-        if _ended_children() != self._children or _has_children():
+        children = _children()
+        if children != self._children or children[-1]:
             return None
         allocated = self._count_allocated()
         if allocated is not None:
@@ -85,22 +84,18 @@ def _all_devices() -> list[TorchAllocator]:
     return [TorchAllocator(index) for index in range(torch.cuda.device_count())]  # pragma: needs cuda
 
 
-def _ended_children() -> object:
-    """Return what is different after a child process has ended, as far as the system tells."""
+def _children() -> tuple[object, ...]:
+    """Return what is different after a child process has ended, and those that run, as the system tells."""
+    running = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            running += path.read_text(encoding="ascii").split()
     try:
         import resource  # Not at the top: a system without it can still load the plugin.
     except ImportError:
-        return object()
+        return (True,)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_minflt, usage.ru_utime, usage.ru_stime
-
-
-def _has_children() -> bool:
-    for path in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            if path.read_text(encoding="ascii").strip():
-                return True
-    return False
+    return usage.ru_minflt, usage.ru_utime, usage.ru_stime, running
 
 
 # -- come back ---------------------------------------------------------------------------------------------
@@ -144,12 +139,8 @@ class MemoryReturn:
                 return None
             if time.monotonic() >= until:
                 more = Reading(held - allowed + parse_bytes(slack), BYTES)
-                return f"after {seconds:g} s {more} more are in use than before it; {self.holders()}"
+                return f"after {seconds:g} s {more} more are in use than before it; {who_holds(self._memory)}"
             time.sleep(_LOOK)
-
-    def holders(self) -> str:
-        """Return who has the device's memory now."""
-        return who_holds(self._memory)
 
     def close(self) -> None:
         """Let go of NVML."""
