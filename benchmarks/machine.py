@@ -21,7 +21,7 @@ CLOCKS = {"graphics": 0, "memory": 2}  # NVML's numbers of clock domains
 
 def machine_facts() -> dict[str, str]:
     """Say what the machine is; what cannot be read is said to be unknown, with the reason."""
-    nvml, reason, devices = look_at_nvml()
+    *_, found = look_at_nvml()
     facts = {
         "platform": platform.platform(),
         "processor": find_processor(),
@@ -32,9 +32,9 @@ def machine_facts() -> dict[str, str]:
         "torch": str(torch.__version__),
         "torch_threads": str(torch.get_num_threads()),
         "torch_cuda": str(torch.version.cuda or "none: built without CUDA"),
-        "nvml": nvml or f"unknown: {reason}",
+        "nvml": found.version or f"unknown: {found.reason}",
     }
-    for device in devices:
+    for device in found.devices:
         told = f"{device.name}, driver {device.driver}, {gpu_clocks(device.index)}"
         facts[f"gpu_{device.index}"] = told if device.reason is None else f"unknown: {device.reason}"
     return facts

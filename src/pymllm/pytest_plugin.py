@@ -10,10 +10,12 @@ its own in the ini option ``pymllm_gpu_marker``: what others mean by ``gpu`` is 
 
 from __future__ import annotations
 
+import argparse
 import functools
 import inspect
 import os
 import unittest
+import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pymllm.instrument.leaks import LeakVerdict
     from pymllm.testing.gpu_gate import GpuGate
     from pymllm.testing.gpu_memory import GpuMemory, GpuMemoryRecord, LimitVerdict
+    from pymllm.testing.gpu_use import GpuTouch, MemoryReturn
 
 Answer = TypeVar("Answer")
 
@@ -45,17 +48,23 @@ _MARKERS = (
     "no_leak(epochs=12): runs the test so often and fails if GPU memory grows with each run.",
 )
 _UNJUDGED = "pymllm unjudged"
+_UNTOUCHED = "pymllm untouched"
 _GROUP = ("pymllm", "GPU tests and GPU memory (pymllm)")
 _SWITCHES = {
     "--require-gpu": "fail tests that need a GPU where no CUDA device is found, instead of skipping them",
-    "--gpu-strict": "fail a test whose limit or leaks nobody could judge, such as on a machine without a GPU",
+    "--gpu-strict": "fail a test whose limit or leaks nobody could judge, such as on a machine without a GPU,"
+    " and one that needs a GPU and touches none",
 }
 _INI_MARKER = "pymllm_gpu_marker"
 _INI_STRICT = "pymllm_gpu_strict"
+_INI_WAIT = "pymllm_gpu_wait"
 
 _gate: pytest.StashKey[GpuGate] = pytest.StashKey()
 _memory: pytest.StashKey[GpuMemory] = pytest.StashKey()
 _skipped: pytest.StashKey[str] = pytest.StashKey()
+_touch: pytest.StashKey[GpuTouch] = pytest.StashKey()
+_return: pytest.StashKey[MemoryReturn] = pytest.StashKey()
+_failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
 # -- options -----------------------------------------------------------------------------------------------
@@ -75,12 +84,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write what each watched test used of a GPU to FILE, a line of JSON each",
     )
+    group.addoption(
+        "--gpu-shard",
+        metavar="N/M",
+        type=_read_shard,
+        help="of the tests that need a GPU run only those of shard N of M, such as 1/3",
+    )
     parser.addini(
         _INI_MARKER,
         f"the marker of this project, such as gpu, that means what {_GPU} does (default: none)",
         default="",
     )
     parser.addini(_INI_STRICT, "whether --gpu-strict is always on", type="bool", default=False)
+    parser.addini(
+        _INI_WAIT,
+        "seconds that each test which needs a GPU waits at its end for the GPU's memory to come back, at most"
+        " (default: only tests with wait_for_gpu_memory wait)",
+        default="",
+    )
+
+
+def _read_shard(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise argparse.ArgumentTypeError(f"{text!r} is no shard N/M, N in 1..M; 1/3 is the first of three")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -121,6 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if not theirs.isidentifier():
             raise pytest.UsageError(f"{_INI_MARKER}: {theirs!r} is no marker's name; give one, such as gpu")
         config.addinivalue_line("markers", f"{theirs}: {_GPU_MEANS}")
+    _seconds_of(config)
     log = _log_of(config)
     if log is not None and not _is_worker(config):
         try:
@@ -148,6 +177,18 @@ def _needs_gpu(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) is not None for name in (_GPU, theirs) if name)
 
 
+def _seconds_of(config: pytest.Config) -> float | None:
+    """Return how long each test that needs a GPU waits for memory; ``None`` where nobody has said so."""
+    text = str(config.getini(_INI_WAIT)).strip()
+    try:
+        seconds = float(text) if text else None
+    except ValueError:
+        seconds = -1.0
+    if seconds is not None and not 0 <= seconds <= 3600:
+        raise pytest.UsageError(f"{_INI_WAIT}: {text!r} is no number of seconds in 0..3600; 30 is usual")
+    return seconds
+
+
 def _log_of(config: pytest.Config) -> Path | None:
     name = config.getoption("--gpu-memory-log")
     return None if name is None else Path(config.invocation_params.dir, name)
@@ -163,6 +204,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(theirs)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests that need a GPU and are in other shards: by their ids, whatever else is collected."""
+    shard = config.getoption("--gpu-shard")
+    if shard is None:
+        return
+    number, count = shard
+    others = {it for it in items if _needs_gpu(it) and zlib.crc32(it.nodeid.encode()) % count != number - 1}
+    if others:
+        config.hook.pytest_deselected(items=[it for it in items if it in others])
+        items[:] = [it for it in items if it not in others]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse markers without sense, skip a gpu test without a GPU, and else give it the GPU alone."""
@@ -175,6 +228,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = why_no_cuda()
     if reason is None:
         _enter(item.config)
+        _look_before(item)
     elif _is_on(item.config, "--require-gpu"):
         pytest.fail(f"needs a CUDA device, and --require-gpu forbids a skip; {reason}", pytrace=False)
     else:
@@ -186,6 +240,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let a skip stand where the test does, and not in this file."""
     report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
     if report.when == "setup" and report.skipped and _skipped in item.stash:
         path, line, _ = item.reportinfo()
         report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {item.stash[_skipped]}")
@@ -194,9 +249,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Give the GPU to the next test once everything of this one is gone."""
+    """Give the GPU to the next test once all of this one is gone; where asked for, its memory, too."""
     try:
-        return (yield)
+        result = yield
+        if _return in item.stash:
+            _wait_for_memory(item, _seconds_of(item.config))
+        return result
     finally:
         _leave(item.config)
 
@@ -236,13 +294,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Watch the memory of a test that has a limit or asks for it, and judge the limit."""
     limit = _limit_of(item)
     if limit is None and _memory not in item.stash:
-        return (yield)
+        result = yield
+        _judge_touch(item)
+        return result
     from pymllm.testing.memory_text import record_text
 
     memory = item.stash[_memory] if _memory in item.stash else _make_memory()
     is_timed = "benchmark" in getattr(item, "fixturenames", ())
     record: GpuMemoryRecord | None = None
     verdict: LimitVerdict | None = None
+    untouched: str | None = None
     try:
         with memory, memory.paused() if is_timed else nullcontext():
             result = yield
@@ -250,9 +311,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         record = memory.summary()
         verdict = None if limit is None else record.judge(*limit)
         item.add_report_section("call", "GPU memory", record_text(record, verdict))
-        _log(item, record, verdict)
+        untouched = _why_untouched(item)
+        _log(item, record, verdict, untouched)
     if verdict is not None:
         _act_on(item, verdict)
+    if untouched is not None:
+        _note_untouched(item, untouched)
     return result
 
 
@@ -281,19 +345,87 @@ def _make_memory() -> GpuMemory:
     return GpuMemory()
 
 
-def _log(item: pytest.Item, record: GpuMemoryRecord, verdict: LimitVerdict | None) -> None:
+def _log(
+    item: pytest.Item, record: GpuMemoryRecord, verdict: LimitVerdict | None, untouched: str | None
+) -> None:
     """Add a line to the log in one piece, whoever else adds lines."""
     path = _log_of(item.config)
     if path is None:
         return
     from pymllm.testing.memory_text import make_line
 
-    line = make_line(item.nodeid, os.environ.get("PYTEST_XDIST_WORKER", "main"), record, verdict)
+    line = make_line(item.nodeid, os.environ.get("PYTEST_XDIST_WORKER", "main"), record, verdict, untouched)
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(file, f"{line}\n".encode())
     finally:
         os.close(file)
+
+
+# -- whether they use it, and give it back -----------------------------------------------------------------
+
+
+def _look_before(item: pytest.Item) -> None:
+    """Look at a GPU before the fixtures of a test that needs it."""
+    from pymllm.testing.gpu_use import GpuTouch
+
+    item.stash[_touch] = GpuTouch()
+    if _seconds_of(item.config) is not None:
+        _expect_memory(item)
+
+
+def _why_untouched(item: pytest.Item) -> str | None:
+    return item.stash[_touch].why_untouched() if _touch in item.stash else None
+
+
+def _judge_touch(item: pytest.Item) -> None:
+    """Note a test that needs a GPU, has passed, and touched none; nobody watched its memory for the log."""
+    why = _why_untouched(item)
+    if why is None:
+        return
+    if _log_of(item.config) is not None:
+        with _make_memory() as memory:
+            pass
+        _log(item, memory.summary(), None, why)
+    _note_untouched(item, why)
+
+
+def _note_untouched(item: pytest.Item, why: str) -> None:
+    for name, is_forbidden in _strictness(item.config).items():
+        if is_forbidden:
+            pytest.fail(f"needs a GPU and touched none, which {name} forbids: {why}", pytrace=False)
+    item.user_properties.append((_UNTOUCHED, f"{item.nodeid}: {why}"))
+
+
+def _expect_memory(item: pytest.Item) -> None:
+    """Read the memory that a test is to leave in use, at most."""
+    from pymllm.testing.gpu_use import MemoryReturn
+
+    if _return in item.stash:
+        return
+    item.stash[_return] = MemoryReturn()
+    if item.stash[_return].unknown is not None:
+        _note_unjudged(item, f"wait_for_gpu_memory: {item.stash[_return].unknown}")
+
+
+def _wait_for_memory(
+    item: pytest.Item, seconds: float | None, *, is_over: bool = True, **options: Any
+) -> None:
+    """Wait until memory has come back, and fail a test whose memory does not, with who has it."""
+    from pymllm.testing.gpu_use import SECONDS
+
+    __tracebackhide__ = True
+    memory, has_failed = item.stash[_return], item.stash.get(_failed, False)
+    try:
+        reason = None
+        if memory.unknown is None:
+            reason = memory.wait(SECONDS if seconds is None else seconds, without_own=has_failed, **options)
+    finally:
+        if is_over:
+            memory.close()
+            del item.stash[_return]
+    if reason is not None:
+        pytest.fail(f"GPU memory of {item.nodeid} has not come back: {reason}", pytrace=False)
 
 
 # -- what they leave ---------------------------------------------------------------------------------------
@@ -342,9 +474,15 @@ def _judge_epochs(item: pytest.Item, work: Callable[[], object], **options: Any)
 
     __tracebackhide__ = True  # what is wrong with the work, or with a call, is in the test
     verdict = run_epochs(work, **options)
-    item.add_report_section("call", "leaks", str(verdict))
+    section = str(verdict)
     if verdict.leaking:
-        pytest.fail("memory leaks: " + "; ".join(map(str, verdict.leaking)), pytrace=False)
+        from pymllm.testing.gpu_use import process_name, who_holds
+
+        section += f"\nin {process_name(os.getpid())}; of the GPU's memory: {who_holds()}"
+    item.add_report_section("call", "leaks", section)
+    if verdict.leaking:
+        found = "; ".join(map(str, verdict.leaking))
+        pytest.fail(f"memory leaks: {found}; in process {os.getpid()}, test {item.nodeid}", pytrace=False)
     reason = why_unknown(verdict)
     if reason is not None:
         _note_unjudged(item, f"leaks: {reason}")
@@ -378,38 +516,51 @@ def leak_check(request: pytest.FixtureRequest) -> Callable[..., LeakVerdict]:
     return functools.partial(_judge_epochs, request.node)
 
 
+@pytest.fixture
+def wait_for_gpu_memory(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Wait after a test until GPU memory is as before; or when called, ``(seconds=30, slack="256 MiB")``."""
+    _expect_memory(request.node)
+
+    def wait(seconds: float | None = None, **options: Any) -> None:
+        __tracebackhide__ = True
+        _wait_for_memory(request.node, seconds, is_over=False, **options)
+
+    return wait
+
+
 # -- what nobody could judge -------------------------------------------------------------------------------
 
 
 def _note_unjudged(item: pytest.Item, why: str) -> None:
     """Keep a promise in mind that was not examined; where that is forbidden, it is a failure."""
-    config = item.config
-    forbidden = {
-        "--gpu-strict": _is_on(config, "--gpu-strict"),
-        _INI_STRICT: config.getini(_INI_STRICT),
-        "--require-gpu": _is_on(config, "--require-gpu") and _needs_gpu(item),
-    }
+    forbidden = _strictness(item.config)
+    forbidden["--require-gpu"] = _is_on(item.config, "--require-gpu") and _needs_gpu(item)
     for name, is_forbidden in forbidden.items():
         if is_forbidden:
             pytest.fail(f"not judged, which {name} forbids: {why}", pytrace=False)
     item.user_properties.append((_UNJUDGED, why))
 
 
+def _strictness(config: pytest.Config) -> dict[str, bool]:
+    """Return what makes a run strict, and whether it is on."""
+    return {"--gpu-strict": _is_on(config, "--gpu-strict"), _INI_STRICT: bool(config.getini(_INI_STRICT))}
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which limits and leaks nobody could judge, and why, and which options had nothing to act on."""
+    """Say what nobody could judge, which tests touched no GPU, and which options had nothing to act on."""
     reports = [
         report
         for reports in terminalreporter.stats.values()
         for report in reports
         if isinstance(report, pytest.TestReport)
     ]
-    reasons = Counter(
-        value
-        for report in reports
-        if report.when == "call"
-        for name, value in report.user_properties
-        if name == _UNJUDGED
-    )
+    noted = [it for report in reports if report.when == "call" for it in report.user_properties]
+    untouched = [value for name, value in noted if name == _UNTOUCHED]
+    if untouched:
+        terminalreporter.section("need a GPU and touched none (pymllm)")
+        for line in untouched:
+            terminalreporter.write_line(str(line))
+    reasons = Counter(value for name, value in noted if name == _UNJUDGED)
     if reasons:
         terminalreporter.section("not judged (pymllm)")
         for reason, count in reasons.most_common():
@@ -427,6 +578,7 @@ def _idle_options(config: pytest.Config, reports: Sequence[pytest.TestReport]) -
         given = {
             "--require-gpu": _is_on(config, "--require-gpu"),
             "--gpu-lock": config.getoption("--gpu-lock") != "wait",
+            "--gpu-shard": config.getoption("--gpu-shard") is not None,
         }
         for name, is_given in given.items():
             if is_given:

@@ -19,18 +19,21 @@
  *   clocks          bits of what slows the clocks                          0
  *   xids            number or number@instance, separated by spaces: reported once each, in order
  *   supports_xids   whether the driver reports any                         1
- *   ecc.corrected, ecc.uncorrected, remapped.corrected, remapped.uncorrected
+ *   ecc.corrected, ecc.uncorrected, remapped.corrected, remapped.uncorrected, remapped.failed
  *   mig             how many instances it is divided into, 0 for not
  *   mig.places      how many it could be                                   7
  *   lost            whether the device is gone: all calls for it fail
  *   slow_ms         how long a reading of memory takes
  *   fail.<function> an error that this function returns
+ *   hang.<function> whether this function never returns, like that of a driver that hangs
+ *   crash.<function> whether this function ends the process
  */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef unsigned long long u64;
 
@@ -112,6 +115,10 @@ static int called(const char *function, const Device *device) {
     char key[128];
     u64 error;
     count(function, 1);
+    snprintf(key, sizeof key, "hang.%s", function);
+    while (number_of(device, key, 0)) pause();
+    snprintf(key, sizeof key, "crash.%s", function);
+    if (number_of(device, key, 0)) abort();
     snprintf(key, sizeof key, "fail.%s", function);
     error = number_of(device, key, SUCCESS);
     if (error) return (int)error;
@@ -352,7 +359,8 @@ int nvmlDeviceGetRemappedRows(Device *device, unsigned *corrected, unsigned *unc
     BEGIN(device);
     *corrected = (unsigned)number_of(device, "remapped.corrected", 0);
     *uncorrected = (unsigned)number_of(device, "remapped.uncorrected", 0);
-    *pending = *failed = 0;
+    *pending = 0;
+    *failed = (unsigned)number_of(device, "remapped.failed", 0);
     return SUCCESS;
 }
 

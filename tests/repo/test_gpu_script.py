@@ -69,6 +69,19 @@ def test_pytest_benchmark_need_not_be_there(tmp_path: Path) -> None:
     assert re.search(r"\d+ passed", done.stdout)
 
 
+def test_steps_of_tests_take_a_shard(tmp_path: Path) -> None:
+    """Of all runners each test is run by one; what is measured is not divided."""
+    done = run("--shard", "2/3", tmp_path / "out", "tests", "benchmarks", "stress", PYTHON="echo")
+    assert done.returncode == 0, done.stdout
+    shards = {
+        path.stem: path.read_text().count("--gpu-shard=2/3") for path in (tmp_path / "out").glob("*.log")
+    }
+    assert shards == {"tests": 1, "benchmarks": 0, "stress": 1}
+    done = run("--shard", "3", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--shard takes N/M, such as 1/3, not '3'" in done.stderr
+
+
 def test_what_makes_no_sense_ends_with_status_2(tmp_path: Path) -> None:
     """Before anything is begun."""
     assert run().returncode == 2

@@ -173,6 +173,7 @@ def test_switches_that_a_project_has_already_stay_its_own(pytester: pytest.Pytes
     [
         (["--require-gpu"], "--require-gpu: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
         (["--gpu-lock=off"], "--gpu-lock: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker = gpu"),
+        (["--gpu-shard=1/2"], "--gpu-shard: no test that ran is marked pymllm_gpu; *pymllm_gpu_marker*"),
         (["--gpu-memory-log=x"], "--gpu-memory-log: *x is empty; gpu_memory_limit and gpu_memory watch*"),
     ],
 )
@@ -320,6 +321,140 @@ def test_workers_of_xdist_take_turns(pytester: pytest.Pytester, tmp_path: Path) 
     spans = sorted(tuple(map(float, line.split())) for line in log.read_text(encoding="utf-8").splitlines())
     assert len({pid for _, _, pid in spans}) == 2
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+SHARDED = """
+import pytest
+@pytest.mark.pymllm_gpu
+@pytest.mark.parametrize("n", range(20))
+def test_gpu(n): pass
+def test_cpu(): pass
+"""
+
+
+def test_shards_have_each_gpu_test_once(with_gpu: Run) -> None:
+    """By its id; tests that need no GPU are none of their business."""
+    ran: list[str] = []
+    for number in (1, 2, 3):
+        result = with_gpu(SHARDED, "-v", f"--gpu-shard={number}/3")
+        ran += [line.split()[0] for line in result.outlines if "::test_gpu" in line and "PASSED" in line]
+        assert any("::test_cpu PASSED" in line for line in result.outlines)
+    assert len(ran) == len(set(ran)) == 20
+    with_gpu(SHARDED, "--gpu-shard", "1/2", "-k", "cpu").assert_outcomes(passed=1, deselected=20)
+
+
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "3", "a/b", "-1/3", "1/0"])
+def test_a_shard_that_there_is_not_is_refused(run: Run, shard: str) -> None:
+    """One line, before any test."""
+    result = run(SHARDED, f"--gpu-shard={shard}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*'{shard}' is no shard N/M, N in 1..M; 1/3 is the first of three"])
+
+
+# -- whether they use it, and give it back ---------------------------------------------------------------
+
+
+def test_a_test_that_touches_no_gpu_is_told(with_gpu: Run, pytester: pytest.Pytester) -> None:
+    """At the end, and in the log; a strict run fails it. One that failed, or has children, is not accused."""
+    text = """
+import pytest, subprocess
+pytestmark = pytest.mark.pymllm_gpu
+def test_nothing(): pass
+def test_watched(gpu_memory): pass
+def test_failing(): assert False
+def test_skipping(): pytest.skip("it has a reason")
+def test_child(): subprocess.run(["true"])
+"""
+    name = "test_a_test_that_touches_no_gpu_is_told.py"
+    result = with_gpu(text, "--gpu-memory-log=gpu.jsonl")
+    result.assert_outcomes(passed=3, failed=1, skipped=1)
+    title = "need a GPU and touched none (pymllm)"
+    place = next(at for at, line in enumerate(result.outlines) if title in line)
+    why = "CUDA was not used in this process"
+    assert result.outlines[place + 1 : place + 3] == [
+        f"{name}::{it}: {why}" for it in ("test_nothing", "test_watched")
+    ]
+    assert result.outlines[place + 3].startswith("=")
+    lines = [json.loads(line) for line in (pytester.path / "gpu.jsonl").read_text("utf-8").splitlines()]
+    assert [(it["test"].split("::")[1], it["untouched"]) for it in lines] == [
+        ("test_nothing", why),
+        ("test_watched", why),
+    ]
+    result = with_gpu(text, "--gpu-strict")
+    result.assert_outcomes(passed=1, failed=3, skipped=1)
+    result.stdout.fnmatch_lines([f"needs a GPU and touched none, which --gpu-strict forbids: {why}"])
+    result.stdout.no_fnmatch_line(f"*{title}*")
+
+
+RETURNED = """
+import os, time
+import pytest
+from tests.fake_nvml.machine import GIB, say
+from tests.fake_nvml.machine import MIB
+from pymllm.testing import gpu_gate
+gpu_gate.why_no_cuda = lambda: None
+pytestmark = pytest.mark.pymllm_gpu
+
+@pytest.fixture
+def engine():
+    say(used=3 * GIB)
+    yield
+    say(used=GIB)
+
+def test_returned(engine, wait_for_gpu_memory):
+    with pytest.raises(pytest.fail.Exception, match="has not come back: after 0 s [24].0 GiB more"):
+        say(used=5 * GIB)
+        wait_for_gpu_memory(seconds=0)
+
+def test_kept(request): say(used=5 * GIB, processes=f"{os.getpid()}:{GIB}")
+
+def test_after(wait_for_gpu_memory):
+    say(used=GIB)
+    wait_for_gpu_memory(seconds=0, slack=0)
+"""
+
+
+def test_memory_that_does_not_come_back_is_an_error_with_who_has_it(
+    pytester: pytest.Pytester, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At the end of the test that took it, its fixtures gone; of each that needs a GPU, by a setting."""
+    pytester.makepyfile(RETURNED)
+    environment = fake_nvml.environment(fake_nvml.built())
+    for name in ("FAKE_NVML_STATE", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, environment[name])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    pytester.runpytest_subprocess("-p", PLUGIN).assert_outcomes(passed=3)
+    result = pytester.runpytest_subprocess("-p", PLUGIN, "-o", "pymllm_gpu_wait=0")
+    result.assert_outcomes(passed=3, errors=1)
+    name = "test_memory_that_does_not_come_back_is_an_error_with_who_has_it.py::test_kept"
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at teardown of test_kept*",
+            f"GPU memory of {name} has not come back: after 0 s 3.0 GiB more are in use than before it; it is"
+            " held by process * (this one: *) 1.0 GiB",
+        ]
+    )
+
+
+def test_where_memory_cannot_be_read_nobody_waits(with_gpu: Run) -> None:
+    """The end of the run says so, and a strict one fails."""
+    text = "import pytest\n@pytest.mark.pymllm_gpu\ndef test_x(wait_for_gpu_memory): wait_for_gpu_memory()"
+    result = with_gpu(text)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*not judged (pymllm)*", "1 test: wait_for_gpu_memory: *"])
+    with_gpu(text, "--gpu-strict").assert_outcomes(errors=1)
+
+
+@pytest.mark.parametrize("seconds", ["-1", "soon", "nan", "4000"])
+def test_a_wait_without_sense_is_refused(run: Run, seconds: str) -> None:
+    """One line, before any test."""
+    result = run(GPU_TESTS, "-o", f"pymllm_gpu_wait={seconds}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = f"ERROR: pymllm_gpu_wait: '{seconds}' is no number of seconds in 0..3600; 30 is usual"
+    assert [line for line in result.stderr.lines if line] == [said]
 
 
 # -- how much they use -----------------------------------------------------------------------------------
@@ -515,9 +650,10 @@ def test_clean(leak_check):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "memory leaks: slots: leak of 1 slots per epoch*",
+            "memory leaks: slots: leak of 1 slots per epoch*; in process *, test *::test_leaks",
             "*- Captured leaks call -*",
             "live bytes: unknown*",
+            f"in process {os.getpid()} (this one: *); of the GPU's memory: *",
         ]
     )
 

@@ -1,46 +1,114 @@
 """``pymllm doctor``: what this machine has, for bug reports and for the logs of runners.
 
-Whatever is missing or broken becomes a reason.
+Whatever is missing becomes a reason; a machine with something broken is sick, and the command ends with 4.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import json_option, progress_option, store_option
-from pymllm.cli.program import escaped, say
+from pymllm.cli.options import Amount, json_option, progress_option, store_option
+from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import keep_run, refuse_unwritable_store
 from pymllm.cli.tables import progress_bar, say_document
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from pymllm.instrument.reading import BYTES, Reading
+from pymllm.text_file import cut
+
+if TYPE_CHECKING:
+    _FloatParam = click.ParamType[float]
+else:
+    _FloatParam = click.ParamType  # generic from click 8.4 on
 
 _LOOKS = 3  # at torch, NVML, and the rest
 _WIDTH = 26
+_SICK = 4
+_GIB = 1 << 30
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)?", re.ASCII)
+_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SHORTEST, _LONGEST = 0.1, 86_400.0
 
 
-@click.command("doctor", short_help="Show what this machine has.")
+class Duration(_FloatParam):
+    """A time from a tenth of a second to a day, in seconds: ``20s``, ``2m``, ``1.5h``, ``500ms``, ``20``."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number with an optional unit; a time out of bounds is refused."""
+        found = _DURATION.fullmatch(str(value).strip())
+        seconds = float(found[1]) * _SECONDS[found[2] or ""] if found else 0.0
+        if not _SHORTEST <= seconds <= _LONGEST:
+            self.fail(
+                f"{cut(str(value))!r} is no time in {_SHORTEST}s..24h; write 20s, 2m or 500ms.", param, ctx
+            )
+        return seconds
+
+
+@click.command("doctor", short_help="Show what this machine has, and whether it is sick.")
+@click.option(
+    "--deadline",
+    type=Duration(),
+    metavar="TIME",
+    default="2m",
+    show_default=True,
+    help="Most for all looks together, such as 20s or 2m: what takes longer hangs.",
+)
+@click.option("--require-gpu", is_flag=True, help="A machine without a CUDA device for torch is sick.")
+@click.option(
+    "--min-free",
+    type=Amount(0, 1_000_000),
+    metavar="GIB",
+    help="A GPU with less free memory is sick.",
+)
 @json_option
 @store_option
 @progress_option
-def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
-    """Show Python, torch, GPUs, what NVML reads, and versions: what a bug report needs.
+def doctor_command(
+    deadline: float,
+    require_gpu: bool,
+    min_free: float | None,
+    as_json: bool,
+    store: Path | None,
+    progress: str,
+) -> int:
+    r"""Show Python, torch, GPUs, what NVML reads, and versions: what a bug report needs.
 
-    What is missing, or cannot be read, is unknown with the reason, and no error: the command ends with 0.
-    Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a device.
+    Torch and NVML are asked in processes of their own, so that a driver that hangs or crashes cannot take the
+    command along. Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a
+    device.
+
+    \b
+    Status 0  healthy; what is missing, or cannot be read, is unknown with the reason
+           2  bad input
+           4  sick: torch or NVML hung until the deadline or crashed, the driver or CUDA
+              is in trouble, a GPU was lost or has uncorrected ECC errors or rows that
+              could not be remapped, or what --require-gpu or --min-free asks for is not there
     """
     refuse_unwritable_store(store)
     from pymllm.instrument.machine_facts import look_at_machine  # and NVML: --help does without
 
     with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "looks") as show:
-        document = look_at_machine(show)
-    keep_run(store, document)
+        document = look_at_machine(
+            show,
+            deadline=deadline,
+            require_gpu=require_gpu,
+            min_free=None if min_free is None else round(min_free * _GIB),
+        )
+    if not any(probe.name == "NVML" and probe.reason for probe in document.probes):
+        keep_run(store, document)
+    elif store is not None:
+        complain(f"--store {store}: nothing is kept, since a run says what NVML tells of the machine")
     if as_json:
         say_document(document)
     else:
         say(make_text(document))
+    return _SICK if document.sick else 0
 
 
 # -- as text -----------------------------------------------------------------------------------------------
@@ -49,6 +117,9 @@ def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
 def make_text(document: DoctorDocument) -> str:
     """Return lines for people: facts first, and what is unknown with its reason."""
     rows = [
+        *(_row("sick", reason) for reason in document.sick),
+        *([] if document.sick else [_row("healthy", "nothing wrong was found")]),
+        "",
         _row("pymllm", document.pymllm),
         _row("Python", document.python),
         _row("platform", document.platform),
@@ -91,9 +162,11 @@ def _nvml_rows(document: DoctorDocument) -> Iterator[str]:
         yield _row("NVML", f"unknown ({document.nvml_reason})")
         return
     yield _row("NVML", document.nvml)
-    if not document.nvml_devices:
-        yield _row("  devices", "none")
     yield from _device_rows("  device", document.nvml_devices)
+    if document.nvml_reason is not None:
+        yield _row("  more", f"unknown ({document.nvml_reason})")
+    elif not document.nvml_devices:
+        yield _row("  devices", "none")
 
 
 def _device_rows(label: str, devices: Sequence[Device]) -> Iterator[str]:

@@ -6,6 +6,7 @@
 |      1 | a law is broken (`pymllm.errors.InvariantViolation`); the command says which        |
 |      2 | bad input or usage: one line on standard error says what is wrong and what would do |
 |      3 | unknown: a law that applies was not tested, or an adapter could not be examined     |
+|      4 | sick: `pymllm doctor` found something wrong with this machine                       |
 |     70 | a bug of ours: nobody foresaw the error, and the traceback is the report            |
 |    130 | interrupted from the keyboard                                                       |
 |    141 | whoever read the output closed it                                                   |

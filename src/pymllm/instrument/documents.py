@@ -67,8 +67,20 @@ class TorchFacts(Row, frozen=True, kw_only=True):
     counters: tuple[Counter, ...] = ()
 
 
+class Probe(Row, frozen=True, kw_only=True):
+    """A look by a process of its own: it ``answered``, ``hung`` or ``died``, and the reason says where."""
+
+    name: str
+    seconds: float
+    outcome: str
+    reason: str | None = None
+
+
 class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
-    """What ``pymllm doctor --json`` prints; a package that is not installed has no version."""
+    """What ``pymllm doctor --json`` prints; a package that is not installed has no version.
+
+    ``sick`` has what is wrong with the machine, one sentence each; nothing where it is healthy.
+    """
 
     pymllm: str
     python: str
@@ -84,3 +96,5 @@ class DoctorDocument(Document, frozen=True, kw_only=True, tag="pymllm.doctor"):
     nvml_devices: tuple[Device, ...] = ()
     packages: dict[str, str | None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    probes: tuple[Probe, ...] = ()
+    sick: tuple[str, ...] = ()

@@ -1,22 +1,34 @@
-"""What there is on this machine, for bug reports; whatever is missing or broken becomes a reason."""
+"""What there is on this machine, for bug reports; whatever is missing or broken becomes a reason.
+
+Torch and NVML are asked in processes of their own: a driver that hangs or crashes takes no more than those.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
+import json
 import os
 import platform
+import re
+import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from pymllm import __version__
-from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
+from pymllm.instrument.documents import Counter, Device, DoctorDocument, Probe, Row, TorchFacts
 from pymllm.instrument.nvml import NvmlTracker
 from pymllm.instrument.nvml_device import mig_uuids
-from pymllm.instrument.nvml_library import NvmlLibrary
+from pymllm.instrument.nvml_library import NvmlFailure, NvmlLibrary
 from pymllm.instrument.nvml_record import NvmlRecord
 from pymllm.instrument.provenance import find_processor
 from pymllm.instrument.reading import BYTES, Reading, Unreadable
@@ -42,18 +54,51 @@ _VARIABLES = ("CUDA_", "NVIDIA_", "PYTORCH_", "PYMLLM_", "OMP_NUM_THREADS", "LD_
 _FIGURES = ("allocated", "reserved", "active", "inactive_split", "alloc_retries", "ooms")
 
 
-def look_at_machine(done: Callable[[int], None] | None = None) -> DoctorDocument:
-    """Look everywhere.
+DEADLINE = 120.0
+"""Seconds after which a look at torch or NVML hangs; a torch that no cache has yet takes many to load."""
 
-    Cost: loading torch, a second or more, and initialising CUDA where there is a device.
+_NO_DEVICE = "torch.cuda.is_available() is False"
+# Of NVML's errors those that say what there is not, or may not be seen: not supported, no permission, not
+# found, no driver, no library, no such function. Others are of a driver in trouble.
+_MISSING = {3, 4, 6, 9, 12, 13}
+
+
+class NvmlFacts(Row, frozen=True, kw_only=True):
+    """What NVML is and tells: why it cannot be asked, and what is wrong with its GPUs."""
+
+    version: str | None = None
+    reason: str | None = None
+    devices: tuple[Device, ...] = ()
+    sick: tuple[str, ...] = ()
+
+
+def look_at_machine(
+    done: Callable[[int], None] | None = None,
+    *,
+    deadline: float = DEADLINE,
+    require_gpu: bool = False,
+    min_free: int | None = None,
+) -> DoctorDocument:
+    """Look everywhere, within so many seconds; what hangs is left alone, and the machine is sick then.
+
+    It is sick, too, where a driver is in trouble, without a CUDA device under ``require_gpu``, and where a
+    GPU has not ``min_free`` bytes free. Cost: loading torch, a second or more, and initialising CUDA.
     """
     tell = done or (lambda count: None)
     import psutil  # type: ignore[import-untyped]  # for this command only
 
-    torch = look_at_torch()
-    tell(1)
-    nvml, reason, devices = look_at_nvml()
-    tell(2)
+    with ExitStack() as stack:
+        until = time.monotonic() + deadline
+        nvml_look = _Look("NVML", NvmlFacts, until, deadline)
+        stack.callback(nvml_look.leave)
+        # One after the other, or torch's context counts as memory in use; unless the first takes too long.
+        nvml_look.wait(deadline / 2)
+        torch_look = _Look("torch", TorchFacts, until, deadline)
+        stack.callback(torch_look.leave)
+        torch, torch_probe = torch_look.end()
+        tell(1)
+        nvml, nvml_probe = nvml_look.end()
+        tell(2)
     memory = psutil.virtual_memory()
     facts = DoctorDocument(
         pymllm=__version__,
@@ -65,14 +110,165 @@ def look_at_machine(done: Callable[[int], None] | None = None) -> DoctorDocument
         memory=memory.total,
         memory_available=memory.available,
         torch=torch,
-        nvml=nvml,
-        nvml_reason=reason,
-        nvml_devices=devices,
+        nvml=nvml.version,
+        nvml_reason=nvml.reason,
+        nvml_devices=nvml.devices,
         packages={name: _version_of(name) for name in _PACKAGES},
         environment={name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
+        probes=(nvml_probe, torch_probe),
     )
+    sick = (*_trouble(facts), *nvml.sick, *_unmet(facts, require_gpu, min_free))
     tell(3)
-    return facts
+    return replace(facts, sick=sick)
+
+
+# -- in processes of their own -----------------------------------------------------------------------------
+
+Facts = TypeVar("Facts", TorchFacts, NvmlFacts)
+
+_CHILD = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from pymllm.instrument.machine_facts import answer
+answer(sys.argv[2], float(sys.argv[3]))
+"""
+_FRAME = re.compile(r"^  File .*, line \d+ in (\S+)$", re.MULTILINE)
+
+
+class _Look(Generic[Facts]):
+    """A look by a process that nobody waits for after the deadline: the kernel may hold it for ever."""
+
+    def __init__(self, name: str, kind: type[Facts], until: float, deadline: float) -> None:
+        self._name, self._until, self._deadline = name, until, deadline
+        self._kind: type[Facts] = kind
+        self._began = time.monotonic()
+        self._output, self._errors = b"", b""
+        says_where = until - deadline / 10  # in which call it is, while it can still say so
+        command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), name, str(says_where)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end, so long at most, and return whether it came."""
+        if self._process.returncode is not None:
+            return True
+        try:
+            self._output, self._errors = self._process.communicate(timeout=max(0.0, seconds))
+        except subprocess.TimeoutExpired as late:
+            self._output, self._errors = late.stdout or b"", late.stderr or b""
+            return False
+        return True
+
+    def end(self) -> tuple[Facts, Probe]:
+        """Return all that it found until the deadline, and how it ended."""
+        has_ended = self.wait(self._until - time.monotonic())
+        seconds, status = round(time.monotonic() - self._began, 3), self._process.returncode
+        lines = self._output.splitlines(keepends=True)
+        found = [line for line in lines if line.endswith(b"\n")]
+        facts = msgspec.json.decode(found[-1], type=self._kind) if found else self._kind()
+        if status == 0:
+            return facts, Probe(name=self._name, seconds=seconds, outcome="answered")
+        errors = self._errors.decode("utf-8", "replace")
+        if not has_ended:
+            outcome, reason = "hung", f"no answer within {self._deadline:g} s{_place(errors)}"
+        else:
+            last = "".join(f", {line.strip()}" for line in errors.splitlines()[-1:])
+            how = f"status {status}{last}"
+            if status < 0:
+                how = f"signal {-status} ({signal.strsignal(-status)}){_place(errors)}"
+            outcome, reason = "died", f"its process ended with {how}"
+        probe = Probe(name=self._name, seconds=seconds, outcome=outcome, reason=reason)
+        return replace(facts, reason=f"it {outcome}: {reason}"), probe
+
+    def leave(self) -> None:
+        """Kill it where it still runs, and let go of it, dead or not."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _place(errors: str) -> str:
+    """Return in which function a process is, by what it wrote shortly before its deadline or death."""
+    frames = _FRAME.findall(errors)
+    where = next((name for name in frames if name.startswith("nvml")), *frames[:1] or [None])
+    return "" if where is None else f", in {where}"
+
+
+def answer(name: str, says_where: float) -> None:
+    """Write what a look finds, a line whenever more is known: what a `_Look` starts calls this."""
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(max(0.05, says_where - time.monotonic()))
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    looks: dict[str, Callable[[], Iterator[Row]]] = {"torch": look_at_torch, "NVML": look_at_nvml}
+    with output:
+        for facts in looks[name]():
+            output.write(msgspec.json.encode(facts) + b"\n")
+            output.flush()
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------
+
+
+def _trouble(facts: DoctorDocument) -> Iterator[str]:
+    """Yield which looks failed, and what CUDA complains of; that there is no device is no complaint."""
+    failed = {it.name: f"{it.name} {it.outcome}: {it.reason}" for it in facts.probes if it.reason}
+    yield from failed.values()
+    torch = facts.torch
+    if (torch.cuda or torch.hip) and torch.reason not in (None, _NO_DEVICE) and "torch" not in failed:
+        yield f"torch: {torch.reason}"
+    yield from (f"CUDA device {it.index}: {it.reason}" for it in torch.devices if it.reason)
+
+
+def _unmet(facts: DoctorDocument, require_gpu: bool, min_free: int | None) -> Iterator[str]:
+    """Yield which of what was asked for there is not."""
+    if require_gpu and not any(device.reason is None for device in facts.torch.devices):
+        yield f"no CUDA device for torch: {facts.torch.reason or 'none can be asked'}"
+    if min_free is None:
+        return
+    wanted = f"{Reading(min_free, BYTES)} free are wanted"
+    for device in facts.nvml_devices:
+        free = next((it for it in device.counters if it.name == "free"), None)
+        if free is None or free.value is None:
+            yield f"GPU {device.uuid or device.index}: {wanted}, and NVML does not tell"
+        elif free.value < min_free:
+            yield f"GPU {device.uuid or device.index}: {wanted}, there are {Reading(free.value, BYTES)}"
+    if not facts.nvml_devices:
+        yield f"{wanted}, and NVML tells of no GPU"
+
+
+def _nvml_trouble(where: str, reason: Unreadable) -> Iterator[str]:
+    if isinstance(reason, NvmlFailure) and reason.code not in _MISSING:
+        yield f"{where}: {reason}"
+
+
+def _gpu_trouble(library: NvmlLibrary, index: int) -> Iterator[str]:
+    """Yield what NVML tells of a GPU that calls for a person: lost, or memory that fails."""
+    where = f"GPU {index}"
+    try:
+        gpu = library.call("nvmlDeviceGetHandleByIndex", index)
+        where = f"GPU {index} ({library.call('nvmlDeviceGetUUID', gpu)})"
+    except Unreadable as reason:
+        yield from _nvml_trouble(where, reason)
+        return
+    uncorrected = [library.constant(f"NVML_{it}") for it in ("MEMORY_ERROR_TYPE_UNCORRECTED", "VOLATILE_ECC")]
+    try:
+        if errors := library.call("nvmlDeviceGetTotalEccErrors", gpu, *uncorrected):
+            yield f"{where}: {errors} uncorrected ECC errors since the driver was loaded"
+    except Unreadable as reason:
+        yield from _nvml_trouble(where, reason)
+    try:
+        if library.call("nvmlDeviceGetRemappedRows", gpu)[3]:  # corrected, uncorrected, pending, failed
+            yield f"{where}: a row of memory could not be remapped"
+    except Unreadable as reason:
+        yield from _nvml_trouble(where, reason)
+
+
+# -- the looks ---------------------------------------------------------------------------------------------
 
 
 def _version_of(package: str) -> str | None:
@@ -82,24 +278,28 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def look_at_torch() -> TorchFacts:
-    """Load torch and ask it what it is and sees."""
+def look_at_torch() -> Iterator[TorchFacts]:
+    """Load torch, and yield what it is, and then with what it sees."""
     began = time.perf_counter()
     try:
         torch = importlib.import_module("torch")
     except Exception as error:  # a library that does not fit raises OSError, others whatever they like
         why = f"torch cannot be imported: {_said(error)}"
-        return TorchFacts(import_seconds=_since(began), reason=why)
-    seconds = _since(began)
-    reason, devices = _cuda_devices(torch)
-    memory = read_torch_memory(TorchAllocator())
-    return TorchFacts(
+        yield TorchFacts(import_seconds=_since(began), reason=why)
+        return
+    facts = TorchFacts(
         version=str(torch.__version__),
         cuda=torch.version.cuda,
         hip=torch.version.hip,
-        cudnn=_or_none(torch.backends.cudnn.version),
         threads=torch.get_num_threads(),
-        import_seconds=seconds,
+        import_seconds=_since(began),
+    )
+    yield facts
+    reason, devices = _cuda_devices(torch)
+    memory = read_torch_memory(TorchAllocator())
+    yield replace(
+        facts,
+        cudnn=_or_none(torch.backends.cudnn.version),
         reason=reason,
         devices=devices,
         counters=tuple(_allocator_counters(memory)),
@@ -120,7 +320,7 @@ def _cuda_devices(torch: Any) -> tuple[str | None, tuple[Device, ...]]:
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch is built without CUDA", ()
     told = " ".join(" ".join(str(it.message).split()) for it in said)
-    return told or "torch.cuda.is_available() is False", ()
+    return told or _NO_DEVICE, ()
 
 
 def _cuda_device(torch: Any, index: int) -> Device:
@@ -138,19 +338,20 @@ def _allocator_counters(memory: TorchMemory) -> Iterator[Counter]:
         yield _counter(name.replace("_", " "), getattr(memory, name))
 
 
-def look_at_nvml() -> tuple[str | None, str | None, tuple[Device, ...]]:
-    """Return NVML's version, why it cannot be asked, and its devices with what each counter reads."""
+def look_at_nvml() -> Iterator[NvmlFacts]:
+    """Yield NVML's version, and then with one GPU more each time, or why it cannot be asked."""
     library = NvmlLibrary()
     try:
         library.open()
-    except Unreadable as reason:
-        return None, str(reason), ()
-    try:
-        told = str(library.call("nvmlSystemGetNVMLVersion"))
+        facts = NvmlFacts(version=str(library.call("nvmlSystemGetNVMLVersion")))
         count = int(library.call("nvmlDeviceGetCount"))
-        return told, None, tuple(it for index in range(count) for it in _nvml_devices(library, index))
+        yield facts
+        for index in range(count):
+            sick = (*facts.sick, *_gpu_trouble(library, index))
+            facts = replace(facts, devices=(*facts.devices, *_nvml_devices(library, index)), sick=sick)
+            yield facts
     except Unreadable as reason:
-        return None, str(reason), ()
+        yield NvmlFacts(reason=str(reason), sick=tuple(_nvml_trouble("NVML", reason)))
     finally:
         library.close()
 
@@ -188,10 +389,12 @@ def _nvml_device(index: int, uuid: str) -> Device:
 
 
 def _nvml_readings(record: NvmlRecord) -> Mapping[str, Reading]:
+    free = record.total.minus(record.used_end)
     return {
         "memory": record.total,
         "reserved by the driver": record.reserved,
         f"in use ({record.used_means.value})": record.used_end,
+        "free": free.minus(record.reserved) if record.reserved.is_known else free,
         "in use by this process": record.process_end,
         "utilization": record.utilization_peak,
         "new ECC errors, corrected": record.health.ecc_corrected,

@@ -100,10 +100,7 @@ def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
     have outside it, or none at all.
     """
     try:
-        processes = library.first_of(
-            ("nvmlDeviceGetComputeRunningProcesses_v3", device.handle),
-            ("nvmlDeviceGetComputeRunningProcesses_v2", device.handle),
-        )
+        processes = _list_processes(library, device)
     except Unreadable as error:
         reason = str(error)
         return ProcessMemory(Reading.unknown(BYTES, reason), Reading.unknown("processes", reason))
@@ -121,6 +118,13 @@ def process_memory(library: NvmlLibrary, device: NvmlDevice) -> ProcessMemory:
             Reading.unknown(BYTES, "the driver lists this process without its memory"), others
         )
     return ProcessMemory(Reading(sum(sizes), BYTES), others)
+
+
+def _list_processes(library: NvmlLibrary, device: NvmlDevice) -> Any:
+    return library.first_of(
+        ("nvmlDeviceGetComputeRunningProcesses_v3", device.handle),
+        ("nvmlDeviceGetComputeRunningProcesses_v2", device.handle),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,19 @@ class NvmlMemory:
                 return DeviceUse(used, used, Reading.unknown("processes", str(reason)))
         processes = process_memory(self._library, self._device)
         return DeviceUse(used, processes.mine, processes.others)
+
+    def holders(self) -> list[tuple[int, Reading]] | str:
+        """Return the processes that the driver lists, with their bytes; or why it does not."""
+        try:
+            if self._device is None:
+                self._library.open()
+                self._device = find_device(self._library, device_index(self._name))
+            found = _list_processes(self._library, self._device)
+        except Unreadable as reason:
+            return str(reason)
+        hidden = Reading.unknown(BYTES, "the driver does not tell")
+        sizes = [hidden if it.usedGpuMemory is None else Reading(it.usedGpuMemory, BYTES) for it in found]
+        return [(it.pid, size) for it, size in zip(found, sizes, strict=True)]
 
     def close(self) -> None:
         """Let go of NVML; the next `read` opens it again."""

@@ -73,10 +73,17 @@ def record_text(record: GpuMemoryRecord, verdict: LimitVerdict | None = None) ->
     return "\n".join(lines)
 
 
-def make_line(test: str, worker: str, record: GpuMemoryRecord, verdict: LimitVerdict | None) -> str:
+def make_line(
+    test: str,
+    worker: str,
+    record: GpuMemoryRecord,
+    verdict: LimitVerdict | None,
+    untouched: str | None = None,
+) -> str:
     """Return one line of JSON about a test, without its end, for a log that dashboards are made of.
 
-    The worker is pytest-xdist's, or ``"main"``. Of a long curve, evenly spread samples are kept, the last one
+    The worker is pytest-xdist's, or ``"main"``; ``untouched`` says how it is known that a test which is
+    marked for a GPU touched none. Of a long curve, evenly spread samples are kept, the last one
     always.
     """
     plain = dataclasses.asdict(record)
@@ -87,6 +94,7 @@ def make_line(test: str, worker: str, record: GpuMemoryRecord, verdict: LimitVer
         "test": test,
         "worker": worker,
         "limit": None if verdict is None else dataclasses.asdict(verdict),
+        "untouched": untouched,
         **plain,
     }
     return json.dumps(document, default=_plain)
@@ -108,7 +116,7 @@ def gpu_memory_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of the log of pytest --gpu-memory-log",
         **record,
-        "properties": {**first, **record["properties"]},
+        "properties": {**first, "untouched": {"type": ["string", "null"]}, **record["properties"]},
         "required": [*first, *record["required"]],
     }
 

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +15,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from msgspec.structs import replace
 
 from pymllm.cli import main
-from pymllm.cli.doctor import make_text
+from pymllm.cli.doctor import Duration, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from tests.fake_nvml.machine import GIB, FakeNvml
@@ -59,6 +61,88 @@ def test_each_counter_of_a_device_is_read(fake_nvml: FakeNvml) -> None:
     assert "utilization: nvmlDeviceGetUtilizationRates: Not Supported" in done.stdout
 
 
+Doctor = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture
+def doctor(fake_nvml: FakeNvml, tmp_path: Path) -> Doctor:
+    """Runs the command on such a machine: status, lines with single spaces, what it complained of."""
+    (tmp_path / "torch.py").write_text("raise ImportError('it takes long to load')")
+
+    def run(*options: str, **state: object) -> tuple[int, list[str], str]:
+        command = [sys.executable, "-m", "pymllm", "doctor", *options]
+        paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = fake_nvml.run(command, fake_nvml.built(), {"PYTHONPATH": os.pathsep.join(paths)}, **state)
+        return done.returncode, [" ".join(line.split()) for line in done.stdout.splitlines()], done.stderr
+
+    return run
+
+
+def test_a_driver_that_hangs_is_named_at_the_deadline(doctor: Doctor, tmp_path: Path) -> None:
+    """The machine is sick, what was known before is told, and nothing asks the driver again."""
+    options = ("--deadline", "15s", "--json", "--store", str(tmp_path / "store"))
+    status, lines, complaint = doctor(*options, gpus=2, **{"gpu1.hang.nvmlDeviceGetMemoryInfo_v2": 1})
+    assert status == 4
+    document = json.loads("\n".join(lines))
+    Draft202012Validator(make_schema("doctor")).validate(document)
+    reason = "no answer within 15 s, in nvmlDeviceGetMemoryInfo"
+    assert document["sick"] == [f"NVML hung: {reason}"]
+    nvml, torch = document["probes"]
+    assert (nvml["name"], nvml["outcome"], nvml["reason"]) == ("NVML", "hung", reason)
+    assert (torch["name"], torch["outcome"], torch["reason"]) == ("torch", "answered", None)
+    assert [it["uuid"] for it in document["nvml_devices"]] == ["GPU-00000000-fake"]
+    assert document["nvml_reason"] == f"it hung: {reason}"
+    assert not (tmp_path / "store").exists()
+    assert complaint.startswith("pymllm: --store ")
+
+
+def test_a_library_that_crashes_does_not_take_the_command_along(doctor: Doctor) -> None:
+    """It is named with its signal, and torch is looked at all the same."""
+    status, lines, _ = doctor(**{"crash.nvmlDeviceGetCount_v2": 1})
+    assert status == 4
+    assert lines[0] == "sick NVML died: its process ended with signal 6 (Aborted), in nvmlDeviceGetCount"
+    assert "torch unknown (torch cannot be imported: ImportError: it takes long to load)" in lines
+
+
+@pytest.mark.parametrize(
+    ("options", "state", "status", "first"),
+    [
+        ((), {}, 0, "healthy nothing wrong was found"),
+        ((), {"lost": 1}, 4, "sick GPU 0: nvmlDeviceGetUUID: "),
+        (("--min-free", "6.5"), {}, 0, "healthy"),
+        (("--min-free", "6.6"), {}, 4, "sick GPU GPU-00000000-fake: 6.6 GiB free are wanted, there are 6.5"),
+        (("--min-free", "1"), {"fail.nvmlDeviceGetMemoryInfo_v2": 13, "v1.used": "all"}, 4,
+         "sick GPU GPU-00000000-fake: 1.0 GiB free are wanted, and NVML does not tell"),
+        (("--require-gpu",), {}, 4, "sick no CUDA device for torch: "),
+    ],
+)  # fmt: skip
+def test_the_status_says_whether_the_machine_is_sick(
+    doctor: Doctor, options: tuple[str, ...], state: dict[str, object], status: int, first: str
+) -> None:
+    """The first line says why; what is merely missing is no reason."""
+    found, lines, _ = doctor(*options, **state)
+    assert found == status
+    assert lines[0].startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("20s", 20.0), ("2m", 120.0), ("1.5h", 5400.0), ("500ms", 0.5), (" 20 ", 20.0), ("24h", 86_400.0)],
+)
+def test_times_are_read(text: str, seconds: float) -> None:
+    """With a unit, or in seconds as other limits."""
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "20x", "-1s", "0s", "25h", "nan", "1e3", "9" * 5000])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """X1: with the bounds, and how to write one."""
+    result = CliRunner().invoke(main, ["doctor", "--deadline", text])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("pymllm: Invalid value for '--deadline': ")
+    assert "is no time in 0.1s..24h; write 20s, 2m or 500ms." in result.stderr
+
+
 def test_a_closed_output_is_status_2() -> None:
     """X1: as of every command, before anything is looked at."""
     done = subprocess.run(
@@ -89,8 +173,9 @@ DOCUMENT = DoctorDocument(
     memory_available=GIB // 2,
     torch=TORCH,
     nvml="13",
-    nvml_reason=None,
+    nvml_reason="it hung",
     nvml_devices=(GPU,),
+    sick=("NVML hung",),
     packages={"torch": "2.13", "triton": None},
     environment={"CUDA_VISIBLE_DEVICES": "0\n1"},
 )
@@ -104,6 +189,8 @@ def test_everything_has_its_line() -> None:
     """What is unknown for one reason stands together."""
     lines = words(DOCUMENT)
     for line in (
+        "sick NVML hung",
+        "more unknown (it hung)",
         "processor One; 8 cores, 2 for this process",
         "memory 1.0 GiB, 512.0 MiB available",
         "torch 2.13, built for CUDA 13.0; loaded in 1.2 s",
@@ -129,7 +216,7 @@ def test_a_machine_without_anything_has_reasons() -> None:
 def test_other_builds_and_no_devices_are_told() -> None:
     """HIP, CPU only, a driver without devices."""
     rocm = replace(TORCH, cuda=None, hip="6.4", cudnn=None, devices=(), reason="none there")
-    lines = words(replace(DOCUMENT, torch=rocm, nvml_devices=()))
+    lines = words(replace(DOCUMENT, torch=rocm, nvml_reason=None, nvml_devices=()))
     assert "torch 2.13, built for HIP 6.4; loaded in 1.2 s" in lines
     assert "CUDA devices none (none there)" in lines
     assert "devices none" in lines

@@ -19,6 +19,7 @@ class FakeAllocator:
         self.missing = missing
         self.kind = backend
         self.live = 0
+        self.given = 0
         self.reserved = 0
         self.pinned = 0
         self.peaks = {"allocated": 0, "reserved": 0}
@@ -32,6 +33,7 @@ class FakeAllocator:
 
     def allocate(self, size: int) -> None:
         self.live += -(-size // BLOCK) * BLOCK
+        self.given += size
         while self.reserved < self.live:
             self.reserved += SEGMENT
         self._rise()
@@ -58,6 +60,7 @@ class FakeAllocator:
     def stats(self) -> Mapping[str, int]:
         assert self.missing is None, "asked although it said that it cannot be"
         return {
+            "allocated_bytes.all.allocated": self.given,
             "allocated_bytes.all.current": self.live,
             "allocated_bytes.all.peak": self.peaks["allocated"],
             "reserved_bytes.all.current": self.reserved,

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pymllm.instrument import machine_facts
-from pymllm.instrument.machine_facts import look_at_machine, look_at_nvml, look_at_torch
+from pymllm.instrument.documents import Device, Probe, TorchFacts
+from pymllm.instrument.machine_facts import NvmlFacts, look_at_machine, look_at_nvml, look_at_torch
 from tests.fake_nvml.machine import GIB, on_machine, say, users
 
 PROPERTIES = SimpleNamespace(name="H100", uuid="0-1", major=9, minor=0, total_memory=80 * GIB)
@@ -44,6 +46,16 @@ def warning() -> bool:
     return False
 
 
+def torch_facts() -> TorchFacts:
+    """All that a look at torch finds."""
+    return list(look_at_torch())[-1]
+
+
+def nvml_facts() -> NvmlFacts:
+    """All that a look at NVML finds."""
+    return list(look_at_nvml())[-1]
+
+
 def test_every_look_is_told() -> None:
     """A person who waits for torch sees that something goes on."""
     told: list[int] = []
@@ -54,7 +66,7 @@ def test_every_look_is_told() -> None:
 def test_devices_of_torch_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name, UUID, capability and memory."""
     monkeypatch.setitem(sys.modules, "torch", torch_with())
-    found = look_at_torch()
+    found = torch_facts()
     assert (found.version, found.cuda, found.cudnn, found.threads) == ("2.13.0+cu130", "13.0", 91000, 8)
     (device,) = found.devices
     assert (device.name, device.uuid, device.capability, device.memory) == ("H100", "0-1", "9.0", 80 * GIB)
@@ -74,7 +86,7 @@ def test_why_torch_sees_no_device_is_told(
 ) -> None:
     """In one line, and torch's warning is the reason, not noise."""
     monkeypatch.setitem(sys.modules, "torch", torch_with(**cuda))
-    found = look_at_torch()
+    found = torch_facts()
     assert (found.reason, found.devices) == (reason, ())
 
 
@@ -87,7 +99,7 @@ def test_a_device_that_cannot_be_asked_does_not_hide_the_others(monkeypatch: pyt
     monkeypatch.setitem(
         sys.modules, "torch", torch_with(device_count=lambda: 2, get_device_properties=properties)
     )
-    lost, fine = look_at_torch().devices
+    lost, fine = torch_facts().devices
     assert (lost.reason, fine.name) == ("RuntimeError: CUDA error: all devices are busy", "H100")
 
 
@@ -99,7 +111,7 @@ def test_a_torch_that_cannot_be_loaded_is_a_reason(error: Exception, monkeypatch
         raise error
 
     monkeypatch.setattr(machine_facts.importlib, "import_module", failing)
-    found = look_at_torch()
+    found = torch_facts()
     assert found.version is None
     assert found.reason == f"torch cannot be imported: {type(error).__name__}: {error}"
 
@@ -109,15 +121,16 @@ def test_a_cudnn_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     torch = torch_with()
     torch.backends.cudnn.version = raising
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert look_at_torch().cudnn is None
+    assert torch_facts().cudnn is None
 
 
 @on_machine(utilization=30, total=8 * GIB)
 def test_nvml_tells_its_devices_and_counters() -> None:
     """What each reads, with its unit."""
-    version, reason, (device,) = look_at_nvml()
-    assert reason is None
-    assert version
+    facts = nvml_facts()
+    (device,) = facts.devices
+    assert (facts.reason, facts.sick) == (None, ())
+    assert facts.version
     assert (device.name, device.uuid, device.memory) == ("Fake GPU", "GPU-00000000-fake", 8 * GIB)
     counters = {it.name: it for it in device.counters}
     assert (counters["utilization"].value, counters["utilization"].unit) == (30, "%")
@@ -130,15 +143,16 @@ def test_nvml_tells_its_devices_and_counters() -> None:
 @on_machine(fail__nvmlDeviceGetUUID=999)
 def test_a_device_without_a_name_is_a_reason() -> None:
     """Nothing else can be asked of it."""
-    _, _, (device,) = look_at_nvml()
-    assert "nvmlDeviceGetUUID" in str(device.reason)
+    facts = nvml_facts()
+    assert "nvmlDeviceGetUUID" in str(facts.devices[0].reason)
+    assert ["nvmlDeviceGetUUID" in it for it in facts.sick] == [True]
     assert users() == 0
 
 
 @on_machine(gpus=2, gpu1__mig=2, mig__places=4)
 def test_the_instances_of_a_divided_gpu_are_listed() -> None:
     """By the UUIDs that CUDA_VISIBLE_DEVICES and the tracker take; a whole GPU has none."""
-    _, _, devices = look_at_nvml()
+    devices = nvml_facts().devices
     assert [(it.index, str(it.uuid)[:4]) for it in devices] == [
         (0, "GPU-"), (1, "GPU-"), (1, "MIG-"), (1, "MIG-")
     ]  # fmt: skip
@@ -150,15 +164,63 @@ def test_the_instances_of_a_divided_gpu_are_listed() -> None:
 @on_machine(gpus=0)
 def test_a_driver_without_devices_is_no_error() -> None:
     """Such as in a container that was given none."""
-    version, reason, devices = look_at_nvml()
-    assert (version is not None, reason, devices) == (True, None, ())
+    facts = nvml_facts()
+    assert facts == NvmlFacts(version=facts.version)
+    assert facts.version
 
 
 @on_machine()
 def test_a_driver_that_breaks_is_a_reason() -> None:
     """The library loads, and refuses."""
     say(fail__nvmlDeviceGetCount_v2=999)
-    version, reason, devices = look_at_nvml()
-    assert (version, devices) == (None, ())
-    assert "nvmlDeviceGetCount" in str(reason)
+    facts = nvml_facts()
+    assert (facts.version, facts.devices) == (None, ())
+    assert "nvmlDeviceGetCount" in str(facts.reason)
+    assert facts.sick == (f"NVML: {facts.reason}",)
+    say(init=12)
+    facts = nvml_facts()
+    assert "nvmlInit" in str(facts.reason)
+    assert facts.sick == ()
     assert users() == 0
+
+
+@on_machine(gpus=4)
+def test_a_gpu_that_calls_for_a_person_is_sick() -> None:
+    """Lost, or with memory that fails; what it may not tell is no complaint."""
+    say(gpus=4, gpu0__lost=1, gpu1__ecc__uncorrected=2, gpu2__remapped__failed=1, gpu3__forbidden=1)
+    lost, ecc, rows = nvml_facts().sick
+    assert lost.startswith("GPU 0: nvmlDeviceGetUUID: ")
+    assert ecc == "GPU 1 (GPU-00000001-fake): 2 uncorrected ECC errors since the driver was loaded"
+    assert rows == "GPU 2 (GPU-00000002-fake): a row of memory could not be remapped"
+    assert users() == 0
+
+
+def test_a_cuda_that_complains_makes_a_machine_sick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not that there is no device; what is asked for and missing does."""
+
+    class Look:
+        """A look that has found what a test wants."""
+
+        found = TorchFacts(version="2.13", cuda="13.0", reason="torch.cuda.is_available() is False")
+
+        def __init__(self, name: str, kind: type[Any], until: float, deadline: float) -> None:
+            self.name, self.kind = name, kind
+
+        def wait(self, seconds: float) -> bool:
+            return True
+
+        def end(self) -> tuple[Any, Probe]:
+            facts = self.found if self.kind is TorchFacts else self.kind()
+            return facts, Probe(name=self.name, seconds=0.0, outcome="answered")
+
+        def leave(self) -> None: ...
+
+    monkeypatch.setattr(machine_facts, "_Look", Look)
+    assert look_at_machine().sick == ()
+    no_device = "no CUDA device for torch: torch.cuda.is_available() is False"
+    assert look_at_machine(require_gpu=True).sick == (no_device,)
+    assert look_at_machine(min_free=GIB).sick == ("1.0 GiB free are wanted, and NVML tells of no GPU",)
+    Look.found = replace(Look.found, reason="The NVIDIA driver on your system is too old")
+    assert look_at_machine().sick == ("torch: The NVIDIA driver on your system is too old",)
+    Look.found = replace(Look.found, reason=None, devices=(Device(name="unknown", reason="all are busy"),))
+    assert look_at_machine().sick == ("CUDA device 0: all are busy",)
