@@ -1,8 +1,4 @@
-"""The command line: what users type, and what they get to read.
-
-`main` is the program. Importing this package loads click and nothing heavier; torch, caches and
-workloads are loaded by the command that needs them, so that ``pymllm --help`` answers at once.
-"""
+"""The command line; importing it loads click and no torch, so that ``pymllm --help`` answers at once."""
 
 from __future__ import annotations
 

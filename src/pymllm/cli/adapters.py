@@ -11,8 +11,7 @@ import click
 
 from pymllm.adapters.base import CAPABILITIES
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry, make_adapter
-from pymllm.cli.choice import find_adapter_or_refuse, load_or_refuse
-from pymllm.cli.options import json_option
+from pymllm.cli.options import find_adapter_or_refuse, json_option, load_or_refuse
 from pymllm.cli.program import say
 from pymllm.errors import AdapterError
 from pymllm.history.files import Config

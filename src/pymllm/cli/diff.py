@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pymllm.cli.options import json_option
-from pymllm.cli.program import escaped, say
-from pymllm.cli.tables import draw, make_table, say_document, terminal_width
+from pymllm.cli.program import escaped
+from pymllm.cli.tables import draw, make_table, tell
 from pymllm.conformance.documents import (
     FaultsDocument,
     JudgementDocument,
@@ -59,11 +59,7 @@ class FindingChange(Row, frozen=True):
 
 
 class FigureChange(Row, frozen=True):
-    """A figure with another value; where its spreads overlap, or nothing tells of noise, it is not judged.
-
-    ``test`` says why: the spreads (quartiles, or an interval of confidence) are apart or overlap, there are
-    no samples, or the machine or the code that measured is another.
-    """
+    """A figure with another value; ``test`` says why it is judged, or is not: what is known of its noise."""
 
     name: str
     unit: str
@@ -74,10 +70,7 @@ class FigureChange(Row, frozen=True):
 
 
 class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
-    """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
-
-    Laws are compared where both runs know them: ``only_before`` and ``only_after`` are subjects of one alone.
-    """
+    """What ``pymllm diff --json`` prints, the worse first; laws are compared where both runs know them."""
 
     before: str
     after: str
@@ -117,12 +110,7 @@ def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: b
 
     Ends with 0, with 1 for what --fail-on names, and with 2 for bad input, such as runs of two kinds.
     """
-    document = compare_runs(read_facts(before), read_facts(after), fail_on)
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document, terminal_width()))
-    return document.exit_status
+    return tell(compare_runs(read_facts(before), read_facts(after), fail_on), make_text, as_json)
 
 
 # -- what is known of a run --------------------------------------------------------------------------------
@@ -309,7 +297,7 @@ def _change(before: Facts, after: Facts, name: str) -> FigureChange:
 # -- as text -----------------------------------------------------------------------------------------------
 
 
-def make_text(document: DiffDocument, width: int | None = None) -> str:
+def make_text(document: DiffDocument) -> str:
     """Lay a comparison out as text: what is worse comes first, and one line at the end sums up."""
     from pymllm.report.quantities import show
 
@@ -331,7 +319,7 @@ def make_text(document: DiffDocument, width: int | None = None) -> str:
             values = show(row.before, row.unit), show(row.after, row.unit)
             table.add_row(escaped(row.name), *values, ratio, word)
         parts += ["", table]
-    return draw(*parts, "", _sum_up(it), width=width)
+    return draw(*parts, "", _sum_up(it), fits_terminal=True)
 
 
 def _lines(it: DiffDocument) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""``pymllm doctor``: what this machine has, for bug reports and for the logs of runners.
-
-Whatever is missing or broken becomes a reason.
-"""
+"""``pymllm doctor``: what this machine has, for bug reports and logs; what is missing becomes a reason."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from pathlib import Path
 import click
 
 from pymllm.cli.options import json_option, progress_option, store_option
-from pymllm.cli.program import escaped, say
-from pymllm.cli.store import keep_run, refuse_unwritable_store
-from pymllm.cli.tables import progress_bar, say_document
+from pymllm.cli.program import escaped
+from pymllm.cli.store import keep_run
+from pymllm.cli.tables import progress_bar, tell
 from pymllm.instrument.documents import Counter, Device, DoctorDocument, TorchFacts
 from pymllm.instrument.reading import BYTES, Reading
 
@@ -31,16 +28,12 @@ def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
     What is missing, or cannot be read, is unknown with the reason, and no error: the command ends with 0.
     Torch is loaded for it, which takes a second or more, and CUDA initialised where there is a device.
     """
-    refuse_unwritable_store(store)
     from pymllm.instrument.machine_facts import look_at_machine  # and NVML: --help does without
 
     with progress_bar(progress, "loading torch, asking NVML", _LOOKS, "looks") as show:
         document = look_at_machine(show)
     keep_run(store, document)
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(document))
+    tell(document, make_text, as_json)
 
 
 # -- as text -----------------------------------------------------------------------------------------------

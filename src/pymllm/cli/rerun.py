@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.base import Adapter
-from pymllm.cli.choice import (
-    adapter_of_file,
-    find_adapter_or_refuse,
-    given_adapter,
-    load_or_refuse,
-    read_program,
-)
-from pymllm.cli.judge import make_judgement, tell_judgement
+from pymllm.cli.judge import make_judgement, make_text
 from pymllm.cli.options import (
-    CONFIG,
     OUTPUT_FILE,
     adapter_option,
     command_option,
+    json_object,
     json_option,
+    load_or_refuse,
+    read_program_for,
     timeout_option,
 )
 from pymllm.cli.store import refuse_own_input
+from pymllm.cli.tables import tell
 from pymllm.conformance.documents import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError, UsageError
 from pymllm.history.files import Config, History
@@ -75,7 +71,7 @@ class _Task:
 @command_option(multiple=False)
 @click.option(
     "--config",
-    type=CONFIG,
+    type=json_object,
     metavar="JSON",
     show_default="the file's",
     help="What to build, such as '{\"page_size\": 4}'.",
@@ -83,7 +79,6 @@ class _Task:
 @click.option(
     "--record",
     type=OUTPUT_FILE,
-    metavar="FILE",
     help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
@@ -108,10 +103,8 @@ def rerun_command(
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where nothing
     can be said: the adapter could not be asked, or made choices that the program does not fit.
     """
-    given = given_adapter(adapter, command)
     refuse_own_input("--record", record, file)
-    history = read_program(file)
-    name = find_adapter_or_refuse(adapter_of_file(file, history.header.adapter, given)).name
+    history, name = read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
     from pymllm.conformance.worker_process import Lost
@@ -127,7 +120,7 @@ def rerun_command(
         raise click.UsageError(f"--record {record}: {error.strerror or error}.") from error
     if isinstance(answer, Lost):
         raise AdapterError(name, answer.message)
-    return tell_judgement(judgement_of(file, name, *answer), as_json)
+    return tell(judgement_of(file, name, *answer), make_text, as_json)
 
 
 def judgement_of(

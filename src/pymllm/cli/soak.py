@@ -15,30 +15,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.choice import adapter_of_file, find_adapter_or_refuse, find_adapters_or_own, is_of_registry
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
 from pymllm.cli.options import (
-    CONFIG,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
     SEED,
     Amount,
-    Whole,
+    adapter_of_file,
     adapters_option,
     cabinet_option,
     command_option,
-    count_processes,
+    find_adapter_or_refuse,
+    find_adapters_or_own,
+    is_of_registry,
     jobs_option,
+    json_object,
     json_option,
     names_of,
     planted_option,
     progress_option,
+    refuse_typed,
     store_option,
     timeout_option,
+    whole,
 )
-from pymllm.cli.program import complain, say
-from pymllm.cli.store import keep_run, refuse_missing_folder, refuse_run_or_program, refuse_unwritable_store
-from pymllm.cli.tables import say_document, terminal_width
+from pymllm.cli.program import complain
+from pymllm.cli.store import keep_run, refuse_run_or_program
+from pymllm.cli.tables import tell
 from pymllm.errors import UsageError
 from pymllm.history.files import Config
 from pymllm.text_file import write_text_file
@@ -47,10 +50,6 @@ from pymllm.torch_extra import require_torch
 if TYPE_CHECKING:
     from pymllm.conformance.soak.campaign import SoakPlan, SoakReport
 
-    _IntParam = click.ParamType[int]
-else:
-    _IntParam = click.ParamType  # generic from click 8.4 on
-
 _SEED_STOP = 2**32
 _MINUTES = 10.0
 _LONGEST = 50_000
@@ -58,32 +57,31 @@ LEDGER = "ledger.jsonl"
 """As `pymllm.conformance.soak.ledger.FILE`, which is not loaded for a mistyped option."""
 
 
-class AuditRate(_IntParam):
-    """How often an implementation is walked from inside: ``every``, ``off``, or ``1/N``."""
-
-    name = "rate"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the operations between two walks; 0 for none."""
-        text = str(value).strip()
-        found = re.fullmatch(r"1/(\d{1,9})", text)
-        if text == "off":
-            return 0
-        if text == "every":
-            return 1
-        if found is None or not int(found[1]):
-            self.fail(f"{text!r} is no rate; write every, off, or 1/64 for each 64th operation.", param, ctx)
-        return int(found[1])
+def rate(value: object) -> int:
+    """Read after how many operations an implementation is walked from inside, 0 for never."""
+    text = str(value).strip()
+    found = re.fullmatch(r"1/(\d{1,9})", text)
+    if text in ("off", "every"):
+        return int(text == "every")
+    if found is None or not int(found[1]):
+        why = "write every, off, or 1/64 for each 64th operation."
+        raise click.BadParameter(f"{text!r} is no rate; {why}")
+    return int(found[1])
 
 
-AUDIT = AuditRate()
+def _free_page(context: click.Context, param: click.Parameter, page: Path | None) -> Path | None:
+    """Refuse a page that would be written over what a campaign keeps."""
+    refuse_run_or_program("--page", page)
+    if page is not None and os.path.basename(os.path.realpath(page)) == LEDGER:
+        raise click.UsageError(f"--page {page}: a campaign calls its ledger so; name another one.")
+    return page
 
 
 _strict_option = click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
 )
 _page_option = click.option(
-    "--page", type=OUTPUT_FILE, metavar="FILE", help="Write the summary as Markdown, too."
+    "--page", type=OUTPUT_FILE, callback=_free_page, help="Write the summary as Markdown, too."
 )
 
 
@@ -93,7 +91,7 @@ _page_option = click.option(
 @click.option(
     "--config",
     "configs",
-    type=CONFIG,
+    type=json_object,
     metavar="JSON",
     multiple=True,
     show_default="the adapter's, and larger ones",
@@ -108,29 +106,16 @@ _page_option = click.option(
     help="No run begins later than this.",
 )
 @click.option(
-    "--operations",
-    type=Whole(1, 10**12),
-    metavar="N",
-    help="Operations to play, the same runs on every machine.",
+    "--operations", type=whole(1, 10**12), help="Operations to play, the same runs on every machine."
 )
-@click.option(
-    "--longest",
-    type=Whole(1, 1_000_000),
-    metavar="N",
-    show_default="50000",
-    help="Most operations of one run.",
-)
-@click.option("--seed", type=SEED, metavar="N", show_default="drawn", help="Seed of every choice.")
+@click.option("--longest", type=whole(1, 1_000_000), show_default="50000", help="Most operations of one run.")
+@click.option("--seed", type=SEED, show_default="drawn", help="Seed of every choice.")
 @click.option(
     "--run", type=SEED, metavar="SEED", help="Play only the run with this seed, as a failure names it."
 )
 @jobs_option
 @click.option(
-    "--audit",
-    type=AUDIT,
-    metavar="RATE",
-    show_default="1/64",
-    help="Walks from inside: every, 1/N operations, or off.",
+    "--audit", type=rate, show_default="1/64", help="Walks from inside: every, 1/N operations, or off."
 )
 @timeout_option
 @click.option("--stop-on-failure", is_flag=True, help="Begin no run after one that failed.")
@@ -187,29 +172,20 @@ def soak_command(
     if context.invoked_subcommand is not None:
         return None
     options["adapters"] = names_of(options["adapters"], commands)
+    if options["resume"] is not None:
+        refuse_typed(_OF_A_CAMPAIGN, "a campaign that goes on has its own")
+    if cabinets or faults:
+        refuse_beside_faults("page", "strict", "output", "resume", "run")
     plan = SoakOptions(**options)
     plan.check()
-    _refuse_page(page)
-    refuse_unwritable_store(store)
-    if cabinets or faults:
-        refuse_beside_faults(
-            {
-                "--page": page,
-                "--strict": strict,
-                "--output": plan.output,
-                "--resume": plan.resume,
-                "--run": plan.run is not None,
-            }
-        )
-        return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
+    if cabinets or faults:
+        return _look_for_faults(plan, cabinets, faults, as_json, store, progress)
     report = _play(plan, progress)
-    status = _tell(report, strict, as_json, store, page, () if report.folder is None else (report.folder,))
     if report.interruption is not None:
         complain(f"go on with: {_resuming(report)}")
-        raise report.interruption
-    return status
+    return _tell(report, strict, as_json, store, page, () if report.folder is None else (report.folder,))
 
 
 def _look_for_faults(
@@ -222,26 +198,15 @@ def _look_for_faults(
 ) -> int:
     """Play a campaign with one fault after the other in place."""
     require_torch("pymllm soak --cabinet")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     chosen = choose_faults(faults, cabinets, options.adapters)
     from pymllm.conformance.command_hunts import hunt_by_soak
     from pymllm.conformance.detection import HuntPlan
 
     with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
         plan, _ = replace(options, output=Path(folder)).settle()
-    hunter = partial(hunt_by_soak, plan)
     # A campaign makes small what it finds, by limits of its own; above 0 the table has a column for it.
-    return look_and_tell(
-        chosen, HuntPlan((plan.seed,), shrinks=1), options.jobs, progress, as_json, store, hunter=hunter
-    )
-
-
-def _refuse_page(page: Path | None) -> None:
-    """Refuse a page that could not be written, or would be written over what a campaign keeps."""
-    refuse_missing_folder("--page", page)
-    refuse_run_or_program("--page", page)
-    if page is not None and os.path.basename(os.path.realpath(page)) == LEDGER:
-        raise click.UsageError(f"--page {page}: a campaign calls its ledger so; name another one.")
+    hunt, hunter = HuntPlan((plan.seed,), shrinks=1), partial(hunt_by_soak, plan)
+    return look_and_tell(chosen, hunt, options.jobs, progress, as_json, store, hunter=hunter)
 
 
 def _resuming(report: SoakReport) -> str:
@@ -274,8 +239,6 @@ def merge_command(
 
     A run is the same run wherever it was played: it counts once, and two that did not do the same break X3.
     """
-    _refuse_page(page)
-    refuse_unwritable_store(store)
     from pymllm.conformance.soak.campaign import merge_campaigns
 
     try:
@@ -316,31 +279,29 @@ def _tell(
     document = report.document(strict=strict)
     if store is not None:  # with the course of the memory, and the programs of the failures
         from pymllm.conformance.soak.campaign import find_ledgers
-        from pymllm.report.ledger_file import read_ledger_file
+        from pymllm.report.documents import read_ledger_file
+        from pymllm.report.program_files import files_of
 
         ledgers = find_ledgers(folders)
         curves = read_ledger_file(*ledgers).curves if ledgers else ()
-        failures = [it for adapter in document.adapters for it in adapter.failures]
-        programs = [name for it in failures if (name := it.short or it.file) is not None]
-        keep_run(store, document, curves, programs, [it.parent for it in ledgers], report.headers[0].versions)
+        beside = [it.parent for it in ledgers]
+        keep_run(store, document, curves, files_of(document), beside, report.headers[0].versions)
     from pymllm.cli.soak_table import make_text
 
     if page is not None:
         text = make_text(report, strict=strict)
         write_text_file(page, f"# Soak\n\n```text\n{text}```\n")
-    if as_json:
-        say_document(document)
-    else:
-        say(make_text(report, strict=strict, width=terminal_width()))
-    return document.exit_status
+    make_shown = partial(make_text, report, strict=strict, fits_terminal=True)
+    return tell(document, lambda _: make_shown(), as_json, report.interruption)
+
+
+_OF_A_CAMPAIGN = ("configs", "machine", "seed", "run", "operations", "longest", "audit", "output")
+"""Options that a campaign that goes on has in its ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """The options of one ``pymllm soak``, as given; ``None`` where a default depends on the rest.
-
-    The adapters of a campaign that goes on are those that may run although the ledger names them.
-    """
+    """The options of one ``pymllm soak``, as given; ``None`` where a default depends on the rest."""
 
     adapters: tuple[str, ...]
     configs: tuple[Config, ...]
@@ -351,7 +312,7 @@ class SoakOptions:
     minutes: float | None
     longest: int | None
     audit: int | None
-    jobs: int | None
+    jobs: int
     timeout: float
     stop_on_failure: bool
     output: Path | None
@@ -365,22 +326,7 @@ class SoakOptions:
             raise click.UsageError("--config is a configuration of one adapter; name it with --adapter.")
         if self.run is not None and not self.configs:
             raise click.UsageError("--run plays one run again: give its --adapter and --config, too.")
-        if self.resume is None:
-            return
-        given = {
-            "--config": self.configs,
-            "--machine": self.machine,
-            "--seed": self.seed,
-            "--run": self.run,
-            "--operations": self.operations,
-            "--longest": self.longest,
-            "--audit": self.audit,
-            "--output": self.output,
-        }
-        for option, value in given.items():
-            if value not in (None, ()):
-                raise click.UsageError(f"{option}: a campaign that goes on has its own; leave it away.")
-        if not (self.resume / LEDGER).is_file():
+        if self.resume is not None and not (self.resume / LEDGER).is_file():
             raise click.UsageError(f"--resume {self.resume}: there is no {LEDGER} in it.")
 
     def check_resumed(self, adapters: Iterable[str]) -> None:
@@ -410,7 +356,7 @@ class SoakOptions:
             None if minutes is None else 60 * minutes,
             self.longest or _LONGEST,
             64 if self.audit is None else self.audit,
-            count_processes(self.jobs),
+            self.jobs,
             self.timeout,
             self.stop_on_failure,
             self.machine,

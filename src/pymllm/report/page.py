@@ -18,11 +18,7 @@ INSTALL = "pip install 'pymllm[report]'"
 
 
 def make_page(loaded: LoadedRuns, title: str = "pymllm", now: datetime | None = None) -> str:
-    """Make the page, by default now: HTML that opens offline, 5 MB.
-
-    Styles, scripts, Plotly and the programs of violations are in it. `UsageError` where Plotly or jinja2 is
-    not installed; it says what brings them.
-    """
+    """Make the page, HTML of 5 MB that opens offline; `UsageError` where Plotly or jinja2 is missing."""
     environment, plotly = _load_packages()
     sections = make_sections(loaded)
     plots = {

@@ -33,10 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, and what stands in it for each thing that the table lists.
-
-    Numbers stand on the right, and words such as a time are never broken.
-    """
+    """A column: numbers stand on the right, and words such as a time are never broken."""
 
     name: str
     of: Callable[[Any], Cell | str]

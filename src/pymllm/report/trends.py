@@ -66,11 +66,7 @@ def change(before: Point, after: Point) -> float | None:
 
 
 def find_trends(runs: Sequence[Run]) -> list[Trend]:
-    """Put the figures of all runs, which are in order of time, on lines.
-
-    They come by name, those of one name beside each other. A run without a machine makes a line of its own
-    for each figure: it is compared with nothing, not even with another that has none.
-    """
+    """Put the figures of all runs, in order of time, on lines; without a machine it is compared with none."""
     points = (Point(run, figure) for run in runs for figure in _all_figures(run) if figure.value is not None)
     return sorted(map(_trend, grouped(points, _key).values()), key=lambda trend: (trend.name, trend.unit))
 
@@ -175,10 +171,7 @@ def _peer_figures(document: PeerComparison) -> Iterator[Figure]:
 
 
 def make_text(runs: Sequence[Run], name: str) -> str:
-    """Lay out the figures that have a name, or part of one in upper or lower case, a paragraph for each line.
-
-    `UsageError` where no figure has it; it names the nearest ones.
-    """
+    """Lay out the figures that have a text in their name, a paragraph for each line; or say what there is."""
     trends = find_trends(runs)
     chosen = [trend for trend in trends if name.lower() in trend.name.lower()]
     if not chosen:

@@ -17,8 +17,8 @@ from jsonschema import Draft202012Validator
 from msgspec import structs
 
 from pymllm.cli import main
-from pymllm.cli.choice import read_program
 from pymllm.cli.judge import make_judgement, make_text
+from pymllm.cli.options import read_program
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import JudgementDocument
 from pymllm.conformance.program import run_program

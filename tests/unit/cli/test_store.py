@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pymllm.cli import main
-from pymllm.cli.store import keep_run, refuse_own_input, refuse_unwritable, refuse_unwritable_store, save_text
+from pymllm.cli.store import keep_run, refuse_own_input, refuse_unwritable, save_text
 from pymllm.conformance.documents import (
     CompareDocument,
     FaultsDocument,
@@ -105,7 +105,6 @@ def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
     assert f"--store {blocked / 'store'}: cannot write in {blocked}" in result.stderr
     with pytest.raises(click.UsageError, match="--other"):
         refuse_unwritable("--other", blocked / "x")
-    refuse_unwritable_store(None)
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def test_a_conversation_is_checked_without_a_store() -> None:
     """It has no document."""
     result = run("verify", "--command", "x", "--check-protocol", "--store", "kept")
     assert result.exit_code == 2
-    assert "leave --junit and --store out" in result.stderr
+    assert "--store: --check-protocol judges no laws; leave it away" in result.stderr
 
 
 def test_a_conversation_is_written_and_its_folder_made(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.adapters.registry import OWN
-from pymllm.cli import main
+from pymllm.cli import main, tables
 from pymllm.cli.program import Terminated
 from pymllm.cli.schema import make_schema
 from pymllm.cli.tables import explain
-from pymllm.cli.verify import PROFILE_NAMES, VerifyOptions, make_junit, make_text, save_programs
+from pymllm.cli.verify import PROFILE_NAMES, make_junit, make_text, plan_search, save_programs
 from pymllm.conformance.machines import CI, DEEP, DEV, PROFILES
 from pymllm.conformance.results import SavedFiles, VerifyReport
 from pymllm.conformance.worker_process import Task
@@ -245,14 +245,6 @@ def test_verdicts_are_written_as_junit(tiny: str) -> None:
     assert suite.get("failures") == "1"
 
 
-def test_a_terminal_gets_a_styled_table(monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:
-    """Bold is what somebody has to look at, and it is as wide as the terminal."""
-    monkeypatch.setattr("pymllm.cli.verify.terminal_width", lambda: 80)
-    arguments = ["verify", "--adapter", f"{tiny}:KeepsEntries", *FEW]
-    result = CliRunner().invoke(main, arguments, color=True)
-    assert "\x1b[1m" in result.stdout
-
-
 def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
     """Progress is on standard error, the document on standard output."""
     result = verify("--adapter", f"{tiny}:TinyRows", "--progress", "on", "--json", *FEW)
@@ -280,7 +272,7 @@ def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
         ),
         (["--adapter", "json:Nobody", "--jobs", "1"], "adapter json:Nobody: json has no class 'Nobody'"),
         (["--jobs", "0"], "0 is not in the range"),
-        (["--junit", "no/such/out.xml"], "there is no folder no/such; make it first"),
+        (["--junit", "no/such/out.xml"], "no/such/out.xml: there is no folder no/such; make it first"),
         (["--junit", "."], "is a directory"),
         (["--output", "/proc/x"], "--output /proc/x: cannot write in /proc: "),
         (["--output", "/dev/null/x"], "--output /dev/null/x: cannot write in /dev/null: "),
@@ -440,18 +432,11 @@ def test_what_means_nothing_beside_faults_is_refused(
 # -- what to do --------------------------------------------------------------------------------------------
 
 
-def options(profile: str = "ci", seed: int | None = None, **more: Any) -> VerifyOptions:
-    return VerifyOptions(
-        **{"adapters": (), "laws": (), "examples": None, "jobs": None, **more}, profile=profile, seed=seed
-    )
-
-
 def test_defaults_are_settled() -> None:
-    """Our classes, all laws, the profile's seed and a process for each processor; what was given stays."""
-    plan = options().settle()
+    """Our classes, all laws and the profile's seed; what was given stays."""
+    plan = plan_search((), (), "ci", None, None, 2, 30.0)
     assert (plan.adapters, plan.laws, plan.profile, plan.seed, plan.examples) == (OWN, (), CI, 0, None)
-    assert plan.jobs >= 1
-    plan = options("deep", 7, adapters=("radix", "rows", "radix"), laws=("r6", "R6", "A1"), jobs=3).settle()
+    plan = plan_search(("radix", "rows", "radix"), ("r6", "R6", "A1"), "deep", 7, None, 3, 30.0)
     assert [entry.name for entry in plan.adapters] == ["radix", "rows"]
     assert (plan.laws, plan.profile, plan.seed, plan.jobs) == ((find_law("R6"), find_law("A1")), DEEP, 7, 3)
 
@@ -662,12 +647,13 @@ def test_a_number_of_programs_and_a_single_process_are_said(report: VerifyReport
     assert "40 acts, 1,000 per machine and configuration, seed 41, 1 process\n" in text_of(report)
 
 
-def test_a_terminal_has_bold_and_a_width(report: VerifyReport) -> None:
+def test_a_terminal_has_bold_and_a_width(report: VerifyReport, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables fold into the columns that there are; without a terminal nothing is cut."""
-    narrow = text_of(report, width=60, styled=True)
-    assert "\x1b[1m" in narrow
-    assert "\x1b" not in text_of(report)
-    assert len(narrow.splitlines()) > len(text_of(report).splitlines())
+    plain = text_of(report)
+    monkeypatch.setattr(tables, "terminal_width", lambda: 60)
+    assert "\x1b[1m" in text_of(report)
+    assert "\x1b" not in plain
+    assert len(text_of(report).splitlines()) > len(plain.splitlines())
 
 
 def test_a_name_between_colons_stays_as_it_is(report: VerifyReport) -> None:

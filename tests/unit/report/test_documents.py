@@ -14,15 +14,17 @@ from pymllm.conformance.soak.ledger import Ledger
 from pymllm.conformance.soak.records import Failure, RunRecord
 from pymllm.errors import TraceError
 from pymllm.oracle.verdicts import Verdict
-from pymllm.report.benchmark_file import (
+from pymllm.report.documents import (
+    DOCUMENTS,
     better_of,
     is_benchmark_file,
     machine_of,
+    memory_curves,
     read_benchmark_file,
+    read_document,
+    read_ledger_file,
     unit_of,
 )
-from pymllm.report.documents import DOCUMENTS, read_document
-from pymllm.report.ledger_file import memory_curves, read_ledger_file
 from pymllm.report.program_files import files_of, open_regular, read_programs
 from pymllm.report.records import Figure, Gpu, Histogram, make_machine
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
