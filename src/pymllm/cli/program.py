@@ -51,7 +51,7 @@ class Terminated(KeyboardInterrupt):
 class Program(click.Group):
     """A group of commands that end with the statuses above; a command returns its own, or ``None`` for 0."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command and exit with its status; without ``standalone_mode`` return and raise instead."""
         run: Any = super().main
         run = partial(run, *args, standalone_mode=False, **extra)

@@ -109,33 +109,6 @@ def test_results_can_be_kept_only_in_a_text(tmp_path: Path) -> None:
     assert path.read_bytes() == b"\xff\xfe"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("B999",), "no fault 'B999'"),
-        (("--cabinet", "nowhere:TABLE"), "cannot import nowhere"),
-        (("--cabinet", "tiny_cabinet:TABLE", "B01", "b998"), "no fault 'b998'"),
-        (("--page", "no/such/folder/faults.md"), "there is no folder"),
-        (("--keep", "no/such/folder/results.jsonl"), "there is no folder"),
-    ],
-)
-def test_bad_input_ends_with_2(tiny: str, arguments: tuple[str, ...], message: str) -> None:
-    """X1: one line, and nothing is planted."""
-    result = faults(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    "option", [["--json"], ["--page", "faults.md"], ["--keep", "kept"], ["--store", "runs"]]
-)
-def test_a_list_has_no_result_to_print_or_keep(option: list[str]) -> None:
-    """X1: a program that asks for a document gets one, or is told that there is none."""
-    result = faults("--list", *option)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{option[0]}: --list looks for no fault" in result.stderr
-
-
 def test_a_page_is_not_written_over_what_is_kept(tmp_path: Path) -> None:
     """Whether it is there already or not."""
     for make in (lambda: None, (tmp_path / "a").touch):

@@ -8,15 +8,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli import main
 from pymllm.cli.judge import make_judgement, make_text
 from pymllm.cli.options import read_program
 from pymllm.cli.schema import make_schema
@@ -27,13 +26,13 @@ from pymllm.history.files import Header, History, Step, load_history, write_hist
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteRow
 from pymllm.history.outcomes import Done, Outcome, Table
 from pymllm.oracle.verdicts import Verdict
+from tests.unit.cli.typed import refused, typed
 
 CONFIG = {"max_reqs": 1, "max_context_len": 2}
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows(), ReadRows()]
 
 
-def judge(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["judge", *arguments], catch_exceptions=False)
+judge = partial(typed, "judge")
 
 
 @pytest.fixture
@@ -92,12 +91,7 @@ def test_what_makes_no_sense_is_one_line_and_status_2(good: Path) -> None:
         ([Step(3, FreeRow(Span(1, 0, 1)), history.steps[2].outcome)], "step 1 gave 0 numbers, not 0..1."),
     ):
         write_history(dataclasses.replace(history, steps=steps), good)
-        result = judge(str(good))
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert words in result.stderr
-    result = judge("no/such.jsonl")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "no/such.jsonl: cannot be read: No such file or directory" in result.stderr
+        refused("judge", str(good), words=words)
 
 
 def test_neither_torch_nor_an_adapter_is_needed(bad: Path) -> None:
@@ -152,13 +146,6 @@ def test_a_file_that_wants_everything_is_refused_in_one_line(
     result = judge(str(good))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert re.search(words, result.stderr)
-
-
-def test_a_file_without_end_is_refused_in_one_line() -> None:
-    """X1: with the most that is read of a line."""
-    result = judge("/dev/zero")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "pymllm: /dev/zero:1: longer than 16,777,216 bytes, the most of a line\n"
 
 
 # -- how a judgement is told -------------------------------------------------------------------------------

@@ -203,14 +203,6 @@ def test_one_or_several_can_be_given() -> None:
     assert "docs/protocol.md" in run(one, "--help")
 
 
-def test_verify_takes_programs_beside_adapters() -> None:
-    """X1: one that is not there is one line and status 2."""
-    arguments = ["verify", "--adapter", "hashes", "--command", "no-such-program", "--jobs", "1"]
-    result = CliRunner().invoke(main, arguments)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "'no-such-program' cannot be started: No such file or directory" in result.stderr
-
-
 # -- adapters, laws and files --------------------------------------------------------------------------------
 
 

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 from msgspec import structs
 
-from pymllm.cli import main, tables
+from pymllm.cli import tables
 from pymllm.cli.replay import make_curves, make_text
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.documents import CacheTime, ReplayViolation
@@ -29,13 +29,13 @@ from pymllm.errors import InvariantViolation
 from pymllm.workloads.synthetic import make_requests
 from pymllm.workloads.trace_file import write_trace
 from tests.child_processes import interrupt, left_of
+from tests.unit.cli.typed import typed
 from tests.unit.conformance.test_replays import BASE, points
 
 NO_REQUEST = "the file holds no request; expected one JSON object per line\n"
 
 
-def replay(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["replay", *arguments], catch_exceptions=False)
+replay = partial(typed, "replay")
 
 
 @pytest.fixture
@@ -108,64 +108,6 @@ def test_a_broken_law_ends_with_1_and_its_name(monkeypatch: pytest.MonkeyPatch) 
         "message": "one slot is gone",
     }
     assert result.stderr == "pymllm: E3 is violated by radix: one slot is gone\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["chatt"], "'chatt' is no file and no workload (did you mean chat?)"),
-        (["no/such/file"], "'no/such/file' is no file and no workload"),
-        ([""], "'' is no file"),
-        (["."], ".: cannot be read: Is a directory"),
-        ([], "Missing argument 'TRACE|NAME'"),
-        (["chat", "agent"], "unexpected extra argument"),
-        (["chat", "--cash", "radix"], "No such option '--cash'"),
-        (["chat", "--cache", "radx"], "no cache 'radx' (did you mean radix?)"),
-        (["chat", "--mode", "cereal"], "'cereal' is not one of"),
-        (["chat", "--requests", "0"], "--requests': 0 is not in the range 1<="),
-        (["chat", "--requests", "many"], "'many' is no whole number in"),
-        (["chat", "--seed", "-1"], "-1 is not in the range"),
-        (["chat", "--page-size", "0"], "--page-size': 0 is not in the range"),
-        (["chat", "--window", "0"], "--window': 0 is not in the range"),
-        (["chat", "--window", "-5"], "--window': -5 is not in the range"),
-        (["chat", "--capacity", "lots"], "--capacity': 'lots' is no number of tokens"),
-        (["chat", "--capacity", "15", "--page-size", "16"], "--capacity 15 holds no page of 16"),
-        (["chat", "--page-size", "10000"], "--capacity 8192 holds no page of 10000"),
-        (["chat", "--swa-capacity", "1k"], "give --window too"),
-        (["chat", "--max-running", "0"], "--max-running': 0 is not in the range"),
-        (["chat", "--chunk", "0"], "--chunk': 0 is not in the range"),
-        (["chat", "--iteration-ms", "0"], "0.0 is not in the range 0.01<=x<=86400000"),
-        (["chat", "--iteration-ms", "1e308", "--json"], "1e+308 is not in the range"),
-        (["chat", "--requests", "1000001"], "--requests': 1000001 is not in the range 1<=x<=1000000"),
-        (["chat", "--window", "9223372036854775808"], "is not in the range 1<=x<=2147483647"),
-        (["chat", "--max-running", "9" * 21], "is not in the range 1<=x<=65536"),
-        (["chat", "--page-size", "1073741824"], "is not in the range 1<=x<=1073741823"),
-        (["chat", "--chunk", "2147483648"], "--chunk': 2147483648 is not in the range 1<=x<=2147483647"),
-        (["chat", "--check-every", "2147483648"], "is not in the range 0<=x<=2147483647"),
-        (["t", "--block-tokens", "2147483648"], "--block-tokens': 2147483648 is not in the range 1<=x<="),
-        (["adversarial", "--capacity", "1G"], "--capacity 1000000000 is too much for adversarial"),
-        (["chat", "--check-every", "-1"], "--check-every': -1 is not in the range"),
-        (["chat", "--block-tokens", "16"], "--block-tokens has no effect here: a named workload has its own"),
-        (
-            ["chat", "--mode", "serial", "--window", "4"],
-            "--window has no effect here: a serial replay has no",
-        ),
-        (["chat", "--mode", "serial", "--no-content-check"], "--content-check has no effect here"),
-        (["chat", "--cache", "blocks", "--eviction-policy", "ref_zero"], "'ref_zero' is not one of"),
-        (["chat", "--cache", "blocks", "--mamba-chunk-size", "0"], "0 is not in the range 1<="),
-        (["chat", "--cache", "blocks", "--mode", "serial"], "--cache blocks caches the states of an engine"),
-        (["chat", "--cache", "block"], "no cache 'block' (did you mean blocks?)"),
-        (["chat", "--mamba-chunk-size", "64"], "give --cache blocks too"),
-        (["chat", "--progress", "maybe"], "'maybe' is not one of"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) -> None:
-    """X1: the line names the value, the bound and what to do; there is no traceback and no output."""
-    result = replay(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("pymllm: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
-from pymllm.cli import main
 from pymllm.cli.schema import make_schema
 from pymllm.conformance.program import run_program
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
+from tests.unit.cli.typed import typed
 
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
 
 
-def rerun(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["rerun", *arguments], catch_exceptions=False)
+rerun = partial(typed, "rerun")
 
 
 @pytest.fixture

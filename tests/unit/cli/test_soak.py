@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 from msgspec import structs
 from rich.console import Console
@@ -46,13 +47,13 @@ from pymllm.history.operations import AllocRows
 from pymllm.history.outcomes import Outcome, Slots
 from pymllm.report.records import Curve, Document, Program
 from pymllm.report.store import read_run
+from tests.unit.cli.typed import refused, typed
 from tests.unit.conformance.soak.test_records import HEADER, RECORD
 
 SHORT = ("--adapter", "rows", "--operations", "400", "--longest", "200", "--seed", "3", "--jobs", "1")
 
 
-def soak(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["soak", *map(str, arguments)], catch_exceptions=False)
+soak = partial(typed, "soak")
 
 
 def test_a_sound_adapter_ends_with_0_a_table_and_a_ledger(tmp_path: Path) -> None:
@@ -146,32 +147,6 @@ def test_merged_campaigns_are_kept_in_a_store(tmp_path: Path) -> None:
     assert any(isinstance(it, Program) for it in records)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--adapter", "nothing"], "no adapter 'nothing'"),
-        (["--audit", "often"], "is no rate"),
-        (["--adapter", "nowhere:Rows"], "cannot import nowhere"),
-        (["--adapter", "rows", "--machine", "SlotMachine"], "driven by SlotMachine"),
-        (["--page", "no/folder/x.md"], "there is no folder"),
-        (["--resume", "nothing-here"], "there is no ledger.jsonl"),
-        (["merge"], "Missing argument"),
-        (["merge", "nothing-here"], "does not exist"),
-    ],
-)
-def test_bad_input_is_one_line_and_ends_with_2(
-    arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is played, and no folder made."""
-    monkeypatch.chdir(tmp_path)
-    result = soak(*arguments) if "merge" in arguments else soak(*arguments, "--jobs", "1")
-    assert result.exit_code == 2
-    assert why in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_files_that_cannot_be_read_or_written_are_bad_input(tmp_path: Path) -> None:
     """One line says which."""
     (tmp_path / "file").write_text("x", encoding="utf-8")
@@ -249,9 +224,7 @@ def test_a_ledger_with_a_place_that_there_is_not_does_not_go_on(
     plain = json.loads(header)
     plain["places"] = [place | changes for place in plain["places"]]
     (tmp_path / FILE).write_text("\n".join([json.dumps(plain), *runs]) + "\n", encoding="utf-8")
-    result = soak("--resume", tmp_path, "--jobs", 1)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert why in result.stderr
+    refused("soak", "--resume", tmp_path, "--jobs", 1, words=why)
     plain["longest"] = 0
     plain["places"] = []
     (tmp_path / FILE).write_text(json.dumps(plain) + "\n", encoding="utf-8")
@@ -357,7 +330,7 @@ def test_an_interrupt_tells_what_there_is_and_how_to_go_on(
     assert "in 1 runs" in result.stdout
 
 
-def test_planted_faults_are_looked_for_by_campaigns(tiny: str, tmp_path: Path) -> None:
+def test_planted_faults_are_looked_for_by_campaigns(tiny: str) -> None:
     """P2: each gets its own operations; no ledger is left."""
     amount = ("--operations", "3000", "--longest", "300", "--seed", "3", "--jobs", "1")
     result = soak("--cabinet", "tiny_cabinet:TABLE", "--fault", "dirty", *amount, "--json")
@@ -366,9 +339,6 @@ def test_planted_faults_are_looked_for_by_campaigns(tiny: str, tmp_path: Path) -
     (row,) = document["faults"]
     assert (result.exit_code, row["caught"]) == (0, True)
     assert (row["detections"][0]["law"], row["detections"][0]["searcher"]) == ("P2", "campaign")
-    result = soak("--cabinet", "tiny_cabinet:TABLE", "--output", tmp_path)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--output: with --cabinet or --fault only faults are told of" in result.stderr
 
 
 @pytest.fixture

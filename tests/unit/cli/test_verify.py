@@ -7,12 +7,13 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator, ValidationError
 
 from pymllm.adapters.registry import OWN
@@ -28,12 +29,12 @@ from pymllm.history.files import load_history
 from pymllm.oracle.judge import judge_steps
 from pymllm.oracle.laws import find_law
 from tests.child_processes import interrupt, left_of
+from tests.unit.cli.typed import typed
 
 FEW = ("--examples", "12", "--jobs", "1", "--profile", "dev")
 
 
-def verify(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["verify", *arguments], catch_exceptions=False)
+verify = partial(typed, "verify")
 
 
 @pytest.fixture(autouse=True)
@@ -153,17 +154,6 @@ def test_an_interrupt_prints_what_is_known(
     assert Path("runs/tiny_adapters-KeepsEntries-P2-0.jsonl").exists()
 
 
-def test_verbose_lists_every_adapter_and_machine(tiny: str) -> None:
-    """Each law of each, and how fast each machine was."""
-    result = verify("--adapter", "rows", "--adapter", f"{tiny}:TinyRows", "-v", *FEW)
-    assert result.stdout.count("P2    a freed row is zero, and is freed once") == 3
-    lines = [line.split() for line in result.stdout.splitlines()]
-    assert [line[:3] for line in lines if line[1:2] == ["RowMachine"]] == [
-        ["rows", "RowMachine", "2"],
-        [f"{tiny}:TinyRows", "RowMachine", "2"],
-    ]
-
-
 def test_a_situation_at_zero_fails_with_strict() -> None:
     """No law is broken, and yet it ends with 1 and names what was never reached, as a document, too."""
     few = ("--adapter", "rows", "--law", "P1", "--profile", "dev", "--examples", "4", "--jobs", "1")
@@ -243,49 +233,6 @@ def test_verdicts_are_written_as_junit(tiny: str) -> None:
     suite = ElementTree.parse("out.xml").getroot().find("testsuite")
     assert suite is not None
     assert suite.get("failures") == "1"
-
-
-def test_the_bar_leaves_the_document_alone(tiny: str) -> None:
-    """Progress is on standard error, the document on standard output."""
-    result = verify("--adapter", f"{tiny}:TinyRows", "--progress", "on", "--json", *FEW)
-    assert json.loads(result.stdout)["verdict"] == "holds"
-    assert "searches" in result.stderr
-    assert "2/2" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--adapter", "raddix"], "no adapter 'raddix' (did you mean radix?); pymllm adapters lists"),
-        (["--adapter", "zzz"], "no adapter 'zzz'; "),
-        (["--law", "qq" * 999], f"no law '{'q' * 57}...'; pymllm verify"),
-        (["--law", "Q9"], "no law 'Q9'; pymllm verify --verbose lists"),
-        (["--law", "r11"], "(did you mean R1 or R10?)"),
-        (["--adapter", "rows", "--law", "S4", "--jobs", "1"], "no adapter asked for can test S4"),
-        (["--profile", "soak"], "'soak' is not one of 'dev', 'ci', 'deep'"),
-        (["--seed", "-1"], "-1 is not in the range"),
-        (["--examples", "0"], "0 is not in the range"),
-        (["--timeout", "-1"], "-1.0 is not in the range"),
-        (
-            ["--adapter", "no_such_module_here:X", "--jobs", "1"],
-            "adapter no_such_module_here:X: cannot import",
-        ),
-        (["--adapter", "json:Nobody", "--jobs", "1"], "adapter json:Nobody: json has no class 'Nobody'"),
-        (["--jobs", "0"], "0 is not in the range"),
-        (["--junit", "no/such/out.xml"], "no/such/out.xml: there is no folder no/such; make it first"),
-        (["--junit", "."], "is a directory"),
-        (["--output", "/proc/x"], "--output /proc/x: cannot write in /proc: "),
-        (["--output", "/dev/null/x"], "--output /dev/null/x: cannot write in /dev/null: "),
-        (["radix"], "unexpected extra argument"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(arguments: list[str], words: str) -> None:
-    """X1: the line names the value and what there is; nothing was run."""
-    result = verify(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("pymllm: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
 
 
 def test_a_folder_that_nobody_asked_for_may_be_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,28 +352,6 @@ def test_a_fault_is_chosen_by_its_id(tiny: str) -> None:
     """One of this package without a cabinet."""
     result = verify("--fault", "B116", *FEW)
     assert (result.exit_code, result.stdout.splitlines()[1].split()[0]) == (0, "B116")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--strict",), "--strict: with --cabinet or --fault only faults are told of"),
-        (("--output", "there"), "--output: with --cabinet or --fault only faults are told of"),
-        (("--fault", "B999"), "no fault 'B999'"),
-        (
-            ("--adapter", "hashes"),
-            "none of 2 faults is about hashes; they are about tiny_adapters:TinyRows, ",
-        ),
-        (("--cabinet", "nowhere:TABLE"), "cannot import nowhere"),
-    ],
-)
-def test_what_means_nothing_beside_faults_is_refused(
-    tiny: str, arguments: tuple[str, ...], words: str
-) -> None:
-    """X1: one line, and nothing is planted."""
-    result = verify("--cabinet", "tiny_cabinet:TABLE", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
 
 
 # -- what to do --------------------------------------------------------------------------------------------
