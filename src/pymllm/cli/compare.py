@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pymllm.cli.options import command_option, names_of
+from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, problem_lines, tell, violation_lines
@@ -25,7 +25,7 @@ _SHARED = {"laws", "profile", "seed", "examples", "jobs", "timeout", "output", "
 
 @click.command("compare", short_help="Put several implementations under the same search.")
 @click.argument("names", metavar="NAME NAME...", nargs=-1)
-@command_option(multiple=True)
+@options.command(multiple=True)
 def compare_command(
     names: tuple[str, ...],
     commands: tuple[str, ...],
@@ -33,7 +33,7 @@ def compare_command(
     store: Path | None,
     as_json: bool,
     progress: str,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Search several implementations from the same seed, and lay out which law holds of which.
 
@@ -45,11 +45,11 @@ def compare_command(
     Ends like `pymllm verify`: with 1 where a law is violated, with 3 where something is unknown. With
     --examples N all of them play N programs per machine and configuration, however fast they are.
     """
-    names = names_of(names, commands)
+    names = options.names_of(names, commands)
     if len(set(names)) < _FEWEST:
         got = f"{cut(names[0])} was named {len(names)} times" if len(names) > 1 else f"got {len(names)}"
         raise click.UsageError(f"compares {_FEWEST} different implementations or more; {got}.")
-    report = search(plan_search(names, **options), progress)
+    report = search(plan_search(names, **chosen), progress)
     files = save_programs(report, output)
     document = report.comparison(files)
     keep_run(store, document, programs=files.programs.values())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pymllm.cli.options import json_option
+from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.tables import draw, make_table, tell
 from pymllm.conformance.documents import (
@@ -100,7 +100,7 @@ class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
     help="End with 1 where a law has a worse verdict, a finding is new or a fault is missed, or a figure is "
     "worse by more than its noise; any: for each of these, and for a situation that is no longer reached.",
 )
-@json_option
+@options.json
 def diff_command(before: Path, after: Path, fail_on: tuple[str, ...], as_json: bool) -> int:
     """Say what changed from the first RUN to the second: laws, findings, figures, situations, faults.
 

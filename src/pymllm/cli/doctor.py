@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pymllm.cli.options import json_option, progress_option, store_option
+from pymllm.cli import options
 from pymllm.cli.program import escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import progress_bar, tell
@@ -19,9 +19,9 @@ _WIDTH = 26
 
 
 @click.command("doctor", short_help="Show what this machine has.")
-@json_option
-@store_option
-@progress_option
+@options.json
+@options.store
+@options.progress
 def doctor_command(as_json: bool, store: Path | None, progress: str) -> None:
     """Show Python, torch, GPUs, what NVML reads, and versions: what a bug report needs.
 

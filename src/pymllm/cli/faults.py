@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    SEED,
-    cabinet_option,
-    jobs_option,
-    json_option,
-    progress_option,
-    refuse_typed,
-    store_option,
-)
+from pymllm.cli import options
 from pymllm.cli.program import say
 from pymllm.cli.store import keep_run, refuse_own_input
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
@@ -43,27 +34,27 @@ _SHRINKS = 300
 
 @click.command("faults", short_help="Plant known faults and see each one caught.")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@cabinet_option(
+@options.cabinet(
     "Somebody's faults, a sequence of Fault; may be repeated. Without an ID only these are planted. "
     "By default there are those of this package."
 )
 @click.option("--full", is_flag=True, help="Five seeds, and the smallest program for each fault.")
-@click.option("--seed", type=SEED, default=0, help="The first seed.")
-@jobs_option
-@json_option
-@store_option
+@click.option("--seed", type=options.SEED, default=0, help="The first seed.")
+@options.jobs
+@options.json
+@options.store
 @click.option(
     "--page",
-    type=OUTPUT_FILE,
+    type=options.OUTPUT_FILE,
     help="Write a page of Markdown, too; where there is one, its rows of other faults stay.",
 )
 @click.option(
     "--keep",
-    type=OUTPUT_FILE,
+    type=options.OUTPUT_FILE,
     help="Keep each result there at once; what is there is not looked for again.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the faults with the laws that may catch each.")
-@progress_option
+@options.progress
 def faults_command(
     ids: tuple[str, ...],
     cabinets: tuple[str, ...],
@@ -86,7 +77,9 @@ def faults_command(
     bad input. docs/verify.md explains the table.
     """
     if only_list:
-        refuse_typed(("as_json", "store", "page", "keep"), "--list looks for no fault, so there is no result")
+        options.refuse_typed(
+            ("as_json", "store", "page", "keep"), "--list looks for no fault, so there is no result"
+        )
     refuse_own_input("--page", page, *([] if keep is None else [keep]))
     require_torch("pymllm faults")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -134,7 +127,7 @@ def look_and_tell(
 
 def refuse_beside_faults(*names: str) -> None:
     """Refuse options of a command that mean nothing while faults are looked for."""
-    refuse_typed(names, "with --cabinet or --fault only faults are told of")
+    options.refuse_typed(names, "with --cabinet or --fault only faults are told of")
 
 
 def choose_faults(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from pymllm.cli.options import json_option, read_program
+from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.tables import explain, tell
 from pymllm.conformance.documents import JudgedViolation, JudgementDocument
@@ -22,7 +22,7 @@ from pymllm.text_file import cut
 
 @click.command("judge", short_help="Judge the recorded outcomes of a program.")
 @click.argument("file", type=click.Path())
-@json_option
+@options.json
 def judge_command(file: str, as_json: bool) -> int:
     """Judge the outcomes that FILE has recorded, without running anything.
 
@@ -33,7 +33,7 @@ def judge_command(file: str, as_json: bool) -> int:
     Ends with 0 where no law is broken, with 1 where one is, with 2 for bad input, and with 3 where the
     program tests nothing.
     """
-    history = _without_unfinished(file, read_program(file))
+    history = _without_unfinished(file, options.read_program(file))
     judgement = _judge(file, history)
     _name_unknown_sizes(file, history)
     return tell(judgement, make_text, as_json)

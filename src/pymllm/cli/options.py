@@ -128,7 +128,7 @@ OUTPUT_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 # -- options -----------------------------------------------------------------------------------------------
 
-adapters_option = click.option(
+adapters = click.option(
     "--adapter",
     "adapters",
     metavar="NAME",
@@ -136,34 +136,34 @@ adapters_option = click.option(
     show_default="all of our own classes",
     help="A name of `pymllm adapters`, or module:Class; may be repeated.",
 )
-adapter_option = click.option(
+adapter = click.option(
     "--adapter",
     metavar="NAME",
     show_default="the one that the file names, if `pymllm adapters` has it",
     help="A name of `pymllm adapters`, or module:Class.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-progress_option = click.option(
+json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+progress = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
     help="Bar on standard error; auto shows it on a terminal.",
 )
-jobs_option = click.option(
+jobs = click.option(
     "--jobs",
     type=whole(1, 1024),
     show_default="the number of processors",
     callback=lambda context, param, jobs: jobs or len(os.sched_getaffinity(0)),
     help="Processes; what is examined never runs in this one.",
 )
-timeout_option = click.option(
+timeout = click.option(
     "--timeout",
     type=Amount(0, 1_000_000),
     metavar="SECONDS",
     default=30.0,
     help="Most for one call of an adapter: what takes longer hangs. 0: no limit.",
 )
-planted_option = click.option(
+planted = click.option(
     "--fault",
     "faults",
     metavar="ID",
@@ -179,14 +179,14 @@ def _demand_writable(context: click.Context, param: click.Parameter, folder: Pat
     return folder
 
 
-store_option = click.option(
+store = click.option(
     "--store",
     type=OUTPUT_FOLDER,
     metavar="FOLDER",
     callback=_demand_writable,
     help="Keep the result in this store of runs, too, for pymllm report.",
 )
-programs_option = click.option(
+programs = click.option(
     "--output",
     type=OUTPUT_FOLDER,
     metavar="FOLDER",
@@ -196,12 +196,12 @@ programs_option = click.option(
 )
 
 
-def cabinet_option(help: str) -> Callable[[Any], Any]:
+def cabinet(help: str) -> Callable[[Any], Any]:
     """Return the option that names somebody's faults."""
     return click.option("--cabinet", "cabinets", metavar="MODULE:TABLE", multiple=True, help=help)
 
 
-def command_option(*, multiple: bool) -> Callable[[Any], Any]:
+def command(*, multiple: bool) -> Callable[[Any], Any]:
     """Return the option for a command that takes adapters, one or several of them."""
     return click.option(
         "--command",

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pymllm.cli.options import (
-    SEED,
-    Amount,
-    jobs_option,
-    json_option,
-    progress_option,
-    refuse_typed,
-    store_option,
-    tokens,
-    whole,
-)
+from pymllm.cli import options
 from pymllm.cli.program import complain, escaped
 from pymllm.cli.store import keep_run
 from pymllm.cli.tables import draw, make_table, progress_bar, tell
@@ -51,8 +41,8 @@ _ENGINE_ONLY = (
 # Slots are int32 numbers, so no count of tokens is larger, and a pool has a page of padding besides one at
 # least. Rows and requests are bounded by what a machine holds; a trace's clock, up to 10**13 ms, must move by
 # an iteration, and what it adds up to must fit a line.
-_TOKENS = whole(1, 2**31 - 1)
-_ITERATION = Amount(0.01, 86_400_000)
+_TOKENS = options.whole(1, 2**31 - 1)
+_ITERATION = options.Amount(0.01, 86_400_000)
 
 
 @click.command("replay", short_help="Replay a trace or a named workload through the real caches.")
@@ -73,16 +63,16 @@ _ITERATION = Amount(0.01, 86_400_000)
 )
 @click.option(
     "--requests",
-    type=whole(1, 1_000_000),
+    type=options.whole(1, 1_000_000),
     show_default="all of a trace, 200 of a named workload",
     help="Replay the first N requests only.",
 )
-@click.option("--seed", type=SEED, default=0, help="Seed of a named workload.")
+@click.option("--seed", type=options.SEED, default=0, help="Seed of a named workload.")
 @click.option("--block-tokens", type=_TOKENS, default=512, help="Tokens per block of a trace's hash_ids.")
 @click.option(
     "--page-size",
     "page_sizes",
-    type=whole(1, 2**30 - 1),
+    type=options.whole(1, 2**30 - 1),
     multiple=True,
     default=(1,),
     help="Tokens per KV page, or per block; give it twice to compare.",
@@ -91,15 +81,17 @@ _ITERATION = Amount(0.01, 86_400_000)
 @click.option(
     "--capacity",
     "capacities",
-    type=tokens,
+    type=options.tokens,
     multiple=True,
     show_default="1M for a trace, a named workload's own",
     help="KV slots, such as 200k or 1M, rounded down to whole pages; several make a curve.",
 )
-@click.option("--swa-capacity", type=tokens, show_default="as --capacity", help="Slots of the window half.")
+@click.option(
+    "--swa-capacity", type=options.tokens, show_default="as --capacity", help="Slots of the window half."
+)
 @click.option(
     "--track-slots",
-    type=whole(0, 1_048_576),
+    type=options.whole(0, 1_048_576),
     show_default="4 per running request",
     help="States that --cache mamba or blocks may keep.",
 )
@@ -115,7 +107,9 @@ _ITERATION = Amount(0.01, 86_400_000)
     show_default="lru",
     help="With --cache blocks: what becomes of blocks that nobody references.",
 )
-@click.option("--max-running", type=whole(1, 65_536), default=256, help="Most requests that run at one time.")
+@click.option(
+    "--max-running", type=options.whole(1, 65_536), default=256, help="Most requests that run at one time."
+)
 @click.option("--chunk", type=_TOKENS, default=8192, help="Prompt tokens computed per iteration.")
 @click.option(
     "--iteration-ms", type=_ITERATION, metavar="MS", default=50.0, help="Virtual time of one iteration."
@@ -128,14 +122,14 @@ _ITERATION = Amount(0.01, 86_400_000)
 )
 @click.option(
     "--check-every",
-    type=whole(0, 2**31 - 1),
+    type=options.whole(0, 2**31 - 1),
     default=0,
     help="Walk all invariants after every N-th cache operation; 0 never.",
 )
-@jobs_option
-@json_option
-@store_option
-@progress_option
+@options.jobs
+@options.json
+@options.store
+@options.progress
 def replay_command(
     *,
     page_sizes: tuple[int, ...],
@@ -144,7 +138,7 @@ def replay_command(
     as_json: bool,
     store: Path | None,
     progress: str,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Replay requests through a cache and its pools, and say what came of it.
 
@@ -160,16 +154,16 @@ def replay_command(
     explained in docs/replay.md.
     """
     plans = [
-        ReplayPlan(page_size=page_size, capacity=capacity, **options)
+        ReplayPlan(page_size=page_size, capacity=capacity, **chosen)
         for page_size, capacity in itertools.product(
             _each_once("--page-size", page_sizes), _each_once("--capacity", capacities) or (None,)
         )
     ]
     show = partial(progress_bar, progress)
     if plans[0].mode == "serial":
-        refuse_typed(_ENGINE_ONLY, "a serial replay has no engine")
+        options.refuse_typed(_ENGINE_ONLY, "a serial replay has no engine")
     if plans[0].is_named:
-        refuse_typed(("block_tokens",), "a named workload has its own")
+        options.refuse_typed(("block_tokens",), "a named workload has its own")
     try:
         for plan in plans:
             plan.check()
@@ -305,7 +299,10 @@ def _memory(it: ReplayRun, plan: ReplayPlan) -> _Rows:
         rows.append(("evicted window halves", _count(it.evicted_swa_tokens)))
     if plan.mode != "serial":
         rows.append(("peak tokens held", _count(it.peak_tokens_held)))
-    rows += [("peak tokens stored", _count(it.peak_tokens_stored)), ("peak memory of the process", memory)]
+    rows += [
+        ("peak tokens stored", _count(it.peak_tokens_stored)),
+        ("peak memory of the process", memory),
+    ]
     if plan.has_states:
         rows += [
             (label, _count(count, "state", none="no states"))
@@ -415,28 +412,18 @@ def _curve(grid: ReplayGrid, page_size: int) -> str:
 def _row(
     grid: ReplayGrid, point: tuple[int, int], ceiling: CeilingRow | None, caches: Sequence[str]
 ) -> tuple[str, ...]:
-    here = {one.plan.caches[0]: one for one in grid.results if _point_of(one) == point}
-    evicted = [run.evicted_tokens for one in here.values() for run in one.document.runs]
-    belady, unlimited = (
-        (None, None) if ceiling is None else (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate)
-    )
+    here = {one.plan.caches[0]: one.document.runs for one in grid.results if _point_of(one) == point}
+    runs = [run for found in here.values() for run in found]
+    rates = {cache: _percent(it[0].token_hit_rate) if it else "violated" for cache, it in here.items()}
+    belady, unlimited = (ceiling.belady_hit_rate, ceiling.unlimited_hit_rate) if ceiling else (None, None)
     return (
         f"{point[1]:,}",
-        *(_rate(here[cache]) if cache in here else _UNKNOWN for cache in caches),
+        *(rates.get(cache, _UNKNOWN) for cache in caches),
         _UNKNOWN if belady is None else _percent(belady),
         _UNKNOWN if unlimited is None else _percent(unlimited),
-        f"{max(evicted, default=0):,}",
-        f"{max((_left_out(run) for one in here.values() for run in one.document.runs), default=0):,}",
+        f"{max((run.evicted_tokens for run in runs), default=0):,}",
+        f"{max((run.skipped or run.rejected or 0 for run in runs), default=0):,}",
     )
-
-
-def _left_out(run: ReplayRun) -> int:
-    """Count the requests that are in no rate, since they are too long for this capacity."""
-    return run.skipped or run.rejected or 0
-
-
-def _rate(result: Replayed) -> str:
-    return _percent(result.document.runs[0].token_hit_rate) if result.document.runs else "violated"
 
 
 def _percent(rate: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pymllm.cli.options import OUTPUT_FILE
+from pymllm.cli import options
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import refuse_own_input, refuse_run_or_program
 from pymllm.errors import UsageError
@@ -26,7 +26,7 @@ FORMATS = ("html", "github-action-benchmark", "junit", "badge")
 @click.option(
     "-o",
     "--output",
-    type=OUTPUT_FILE,
+    type=options.OUTPUT_FILE,
     show_default="report.html for the page, standard output for a feed",
     help="Where it is written.",
 )

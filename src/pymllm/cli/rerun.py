@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pymllm.adapters.base import Adapter
+from pymllm.cli import options
 from pymllm.cli.judge import make_judgement, make_text
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    adapter_option,
-    command_option,
-    json_object,
-    json_option,
-    load_or_refuse,
-    read_program_for,
-    timeout_option,
-)
 from pymllm.cli.store import refuse_own_input
 from pymllm.cli.tables import tell
 from pymllm.conformance.documents import JudgementDocument, OperationRow
@@ -48,7 +39,7 @@ class _Task:
         """Run it, and return what it came to, with the times of its operations."""
         from pymllm.conformance.rerun import rerun_history
 
-        load_or_refuse(self.adapter)
+        options.load_or_refuse(self.adapter)
         result = rerun_history(self.history, self.adapter, self.config, self._wrap)
         if self.timing is None:
             return result, None
@@ -67,23 +58,23 @@ class _Task:
 
 @click.command("rerun", short_help="Run a recorded program again, on any implementation.")
 @click.argument("file", type=click.Path())
-@adapter_option
-@command_option(multiple=False)
+@options.adapter
+@options.command(multiple=False)
 @click.option(
     "--config",
-    type=json_object,
+    type=options.json_object,
     metavar="JSON",
     show_default="the file's",
     help="What to build, such as '{\"page_size\": 4}'.",
 )
 @click.option(
     "--record",
-    type=OUTPUT_FILE,
+    type=options.OUTPUT_FILE,
     help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
-@timeout_option
-@json_option
+@options.timeout
+@options.json
 def rerun_command(
     file: str,
     adapter: str | None,
@@ -104,7 +95,7 @@ def rerun_command(
     can be said: the adapter could not be asked, or made choices that the program does not fit.
     """
     refuse_own_input("--record", record, file)
-    history, name = read_program_for(file, adapter, command)
+    history, name = options.read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
     from pymllm.conformance.worker_process import Lost

@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.cli import options
 from pymllm.cli.judge import make_text as make_judgement_text
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    Amount,
-    adapter_option,
-    command_option,
-    find_law_or_refuse,
-    json_option,
-    load_or_refuse,
-    progress_option,
-    read_program_for,
-    timeout_option,
-)
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.rerun import judgement_of
 from pymllm.cli.store import refuse_own_input, save_program
@@ -44,12 +33,12 @@ _MOST_PRINTED = 100
 
 @click.command("shrink", short_help="Make a recorded program that breaks a law as small as possible.")
 @click.argument("file", type=click.Path())
-@adapter_option
-@command_option(multiple=False)
+@options.adapter
+@options.command(multiple=False)
 @click.option(
     "-o",
     "--output",
-    type=OUTPUT_FILE,
+    type=options.OUTPUT_FILE,
     metavar="OUT",
     show_default="FILE's name with .short.jsonl",
     help="Where the small program is written.",
@@ -64,14 +53,14 @@ _MOST_PRINTED = 100
 )
 @click.option(
     "--seconds",
-    type=Amount(0.0, 1_000_000.0, min_open=True),
+    type=options.Amount(0.0, 1_000_000.0, min_open=True),
     metavar="S",
     default=60.0,
     help="After which the smallest so far will do.",
 )
-@timeout_option
-@json_option
-@progress_option
+@options.timeout
+@options.json
+@options.progress
 def shrink_command(
     file: str,
     adapter: str | None,
@@ -94,10 +83,10 @@ def shrink_command(
     What an engine does wrong, its operations alone do not show. A file of such a failure has the acts of the
     machine that drove the engine, too, and they are played and left out instead.
     """
-    history, name = read_program_for(file, adapter, command)
+    history, name = options.read_program_for(file, adapter, command)
     target = output or _beside(Path(file))
     refuse_own_input("--output", target, file)
-    wanted = tuple(find_law_or_refuse(law).id for law in laws)
+    wanted = tuple(options.find_law_or_refuse(law).id for law in laws)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     from pymllm.conformance.shrink_run import ShrinkTask
@@ -165,7 +154,7 @@ def _carry_out(task: ShrinkTask) -> ShrinkRun:
     """Make a program smaller, in a process that may end over it."""
     from pymllm.conformance.shrink_run import run_shrink
 
-    load_or_refuse(task.adapter)
+    options.load_or_refuse(task.adapter)
     return run_shrink(task)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pymllm.cli.options import OUTPUT_FILE, json_option
+from pymllm.cli import options
 from pymllm.cli.tables import tell
 from pymllm.conformance.documents import SituationsDocument, WorthReaching
 from pymllm.history.operations import KINDS
@@ -42,8 +42,8 @@ _TITLES = {
 
 @click.command("situations", short_help="List the states that a search must reach.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only those of one kind of implementation.")
-@json_option
-@click.option("--page", type=OUTPUT_FILE, help="Write all of them as Markdown, too.")
+@options.json
+@click.option("--page", type=options.OUTPUT_FILE, help="Write all of them as Markdown, too.")
 def situations_command(kind: str | None, as_json: bool, page: Path | None) -> None:
     """List situations: states worth reaching, with the laws that are at stake in each.
 

@@ -15,30 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    OUTPUT_FOLDER,
-    SEED,
-    Amount,
-    adapter_of_file,
-    adapters_option,
-    cabinet_option,
-    command_option,
-    find_adapter_or_refuse,
-    find_adapters_or_own,
-    is_of_registry,
-    jobs_option,
-    json_object,
-    json_option,
-    names_of,
-    planted_option,
-    progress_option,
-    refuse_typed,
-    store_option,
-    timeout_option,
-    whole,
-)
 from pymllm.cli.program import complain
 from pymllm.cli.store import keep_run, refuse_run_or_program
 from pymllm.cli.tables import tell
@@ -81,17 +59,17 @@ _strict_option = click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached, or memory grows."
 )
 _page_option = click.option(
-    "--page", type=OUTPUT_FILE, callback=_free_page, help="Write the summary as Markdown, too."
+    "--page", type=options.OUTPUT_FILE, callback=_free_page, help="Write the summary as Markdown, too."
 )
 
 
 @click.group("soak", invoke_without_command=True, short_help="Play long campaigns from seeds, for hours.")
-@adapters_option
-@command_option(multiple=True)
+@options.adapters
+@options.command(multiple=True)
 @click.option(
     "--config",
     "configs",
-    type=json_object,
+    type=options.json_object,
     metavar="JSON",
     multiple=True,
     show_default="the adapter's, and larger ones",
@@ -100,48 +78,53 @@ _page_option = click.option(
 @click.option("--machine", metavar="NAME", help="Only this machine, such as PrefixMachine.")
 @click.option(
     "--minutes",
-    type=Amount(0, 1_000_000),
+    type=options.Amount(0, 1_000_000),
     metavar="M",
     show_default="10",
     help="No run begins later than this.",
 )
 @click.option(
-    "--operations", type=whole(1, 10**12), help="Operations to play, the same runs on every machine."
+    "--operations", type=options.whole(1, 10**12), help="Operations to play, the same runs on every machine."
 )
-@click.option("--longest", type=whole(1, 1_000_000), show_default="50000", help="Most operations of one run.")
-@click.option("--seed", type=SEED, show_default="drawn", help="Seed of every choice.")
 @click.option(
-    "--run", type=SEED, metavar="SEED", help="Play only the run with this seed, as a failure names it."
+    "--longest", type=options.whole(1, 1_000_000), show_default="50000", help="Most operations of one run."
 )
-@jobs_option
+@click.option("--seed", type=options.SEED, show_default="drawn", help="Seed of every choice.")
+@click.option(
+    "--run",
+    type=options.SEED,
+    metavar="SEED",
+    help="Play only the run with this seed, as a failure names it.",
+)
+@options.jobs
 @click.option(
     "--audit", type=rate, show_default="1/64", help="Walks from inside: every, 1/N operations, or off."
 )
-@timeout_option
+@options.timeout
 @click.option("--stop-on-failure", is_flag=True, help="Begin no run after one that failed.")
 @_strict_option
 @click.option(
     "--output",
-    type=OUTPUT_FOLDER,
+    type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
     show_default="runs/soak-SEED",
     help="For the ledger, and programs that fail.",
 )
 @click.option(
     "--resume",
-    type=OUTPUT_FOLDER,
+    type=options.OUTPUT_FOLDER,
     metavar="FOLDER",
     help="Go on with a campaign behind its last run; name a module or command of it with --adapter again.",
 )
-@cabinet_option(
+@options.cabinet(
     "Plant each fault of this table, and see whether a campaign catches it; may be repeated. Each gets its "
     "own --minutes or --operations."
 )
-@planted_option
-@json_option
-@store_option
+@options.planted
+@options.json
+@options.store
 @_page_option
-@progress_option
+@options.progress
 @click.pass_context
 def soak_command(
     context: click.Context,
@@ -154,7 +137,7 @@ def soak_command(
     commands: tuple[str, ...],
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
-    **options: Any,
+    **chosen: Any,
 ) -> int | None:
     """Play long campaigns from seeds: pools that fill, age and drain for hours, every operation judged.
 
@@ -171,12 +154,12 @@ def soak_command(
     """
     if context.invoked_subcommand is not None:
         return None
-    options["adapters"] = names_of(options["adapters"], commands)
-    if options["resume"] is not None:
-        refuse_typed(_OF_A_CAMPAIGN, "a campaign that goes on has its own")
+    chosen["adapters"] = options.names_of(chosen["adapters"], commands)
+    if chosen["resume"] is not None:
+        options.refuse_typed(_OF_A_CAMPAIGN, "a campaign that goes on has its own")
     if cabinets or faults:
         refuse_beside_faults("page", "strict", "output", "resume", "run")
-    plan = SoakOptions(**options)
+    plan = SoakOptions(**chosen)
     plan.check()
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
@@ -189,7 +172,7 @@ def soak_command(
 
 
 def _look_for_faults(
-    options: SoakOptions,
+    asked: SoakOptions,
     cabinets: Sequence[str],
     faults: Sequence[str],
     as_json: bool,
@@ -198,15 +181,15 @@ def _look_for_faults(
 ) -> int:
     """Play a campaign with one fault after the other in place."""
     require_torch("pymllm soak --cabinet")
-    chosen = choose_faults(faults, cabinets, options.adapters)
+    chosen = choose_faults(faults, cabinets, asked.adapters)
     from pymllm.conformance.command_hunts import hunt_by_soak
     from pymllm.conformance.detection import HuntPlan
 
     with TemporaryDirectory() as folder:  # nothing is in the way of a campaign whose ledger nobody keeps
-        plan, _ = replace(options, output=Path(folder)).settle()
+        plan, _ = replace(asked, output=Path(folder)).settle()
     # A campaign makes small what it finds, by limits of its own; above 0 the table has a column for it.
     hunt, hunter = HuntPlan((plan.seed,), shrinks=1), partial(hunt_by_soak, plan)
-    return look_and_tell(chosen, hunt, options.jobs, progress, as_json, store, hunter=hunter)
+    return look_and_tell(chosen, hunt, asked.jobs, progress, as_json, store, hunter=hunter)
 
 
 def _resuming(report: SoakReport) -> str:
@@ -214,18 +197,21 @@ def _resuming(report: SoakReport) -> str:
     names = dict.fromkeys(place.adapter for header in report.headers for place in header.places)
     words = ["pymllm", "soak", "--resume", str(report.folder)]
     for name in names:
-        words += [] if is_of_registry(name) else ["--adapter", name]
+        words += [] if options.is_of_registry(name) else ["--adapter", name]
     return shlex.join(words)
 
 
 @soak_command.command("merge", short_help="Put the ledgers of several campaigns together.")
 @click.argument("folders", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option(
-    "--output", type=OUTPUT_FOLDER, metavar="FOLDER", help="Write one ledger with every run, each once."
+    "--output",
+    type=options.OUTPUT_FOLDER,
+    metavar="FOLDER",
+    help="Write one ledger with every run, each once.",
 )
 @_strict_option
-@json_option
-@store_option
+@options.json
+@options.store
 @_page_option
 def merge_command(
     folders: tuple[Path, ...],
@@ -250,15 +236,15 @@ def merge_command(
     return _tell(report, strict, as_json, store, page, folders)
 
 
-def _play(options: SoakOptions, progress: str) -> SoakReport:
+def _play(asked: SoakOptions, progress: str) -> SoakReport:
     from pymllm.cli.soak_table import soak_display
     from pymllm.conformance.soak.campaign import load_campaign, soak
 
     try:
-        resumed = None if options.resume is None else load_campaign(options.resume)
+        resumed = None if asked.resume is None else load_campaign(asked.resume)
         if resumed is not None:
-            options.check_resumed(place.adapter for place in resumed[0].places)
-        plan, folder = options.settle(resumed[0].operations if resumed is not None else None)
+            asked.check_resumed(place.adapter for place in resumed[0].places)
+        plan, folder = asked.settle(resumed[0].operations if resumed is not None else None)
         with soak_display(progress) as show:
             return soak(plan, folder, resumed, show)
     except UsageError as error:
@@ -321,7 +307,7 @@ class SoakOptions:
     def check(self) -> None:
         """Refuse what does not fit together, and names that do not exist."""
         for name in self.adapters:
-            find_adapter_or_refuse(name)
+            options.find_adapter_or_refuse(name)
         if self.configs and len(dict.fromkeys(self.adapters)) != 1:
             raise click.UsageError("--config is a configuration of one adapter; name it with --adapter.")
         if self.run is not None and not self.configs:
@@ -339,7 +325,7 @@ class SoakOptions:
                     f"--adapter {name}: the campaign in {self.resume} plays {played}, and goes on with that."
                 )
         for name in known:
-            adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
+            options.adapter_of_file(f"{self.resume}/{LEDGER}", name, name if name in self.adapters else None)
 
     def settle(self, operations: int | None = None) -> tuple[SoakPlan, Path]:
         """Fill in the defaults; without a seed, one is drawn."""
@@ -349,7 +335,7 @@ class SoakOptions:
         is_bounded = any(it is not None for it in (operations, self.operations, self.run))
         minutes = _MINUTES if self.minutes is None and not is_bounded else self.minutes
         plan = SoakPlan(
-            find_adapters_or_own(self.adapters),
+            options.find_adapters_or_own(self.adapters),
             self.configs,
             seed,
             self.operations,

@@ -77,8 +77,9 @@ def describe_drifts(drifts: Sequence[Drift]) -> str:
 def describe_progress(totals: Totals, seconds: float, memory: str = "") -> str:
     """Say in one line how far a campaign is."""
     failures = sum(len(it.failures) for it in totals.adapters.values())
+    rate = f"{totals.operations / seconds:,.0f}/s" if seconds else "-"
     return (
-        f"{time_of(seconds)}  {totals.operations:,} operations  {_rate(totals.operations, seconds)}  "
+        f"{time_of(seconds)}  {totals.operations:,} operations  {rate}  "
         f"{_laws(totals)} laws tested  situations {_situations(totals)}  "
         f"memory {amount_of_bytes(totals.memory.peak)}{memory and f' ({memory})'}  {failures} failures"
     )
@@ -110,10 +111,6 @@ def _situations(totals: Totals) -> str:
     expected = sum(len(it.expected) for it in totals.adapters.values())
     missing = sum(len(it.missing) for it in totals.adapters.values())
     return f"{expected - missing} of {expected}"
-
-
-def _rate(operations: int, seconds: float) -> str:
-    return f"{operations / seconds:,.0f}/s" if seconds else "-"
 
 
 # -- at its end --------------------------------------------------------------------------------------------

@@ -16,27 +16,8 @@ from xml.etree import ElementTree
 import click
 
 from pymllm.adapters.process.command_name import PREFIX
+from pymllm.cli import options
 from pymllm.cli.faults import choose_faults, look_and_tell, refuse_beside_faults
-from pymllm.cli.options import (
-    OUTPUT_FILE,
-    SEED,
-    adapters_option,
-    cabinet_option,
-    command_option,
-    file_name_of,
-    find_adapters_or_own,
-    find_law_or_refuse,
-    jobs_option,
-    json_option,
-    names_of,
-    planted_option,
-    programs_option,
-    progress_option,
-    refuse_typed,
-    store_option,
-    timeout_option,
-    whole,
-)
 from pymllm.cli.program import complain, escaped, say
 from pymllm.cli.store import keep_run, save_program, save_text
 from pymllm.cli.tables import (
@@ -86,8 +67,8 @@ _UNFINISHED = "    a small one; the search for smaller ones was cut short (--pro
 
 
 @click.command("verify", short_help="Search implementations for programs that break a law.")
-@adapters_option
-@command_option(multiple=True)
+@options.adapters
+@options.command(multiple=True)
 @click.option(
     "--law",
     "laws",
@@ -102,34 +83,34 @@ _UNFINISHED = "    a small one; the search for smaller ones was cut short (--pro
     default="ci",
     help="dev: seconds. ci: half a minute on two cores. deep: hours.",
 )
-@click.option("--seed", type=SEED, show_default="0; deep draws one", help="Seed of every choice.")
+@click.option("--seed", type=options.SEED, show_default="0; deep draws one", help="Seed of every choice.")
 @click.option(
     "--examples",
-    type=whole(1, 10_000_000),
+    type=options.whole(1, 10_000_000),
     show_default="as many as the profile promises",
     help="Programs per machine and configuration, the same everywhere. A law that none of them tests is "
     "unknown: with 1 that is most laws; what breaks seldom needs hundreds.",
 )
-@jobs_option
-@timeout_option
+@options.jobs
+@options.timeout
 @click.option(
     "--strict", is_flag=True, help="Fail where a situation was never reached or a search was cut short, too."
 )
-@programs_option
-@json_option
-@click.option("--junit", type=OUTPUT_FILE, help="Write the verdicts as JUnit XML, too.")
-@store_option
+@options.programs
+@options.json
+@click.option("--junit", type=options.OUTPUT_FILE, help="Write the verdicts as JUnit XML, too.")
+@options.store
 @click.option(
     "--check-protocol",
     is_flag=True,
     help="Only talk with each --command for a moment, and tell what is wrong with its answers.",
 )
-@cabinet_option(
+@options.cabinet(
     "Plant each fault of this table, and see whether this very search catches it; may be repeated."
 )
-@planted_option
+@options.planted
 @click.option("-v", "--verbose", is_flag=True, help="List every law of every adapter, and every machine.")
-@progress_option
+@options.progress
 def verify_command(
     output: Path,
     as_json: bool,
@@ -142,7 +123,7 @@ def verify_command(
     cabinets: tuple[str, ...],
     faults: tuple[str, ...],
     adapters: tuple[str, ...],
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Search implementations for programs that break a law.
 
@@ -159,21 +140,21 @@ def verify_command(
     With --cabinet or --fault it plants one fault after the other and searches its adapters in the same way.
     Ends with 0 where every fault was caught by a law of its list, else with 1.
     """
-    names = names_of(adapters, commands)
+    names = options.names_of(adapters, commands)
     if check_protocol:
-        refuse_typed(("junit", "store"), "--check-protocol judges no laws")
-        return check_protocols(names, options["timeout"], output, as_json)
+        options.refuse_typed(("junit", "store"), "--check-protocol judges no laws")
+        return check_protocols(names, chosen["timeout"], output, as_json)
     if cabinets or faults:
         refuse_beside_faults("output", "junit", "strict", "verbose")
         require_torch("pymllm verify --cabinet")
-    plan = plan_search(names, **options)
+    plan = plan_search(names, **chosen)
     if cabinets or faults:
         from pymllm.conformance.command_hunts import hunt_by_verify
         from pymllm.conformance.detection import HuntPlan
 
-        chosen = choose_faults(faults, cabinets, names)
+        planted = choose_faults(faults, cabinets, names)
         hunt, hunter = HuntPlan((plan.seed,), shrinks=plan.profile.shrinks), partial(hunt_by_verify, plan)
-        return look_and_tell(chosen, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
+        return look_and_tell(planted, hunt, plan.jobs, progress, as_json, store, hunter=hunter)
     report = search(plan, progress)
     files = save_programs(report, output)
     document = report.document(files)
@@ -199,8 +180,8 @@ def plan_search(
     strict: bool = False,
 ) -> VerifyPlan:
     """Return the search that options ask for; names that do not exist are refused with those that do."""
-    adapters = find_adapters_or_own(names)
-    found = tuple(dict.fromkeys(find_law_or_refuse(id) for id in laws))
+    adapters = options.find_adapters_or_own(names)
+    found = tuple(dict.fromkeys(options.find_law_or_refuse(id) for id in laws))
     # Not at the top: this loads Hypothesis, which --help and a mistyped option can do without.
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors are tiny; read when torch is loaded
     from pymllm.conformance.machines import PROFILES
@@ -228,7 +209,7 @@ def save_programs(report: VerifyReport, folder: Path) -> SavedFiles:
 
     files = SavedFiles()
     for adapter in report.adapters:
-        name, seed = file_name_of(adapter.name), report.seed
+        name, seed = options.file_name_of(adapter.name), report.seed
         for finding in adapter.findings:
             history = _annotated(finding.history, report, str(finding.violation))
             path = save_program(history, folder / f"{name}-{finding.law}-{seed}.jsonl")
@@ -409,13 +390,17 @@ def make_junit(document: VerifyDocument) -> str:
     for adapter in document.adapters:
         add_search(root, adapter)
     if document.strict and document.situations:
-        rows = [make_case(row.machine, row.name, *_unmet(row)) for row in document.situations]
-        add_suite(root, "situations", 0.0, rows)
+        cases = [
+            make_case(
+                it.machine,
+                it.name,
+                "failure" if it.unmet else None,
+                f"never reached with {', '.join(it.unmet)}",
+            )
+            for it in document.situations
+        ]
+        add_suite(root, "situations", 0.0, cases)
     return make_xml(root)
-
-
-def _unmet(row: SituationRow) -> tuple[str, ...]:
-    return ("failure", f"never reached with {', '.join(row.unmet)}") if row.unmet else ()
 
 
 # -- a conversation with a program ---------------------------------------------------------------------------
@@ -427,7 +412,7 @@ def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json:
     """Have a short conversation with each of some programs, tell of it, and keep those with a mistake."""
     if not names or not all(name.startswith(PREFIX) for name in names):
         raise click.UsageError("--check-protocol is about programs; give them with --command.")
-    find_adapters_or_own(names)
+    options.find_adapters_or_own(names)
     from pymllm.conformance.protocol_check import check_protocol
     from pymllm.conformance.time_limit import time_limit
 
@@ -437,7 +422,7 @@ def check_protocols(names: Sequence[str], timeout: float, folder: Path, as_json:
             report = check_protocol(name)
         path = None
         if report.problems:
-            path = save_text(report.conversation, folder / f"{file_name_of(name)}-protocol.txt")
+            path = save_text(report.conversation, folder / f"{options.file_name_of(name)}-protocol.txt")
         rows.append(report.row(path))
         if not as_json:
             say(make_protocol_text(rows[-1]))

@@ -13,35 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from pymllm.adapters.registry import FAULTY, OWN, PEERS, AdapterEntry
-from pymllm.cli import main
-from pymllm.cli.options import (
-    Amount,
-    adapter_of_file,
-    command_option,
-    file_name_of,
-    find_adapter_or_refuse,
-    find_adapters_or_own,
-    is_of_registry,
-    jobs_option,
-    json_object,
-    json_option,
-    load_or_refuse,
-    names_of,
-    progress_option,
-    read_program_for,
-    timeout_option,
-    tokens,
-    whole,
-)
+from pymllm.cli import main, options
 from pymllm.errors import AdapterError, ConversationError
 from pymllm.text_file import did_you_mean
 
 
 @click.command()
-@jobs_option
-@json_option
-@progress_option
-@timeout_option
+@options.jobs
+@options.json
+@options.progress
+@options.timeout
 def command(jobs: int, as_json: bool, progress: str, timeout: float) -> None:
     """Print what came of the options."""
     click.echo(f"{jobs} {as_json} {progress} {timeout}")
@@ -106,7 +87,7 @@ def test_an_option_reads_the_same_in_every_command() -> None:
 )
 def test_token_counts_are_read_as_written(text: str, count: int) -> None:
     """k, M and G are decimal, Ki, Mi and Gi binary; case does not matter."""
-    assert tokens(text) == count
+    assert options.tokens(text) == count
 
 
 @pytest.mark.parametrize(
@@ -127,16 +108,16 @@ def test_token_counts_are_read_as_written(text: str, count: int) -> None:
 def test_other_token_counts_are_refused(text: str, words: str) -> None:
     """X1: the message names the value and the bound."""
     with pytest.raises(click.BadParameter) as caught:
-        tokens(text)
+        options.tokens(text)
     assert words in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "-0.1", "10.1", "inf", "much", "1e5000", "9" * 5000])
 def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
     """X1: no bound is above or below what is no number; what was typed is said, and no more than is read."""
-    assert Amount(0, 10).convert("2.5", None, None) == 2.5
+    assert options.Amount(0, 10).convert("2.5", None, None) == 2.5
     with pytest.raises(click.BadParameter) as caught:
-        Amount(0, 10).convert(text, None, None)
+        options.Amount(0, 10).convert(text, None, None)
     assert text[:57] in caught.value.message
     assert len(caught.value.message) < 150
 
@@ -144,9 +125,9 @@ def test_an_amount_is_a_number_within_its_bounds(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "1.0", "1e3", "1e5000", "x", "-1", "11", "9" * 5000, "٣"])
 def test_a_whole_number_is_within_its_bounds(text: str) -> None:
     """X1: the value, cut, and both bounds; Python's words about digits are none of ours."""
-    assert [whole(0, 10)(good) for good in ("0", " 10 ", "+7", "1_0", 3)] == [0, 10, 7, 10, 3]
+    assert [options.whole(0, 10)(good) for good in ("0", " 10 ", "+7", "1_0", 3)] == [0, 10, 7, 10, 3]
     with pytest.raises(click.BadParameter) as caught:
-        whole(0, 10)(text)
+        options.whole(0, 10)(text)
     shown = text if len(text) < 60 else f"{text[:57]}..."
     is_number = text.lstrip("-").isdecimal() and text.isascii()
     assert caught.value.message == (
@@ -156,9 +137,9 @@ def test_a_whole_number_is_within_its_bounds(text: str) -> None:
 
 def test_a_configuration_is_a_json_object() -> None:
     """Integers, strings, booleans and null, by name; one that was read stays."""
-    config = json_object('{"page_size": 4, "store": "host", "sorted": true, "window": null}')
+    config = options.json_object('{"page_size": 4, "store": "host", "sorted": true, "window": null}')
     assert config == {"page_size": 4, "store": "host", "sorted": True, "window": None}
-    assert json_object(config) is config
+    assert options.json_object(config) is config
 
 
 @pytest.mark.parametrize(
@@ -174,24 +155,24 @@ def test_a_configuration_is_a_json_object() -> None:
 def test_what_is_no_configuration_is_refused(text: str, words: str) -> None:
     """X1: the message names the value and what it must be."""
     with pytest.raises(click.BadParameter, match=words):
-        json_object(text)
+        options.json_object(text)
 
 
 def test_a_command_is_an_adapter_by_its_name() -> None:
     """After those that have one already."""
-    assert names_of(["radix"], ["./a 1", "b"]) == ("radix", "command:./a 1", "command:b")
+    assert options.names_of(["radix"], ["./a 1", "b"]) == ("radix", "command:./a 1", "command:b")
 
 
 def test_one_or_several_can_be_given() -> None:
     """As the command takes."""
 
     @click.command()
-    @command_option(multiple=True)
+    @options.command(multiple=True)
     def several(commands: tuple[str, ...]) -> None:
         click.echo(commands)
 
     @click.command()
-    @command_option(multiple=False)
+    @options.command(multiple=False)
     def one(command: str | None) -> None:
         click.echo(command)
 
@@ -209,8 +190,8 @@ def test_one_or_several_can_be_given() -> None:
 def test_a_name_of_the_registry_is_taken_from_the_file() -> None:
     """Ours, peers' and faulty ones."""
     for entry in (*OWN, *PEERS, *FAULTY):
-        assert is_of_registry(entry.name)
-        assert adapter_of_file("x", entry.name, None) == entry.name
+        assert options.is_of_registry(entry.name)
+        assert options.adapter_of_file("x", entry.name, None) == entry.name
 
 
 @pytest.mark.parametrize(
@@ -225,42 +206,42 @@ def test_a_name_of_the_registry_is_taken_from_the_file() -> None:
 )
 def test_code_is_not(named: str, way: str) -> None:
     """Unless the user names it, or something else."""
-    assert not is_of_registry(named)
+    assert not options.is_of_registry(named)
     with pytest.raises(click.UsageError) as caught:
-        adapter_of_file("x.jsonl", named, None)
+        options.adapter_of_file("x.jsonl", named, None)
     assert str(caught.value).startswith(
         f"x.jsonl: names the adapter {named!r}; from a file only the names of "
     )
     assert str(caught.value).endswith(way)
-    assert adapter_of_file("x.jsonl", named, named) == named
-    assert adapter_of_file("x.jsonl", named, "rows") == "rows"
+    assert options.adapter_of_file("x.jsonl", named, named) == named
+    assert options.adapter_of_file("x.jsonl", named, "rows") == "rows"
 
 
 def test_a_name_that_there_is_not_is_told_with_the_nearest() -> None:
     """As where the user types it."""
     with pytest.raises(click.UsageError, match=r"no adapter 'radixx'.*did you mean radix"):
-        adapter_of_file("x.jsonl", "radixx", None)
+        options.adapter_of_file("x.jsonl", "radixx", None)
 
 
 def test_one_adapter_is_named_by_one_option() -> None:
     """A command is the name of a program behind its prefix."""
     with pytest.raises(click.UsageError, match="give one of them"):
-        read_program_for("x.jsonl", "rows", "./x")
+        options.read_program_for("x.jsonl", "rows", "./x")
 
 
 def test_a_name_keeps_what_a_file_may_be_called() -> None:
     """No folder, no space, no quote."""
-    assert file_name_of("radix-window") == "radix-window"
-    assert file_name_of("my.rows:Rows") == "my.rows-Rows"
-    assert file_name_of("command:./a 'b c' --x=1") == "command-.-a-b-c---x-1"
+    assert options.file_name_of("radix-window") == "radix-window"
+    assert options.file_name_of("my.rows:Rows") == "my.rows-Rows"
+    assert options.file_name_of("command:./a 'b c' --x=1") == "command-.-a-b-c---x-1"
 
 
 def test_long_names_are_cut_and_stay_apart() -> None:
     """A file's name has an end; two commands may differ in their last word."""
-    one, other = (file_name_of(f"command:{'x' * 400} {last}") for last in (1, 2))
+    one, other = (options.file_name_of(f"command:{'x' * 400} {last}") for last in (1, 2))
     assert one != other
     assert max(len(one), len(other)) < 120
-    assert file_name_of(f"{'x' * 400}\udcff") != one
+    assert options.file_name_of(f"{'x' * 400}\udcff") != one
 
 
 def test_the_nearest_names_are_asked_for() -> None:
@@ -280,7 +261,7 @@ def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.Mon
     with pytest.raises(
         click.UsageError, match=r"sglang-swa needs sglang, .*; tox -e peers-older installs it"
     ):
-        find_adapters_or_own(("rows", "sglang-swa"))
+        options.find_adapters_or_own(("rows", "sglang-swa"))
 
 
 def test_a_module_is_looked_for_in_the_current_folder(
@@ -290,28 +271,28 @@ def test_a_module_is_looked_for_in_the_current_folder(
     monkeypatch.chdir(tmp_path)
     elsewhere = [entry for entry in sys.path if entry]
     monkeypatch.setattr(sys, "path", [*elsewhere])
-    find_adapter_or_refuse("radix")
-    find_adapter_or_refuse("command:./x")
+    options.find_adapter_or_refuse("radix")
+    options.find_adapter_or_refuse("command:./x")
     assert sys.path == elsewhere
     for _ in "ab":
-        assert find_adapter_or_refuse("mine:Cache").place == "mine:Cache"
+        assert options.find_adapter_or_refuse("mine:Cache").place == "mine:Cache"
     assert sys.path == [str(tmp_path), *elsewhere]
 
 
 def test_a_class_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """X1: as a name is that the registry does not have; of its own names each has its class."""
-    assert load_or_refuse("hashes").KIND == "hashes"
+    assert options.load_or_refuse("hashes").KIND == "hashes"
     with pytest.raises(click.UsageError, match=r"adapter json:Nobody: json has no class 'Nobody'\."):
-        load_or_refuse("json:Nobody")
+        options.load_or_refuse("json:Nobody")
     broken = AdapterEntry("hashes", "json:Nobody", "")
     monkeypatch.setattr("pymllm.cli.options.find_adapter", lambda name: broken)
     with pytest.raises(AdapterError, match="json has no class"):
-        load_or_refuse("hashes")
+        options.load_or_refuse("hashes")
 
 
 def test_a_program_that_does_not_speak_is_no_bad_input(tiny_program: Callable[..., str]) -> None:
     """It is there, so its end is a verdict; one that is not there is bad input."""
     with pytest.raises(ConversationError, match="status 3"):
-        load_or_refuse(f"command:{tiny_program('hello', 'status-3')}")
+        options.load_or_refuse(f"command:{tiny_program('hello', 'status-3')}")
     with pytest.raises(click.UsageError, match="cannot be started"):
-        load_or_refuse("command:no-such-program-anywhere")
+        options.load_or_refuse("command:no-such-program-anywhere")

@@ -216,12 +216,10 @@ def _drift(drifts: Sequence[DriftRow]) -> Cell:
     """Sum the measures up: one that grows outweighs, all must be flat to be flat."""
     verdicts = {it.verdict for it in drifts}
     verdict = "grows" if "grows" in verdicts else "flat" if verdicts == {"flat"} else "too short to tell"
-    hint = "; ".join(f"{it.measure}: {_slope(it)}, {it.verdict}" for it in drifts)
+    hint = "; ".join(
+        f"{it.measure}: {show(it.slope, it.unit)} per million operations, {it.verdict}" for it in drifts
+    )
     return Cell(verdict, _DRIFTS.get(verdict, UNKNOWN), hint=hint or None)
-
-
-def _slope(it: DriftRow) -> str:
-    return "unknown" if it.slope is None else f"{show(it.slope, it.unit)} per million operations"
 
 
 def _time_plot(played: Sequence[SoakedAdapter]) -> Plot:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pymllm.instrument.peer_comparison import OURS, Contender, PeerComparison, ScenarioRow
+from pymllm.instrument.peer_comparison import OURS, PeerComparison, ScenarioRow
 from pymllm.report.blocks import Block, Section, Tile
 from pymllm.report.documents import GpuBenchmarksDocument, GpuCase
 from pymllm.report.loading import Run, documents_of, grouped
@@ -262,13 +262,9 @@ def _contenders(document: PeerComparison) -> Table:
     columns = [
         Column("contender", lambda it: it.name),
         Column("package", lambda it: f"{it.package} {it.version or ''}".strip()),
-        Column("why not", _part),
+        Column("why not", lambda it: Cell(it.reason or "took part", UNKNOWN if it.reason else GOOD)),
     ]
     return make_table("Who could take part", document.contenders, columns, folded=True)
-
-
-def _part(it: Contender) -> Cell:
-    return Cell("took part", GOOD) if it.reason is None else Cell(it.reason, UNKNOWN)
 
 
 # -- gpu -----------------------------------------------------------------------------------------------------
@@ -301,16 +297,15 @@ def _gpu_table(document: GpuBenchmarksDocument, run: Run) -> Table:
         Column("case", lambda it: it.name),
         Column("sizes and types", lambda it: ", ".join(f"{key} {value}" for key, value in it.case.items())),
         Column("mode", lambda it: it.mode),
-        Column("times, median", _times),
+        Column(
+            "times, median",
+            lambda it: ", ".join(f"{who} {show(time.median_us, 'us')}" for who, time in it.times.items()),
+        ),
         number("speed of ours", lambda it: f"{show_count(round(it.gigabytes_per_second, 1))} GB/s"),
         Column("goals", _goals),
     ]
     caption = f"{show_time(run.time)} UTC: {machine.device}, driver {driver}, torch {machine.torch}"
     return make_table(caption, document.results, columns)
-
-
-def _times(it: GpuCase) -> str:
-    return ", ".join(f"{who} {show(time.median_us, 'us')}" for who, time in it.times.items())
 
 
 def _goals(it: GpuCase) -> Cell:

@@ -15,7 +15,7 @@ from pymllm.report.loading import Run, documents_of, grouped
 from pymllm.report.plots import PALETTE, Choice, Plot, legend, log_axis, scatter
 from pymllm.report.quantities import machine_name, show, show_count, show_share
 from pymllm.report.records import Histogram
-from pymllm.report.tables import BAD, QUIET, Cell, Column, Table, make_table, number
+from pymllm.report.tables import BAD, Cell, Column, Table, make_table, number, or_quiet
 
 # -- hit rate ------------------------------------------------------------------------------------------------
 
@@ -140,21 +140,13 @@ def _table(replays: Sequence[Replayed]) -> Table:
         number("capacity, slots", lambda it: show_count(it.capacity)),
         number("hit rate", lambda it: show_share(it.engine.token_hit_rate)),
         number("ceiling", lambda it: show_share(it.engine.ceiling_hit_rate)),
-        number("best choice (Belady)", lambda it: _best(it.best)),
+        number("best choice (Belady)", lambda it: or_quiet(it.best, show_share, "not computed")),
         number("evicted, tokens", lambda it: show_count(it.engine.evicted_tokens)),
         number("most stored, tokens", lambda it: show_count(it.engine.peak_tokens_stored)),
-        number("retractions", lambda it: _retractions(it.engine.retractions)),
+        number("retractions", lambda it: or_quiet(it.engine.retractions, show_count, "no engine")),
         number("resident memory, most", lambda it: show(it.engine.peak_rss_bytes, "bytes")),
     ]
     return make_table("Replays", replays, columns)
-
-
-def _best(best: float | None) -> Cell:
-    return Cell("not computed", QUIET) if best is None else Cell(show_share(best))
-
-
-def _retractions(count: int | None) -> Cell:
-    return Cell("no engine", QUIET) if count is None else Cell(show_count(count))
 
 
 # -- latency -------------------------------------------------------------------------------------------------
