@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from pymllm.errors import InvariantViolation, TraceError
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, Clear, FreeRow, ReadRows, Span, WriteRow
 from pymllm.history.outcomes import Done, Outcome, Table
-from pymllm.oracle.verdicts import Verdict
 from tests.unit.cli.typed import refused, typed
 
 CONFIG = {"max_reqs": 1, "max_context_len": 2}
@@ -143,9 +141,7 @@ def test_a_file_that_wants_everything_is_refused_in_one_line(
 ) -> None:
     """X1: before anything is built."""
     good.write_text(spoil(good.read_text(encoding="utf-8")), encoding="utf-8")
-    result = judge(str(good))
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert re.search(words, result.stderr)
+    refused("judge", good, words=words)
 
 
 # -- how a judgement is told -------------------------------------------------------------------------------
@@ -166,19 +162,9 @@ MANY = make_judgement("rerun", "a.jsonl", "rows", TWO, {"P1": 1}, differences=tu
 ALL = (HOLDS, BREAKS, MISFIT, NOTHING, MANY)
 
 
-@pytest.mark.parametrize(
-    ("judgement", "verdict"),
-    [
-        (HOLDS, Verdict.HOLDS),
-        (BREAKS, Verdict.VIOLATED),
-        (MISFIT, Verdict.UNKNOWN),
-        (NOTHING, Verdict.UNKNOWN),
-        (MANY, Verdict.HOLDS),
-    ],
-)
-def test_a_verdict_is_drawn(judgement: JudgementDocument, verdict: Verdict) -> None:
+def test_a_verdict_is_drawn() -> None:
     """Nothing holds that was not tested."""
-    assert judgement.verdict is verdict
+    assert [it.verdict.value for it in ALL] == ["holds", "violated", "unknown", "unknown", "holds"]
 
 
 @pytest.mark.parametrize("judgement", ALL)
@@ -241,13 +227,8 @@ def test_the_document_keeps_to_its_schema(judgement: JudgementDocument) -> None:
 
 def test_the_document_has_the_violation() -> None:
     """Law, what was looked at, expected, observed, step."""
-    assert BREAKS.plain()["violation"] == {
-        "law": "P2",
-        "message": "row 1",
-        "expected": "0",
-        "observed": "7",
-        "step": 4,
-    }
+    said = {"law": "P2", "message": "row 1", "expected": "0", "observed": "7", "step": 4}
+    assert BREAKS.plain()["violation"] == said
     empty = make_judgement("judge", "a", "rows", History(Header("rows", "rows")), {}, violation=VIOLATION)
     assert empty.plain()["violation"]["step"] == 0
 

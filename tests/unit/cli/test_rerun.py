@@ -14,7 +14,7 @@ from pymllm.cli.schema import make_schema
 from pymllm.conformance.program import run_program
 from pymllm.history.files import Header, History, Step, load_history, write_history
 from pymllm.history.operations import AllocRows, FreeRow, HashBytes, ReadRows, Span, WriteRow
-from tests.unit.cli.typed import typed
+from tests.unit.cli.typed import refused, typed
 
 PROGRAM = [AllocRows(1), WriteRow(Span(1, 0, 1), 0, 1, (7,)), FreeRow(Span(1, 0, 1)), ReadRows()]
 
@@ -74,9 +74,7 @@ def test_what_happens_is_recorded_and_timed(file: str, tmp_path: Path) -> None:
 def test_a_recording_that_cannot_be_written_is_told_in_a_line(file: str, tmp_path: Path) -> None:
     """Before anything runs, and the file that is read stays as it was."""
     before = Path(file).read_bytes()
-    result = rerun(file, "--record", str(tmp_path / "missing" / "a.jsonl"))
-    assert result.exit_code == 2
-    assert "No such file or directory" in result.stderr
+    refused("rerun", file, "--record", tmp_path / "missing" / "a.jsonl", words="there is no folder")
     (tmp_path / "link").symlink_to(file)
     (tmp_path / "twin").hardlink_to(file)
     for name in ("a.jsonl", "./../" + tmp_path.name + "/a.jsonl", "link", "twin"):

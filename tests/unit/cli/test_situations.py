@@ -51,19 +51,9 @@ def test_the_document_says_what_a_situation_takes() -> None:
     document = json.loads(run("--json").output)
     validator.validate(document)
     (row,) = [row for row in document["situations"] if row["name"] == "an edge node is split"]
-    assert row == {
-        "name": "an edge node is split",
-        "kind": "prefix",
-        "of_engine": False,
-        "laws": ["S5", "R10"],
-        "bugs": ["B23", "B25"],
-        "capabilities": ["inspect"],
-        "configuration": [
-            "a cache that keeps something",
-            "a window of several pages",
-            "nodes of several pages",
-        ],
-    }
+    settings = ["a cache that keeps something", "a window of several pages", "nodes of several pages"]
+    assert (row["kind"], row["of_engine"], row["capabilities"]) == ("prefix", False, ["inspect"])
+    assert (row["laws"], row["bugs"], row["configuration"]) == (["S5", "R10"], ["B23", "B25"], settings)
     row["kind"] = "cells"
     with pytest.raises(ValidationError):
         validator.validate(document)
