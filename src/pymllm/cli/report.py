@@ -16,7 +16,7 @@ from pymllm.text_file import write_text_file
 if TYPE_CHECKING:
     from pymllm.report.loading import LoadedRuns
 
-FORMATS = ("html", "github-action-benchmark", "junit", "badge")
+FORMATS = ("html", "summary", "github-action-benchmark", "bencher", "openmetrics", "junit", "badge")
 
 
 @click.command("report", short_help="Show what runs came to, as one page or as a feed.")
@@ -82,6 +82,14 @@ def _make(loaded: LoadedRuns, form: str, better: str, title: str) -> str:
         from pymllm.report.page import make_page
 
         return make_page(loaded, title)
+    if form == "summary":
+        from pymllm.report.summary import make_summary
+
+        return make_summary(loaded.runs)
+    if form in ("bencher", "openmetrics"):
+        from pymllm.report.metric_feeds import make_bencher_feed, make_openmetrics
+
+        return make_bencher_feed(loaded.runs) if form == "bencher" else make_openmetrics(loaded.runs)
     from pymllm.report.feeds import make_action_feed, make_badge, make_junit
 
     if form == "github-action-benchmark":

@@ -12,7 +12,7 @@ import click
 from pymllm.adapters.base import Adapter
 from pymllm.cli import options
 from pymllm.cli.judge import make_judgement, make_text
-from pymllm.cli.store import refuse_own_input
+from pymllm.cli.store import refuse_own_input, refuse_run_or_program, save_text
 from pymllm.cli.tables import tell
 from pymllm.conformance.documents import JudgementDocument, OperationRow
 from pymllm.errors import AdapterError, UsageError
@@ -73,6 +73,11 @@ class _Task:
     help="Write what happens to FILE, while it happens: a program that `pymllm rerun` reads.",
 )
 @click.option("--timing", is_flag=True, help="Show how long each operation took.")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the operations, who has which slot, and the tree into FILE, as SVG.",
+)
 @options.timeout
 @options.json
 def rerun_command(
@@ -82,6 +87,7 @@ def rerun_command(
     config: Config | None,
     record: Path | None,
     timing: bool,
+    picture: Path | None,
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -95,6 +101,8 @@ def rerun_command(
     can be said: the adapter could not be asked, or made choices that the program does not fit.
     """
     refuse_own_input("--record", record, file)
+    refuse_own_input("--picture", picture, file)
+    refuse_run_or_program("--picture", picture)
     history, name = options.read_program_for(file, adapter, command)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Not at the top: --help and a mistyped option can do without.
@@ -111,6 +119,10 @@ def rerun_command(
         raise click.UsageError(f"--record {record}: {error.strerror or error}.") from error
     if isinstance(answer, Lost):
         raise AdapterError(name, answer.message)
+    if picture is not None:
+        from pymllm.report.picture import draw_program
+
+        save_text(draw_program(answer[0].history, answer[0].violation), picture)
     return tell(judgement_of(file, name, *answer), make_text, as_json)
 
 

@@ -18,6 +18,7 @@ from pymllm.conformance.documents import (
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import Block, Card, Fact, Section, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.picture import picture_of
 from pymllm.report.plots import Choice, Plot, legend, log_axis
 from pymllm.report.quantities import show, show_count, show_share, show_time
 from pymllm.report.sections.searches import config_words, seen_facts
@@ -307,4 +308,5 @@ def _card(place: int, run: Run, adapter: SoakedAdapter, row: FailureRow) -> Card
         facts,
         file=(file or "").rsplit("/", 1)[-1] if lines else "",
         lines=lines,
+        picture=picture_of(lines),
     )

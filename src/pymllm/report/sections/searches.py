@@ -23,6 +23,7 @@ from pymllm.oracle.situations import SITUATIONS
 from pymllm.oracle.verdicts import Verdict
 from pymllm.report.blocks import Block, Card, Fact, Section, Text, Tile, anchor_of
 from pymllm.report.loading import Run, documents_of
+from pymllm.report.picture import picture_of
 from pymllm.report.quantities import show_time
 from pymllm.report.tables import BAD, GOOD, QUIET, UNKNOWN, Cell, Column, Table, make_table, number
 
@@ -160,6 +161,7 @@ def _card(it: Searched, violation: ViolationRow) -> Card:
         violation.program,
         (violation.file or "").rsplit("/", 1)[-1] if lines else "",
         lines,
+        picture_of(lines),
     )
 
 
