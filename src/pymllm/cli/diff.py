@@ -59,7 +59,11 @@ class FindingChange(Row, frozen=True):
 
 
 class FigureChange(Row, frozen=True):
-    """A figure with another value; ``test`` says why it is judged, or is not: what is known of its noise."""
+    """A figure with another value; where its spreads overlap, or nothing tells of noise, it is not judged.
+
+    ``test`` says why: the spreads (quartiles, or an interval of confidence) are apart or overlap, there are
+    no samples, or the machine or the code that measured is another.
+    """
 
     name: str
     unit: str
@@ -70,7 +74,10 @@ class FigureChange(Row, frozen=True):
 
 
 class DiffDocument(Document, frozen=True, kw_only=True, tag="pymllm.diff"):
-    """What ``pymllm diff --json`` prints, the worse first; laws are compared where both runs know them."""
+    """What ``pymllm diff --json`` prints: the worse comes first; ``failed_on`` are the reasons for status 1.
+
+    Laws are compared where both runs know them: ``only_before`` and ``only_after`` are subjects of one alone.
+    """
 
     before: str
     after: str

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.cli.typed import refused
 
 LINES = [
+    ("reply", "'reply'"),
     ("adapters raddix", "no adapter 'raddix'"),
     ("adapters no_such_module_here:Cache", "adapter no_such_module_here:Cache: cannot import"),
     ("compare rows", "compares 2 different implementations or more; got 1."),

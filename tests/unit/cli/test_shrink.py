@@ -43,15 +43,8 @@ from tests.unit.cli.typed import refused, typed
 fault = planted(next(fault for fault in PLANTED if fault.id == "B10").edits)
 fault.__enter__()  # for as long as the process lives that imports this
 """
-PROGRAM = [
-    AllocRows(0),
-    ReadRows(),
-    AllocRows(1),
-    AllocRows(1),
-    WriteRow(Span(3, 0, 1), 0, 1, (7,)),
-    FreeRow(Span(3, 0, 1)),
-    ReadRows(),
-]
+PROGRAM = [AllocRows(0), ReadRows(), AllocRows(1), AllocRows(1)]
+PROGRAM += [WriteRow(Span(3, 0, 1), 0, 1, (7,)), FreeRow(Span(3, 0, 1)), ReadRows()]
 
 
 shrink = partial(typed, "shrink")
@@ -183,17 +176,9 @@ def test_bad_input_is_one_line(file: str, arguments: list[str], words: str) -> N
 
 def test_a_law_that_is_not_broken_is_named(file: str, tiny: str) -> None:
     """And so is the one that is."""
-    refused(
-        "shrink",
-        file,
-        "--adapter",
-        f"{tiny}:KeepsEntries",
-        "--law",
-        "P1",
-        "--law",
-        "X3",
-        words="long.jsonl: breaks P2, and not P1 or X3; name it with --law.",
-    )
+    laws = ("--law", "P1", "--law", "X3")
+    said = "long.jsonl: breaks P2, and not P1 or X3; name it with --law."
+    refused("shrink", file, "--adapter", f"{tiny}:KeepsEntries", *laws, words=said)
 
 
 def test_what_cannot_be_written_is_printed_all_the_same(file: str, tiny: str) -> None:
@@ -211,14 +196,8 @@ def test_the_program_that_is_shrunk_is_never_written_over(file: str, tiny: str, 
     (tmp_path / "link.jsonl").symlink_to(file)
     (tmp_path / "twin.jsonl").hardlink_to(file)
     for output in (["-o", str(tmp_path / it)] for it in ("long.jsonl", "link.jsonl", "twin.jsonl")):
-        refused(
-            "shrink",
-            file,
-            "--adapter",
-            f"{tiny}:KeepsEntries",
-            *output,
-            words=f"this is {file}, which is read; name another one.",
-        )
+        said = f"this is {file}, which is read; name another one."
+        refused("shrink", file, "--adapter", f"{tiny}:KeepsEntries", *output, words=said)
         assert Path(file).read_bytes() == before
     result = shrink(str(tmp_path / "link.jsonl"), "--adapter", f"{tiny}:KeepsEntries", "-o", file)
     assert (result.exit_code, Path(file).read_bytes()) == (2, before)
@@ -233,13 +212,8 @@ def test_nothing_is_written_through_a_link_that_came_with_the_file(
     for target in ("mine", "nothing", "long.jsonl"):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-        refused(
-            "shrink",
-            file,
-            "--adapter",
-            f"{tiny}:KeepsEntries",
-            words=f"{link}: is a link, and may lead anywhere; name a file with --output.",
-        )
+        said = f"{link}: is a link, and may lead anywhere; name a file with --output."
+        refused("shrink", file, "--adapter", f"{tiny}:KeepsEntries", words=said)
     assert (tmp_path / "mine").read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "nothing").exists()
     assert shrink(file, "--adapter", f"{tiny}:KeepsEntries", "-o", str(tmp_path / "short")).exit_code == 1

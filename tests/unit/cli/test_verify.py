@@ -594,13 +594,8 @@ def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
     document = json.loads(json.dumps(report.document(FILES).plain()))
     assert (document["schema"], document["version"]) == ("pymllm.verify", 1)
     assert (document["verdict"], document["exit_status"]) == ("violated", 1)
-    assert {row["id"]: row["verdict"] for row in document["laws"]} == {
-        "X1": "not claimed",
-        "P1": "holds",
-        "P2": "violated",
-        "P3": "violated",
-        "E5": "unknown",
-    }
+    verdicts = {"X1": "not claimed", "P1": "holds", "P2": "violated", "P3": "violated", "E5": "unknown"}
+    assert {row["id"]: row["verdict"] for row in document["laws"]} == verdicts
     assert document["invariants"] == [
         {"name": "slot 0 is never handed out", "laws": ["P1"], "verdict": "holds"}
     ]
@@ -609,20 +604,10 @@ def test_the_document_has_what_the_table_has(report: VerifyReport) -> None:
     assert broken["violations"][0]["program"].startswith("from pymllm.conformance.program import run_program")
     assert (broken["violations"][0]["step"], broken["violations"][0]["config"]) == (2, {"max_reqs": 3})
     assert [row["rerun_shows_it"] for row in broken["violations"]] == [True, False]
-    assert broken["problems"] == [
-        {
-            "message": "it stumbled\nover its feet",
-            "file": "runs/crash.jsonl",
-            "ended": None,
-            "conversation": None,
-        }
-    ]
-    assert gone["problems"][0] | {"message": ""} == {
-        "message": "",
-        "file": None,
-        "ended": "hung",
-        "conversation": "runs/said.txt",
-    }
+    crash = {"file": "runs/crash.jsonl", "ended": None, "conversation": None}
+    assert broken["problems"] == [{"message": "it stumbled\nover its feet", **crash}]
+    hung = {"file": None, "ended": "hung", "conversation": "runs/said.txt"}
+    assert gone["problems"] == [{"message": gone["problems"][0]["message"], **hung}]
     assert broken["machines"][0]["steps_per_second"] == 2000.0
     assert (fine["verdict"], fine["problems"]) == ("unknown", [])
     assert (gone["kind"], gone["laws"]) == (None, [])
